@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+# Writes single_include/redlatch/redlatch.hpp: cmake -P cmake/amalgamate.cmake
+# With -DCHECK=ON it writes nothing, and fails when the file is not what it would write.
+#
+# Follows the "redlatch/..." includes from redlatch.hpp, each header once. Standard includes move to the top, but
+# adapters keep theirs, because nobody may need them: an adapter's include stands inside `#if __has_include(...)`,
+# and is expanded right there. What an adapter needs of ours is written before that condition, so that it is there
+# when the condition is false.
+cmake_minimum_required(VERSION 3.25)
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
+set(include_dir ${root}/include)
+set(single ${root}/single_include/redlatch/redlatch.hpp)
+
+# Cuts <text> at its first #if..., #endif or #include line: what is before, the line itself, what is after.
+# Strings, not lists, because C++ is full of semicolons and brackets.
+function(next_directive text before line after)
+    string(REGEX MATCH "(^|\n)[ \t]*#[ \t]*(if|endif|include)[^\n]*" match "${text}")
+    if(match STREQUAL "")
+        set(${before} "${text}" PARENT_SCOPE)
+        set(${line} "" PARENT_SCOPE)
+        set(${after} "" PARENT_SCOPE)
+        return()
+    endif()
+    string(FIND "${text}" "${match}" begin)
+    string(LENGTH "${match}" length)
+    math(EXPR end "${begin} + ${length}")
+    string(SUBSTRING "${text}" 0 ${begin} head)
+    string(SUBSTRING "${text}" ${end} -1 tail)
+    set(${before} "${head}" PARENT_SCOPE)
+    set(${line} "${match}" PARENT_SCOPE)
+    set(${after} "${tail}" PARENT_SCOPE)
+endfunction()
+
+# Follows, in the variable named <counter>, how many conditions are open after <line>.
+function(track_depth line counter)
+    set(open ${${counter}})
+    if(line MATCHES "#[ \t]*if")
+        math(EXPR open "${open} + 1")
+    elseif(line MATCHES "#[ \t]*endif")
+        math(EXPR open "${open} - 1")
+    endif()
+    set(${counter} ${open} PARENT_SCOPE)
+endfunction()
+
+function(read_header header out)
+    if(NOT EXISTS ${include_dir}/${header})
+        message(FATAL_ERROR "${header} is included, but there is no such header")
+    endif()
+    file(READ ${include_dir}/${header} text)
+    string(REGEX REPLACE "^// SPDX[^\n]*\n" "" text "${text}")
+    string(REGEX REPLACE "(^|\n)#pragma once[^\n]*" "" text "${text}")
+    set(${out} "${text}" PARENT_SCOPE)
+endfunction()
+
+function(put text)
+    set_property(GLOBAL APPEND_STRING PROPERTY body "${text}")
+endfunction()
+
+# Expands what <header> includes, but not adapters, of which only the needs are expanded.
+function(expand_needs header)
+    read_header(${header} rest)
+    while(NOT rest STREQUAL "")
+        next_directive("${rest}" before line rest)
+        if(line MATCHES "[\"<](redlatch/[^\">]+)[\">]")
+            set(needed ${CMAKE_MATCH_1})
+            if(needed MATCHES "^redlatch/adapters/")
+                expand_needs(${needed})
+            else()
+                expand(${needed})
+            endif()
+        endif()
+    endwhile()
+endfunction()
+
+function(expand header)
+    get_property(seen GLOBAL PROPERTY seen)
+    if(header IN_LIST seen)
+        return()
+    endif()
+    set_property(GLOBAL APPEND PROPERTY seen ${header})
+    read_header(${header} text)
+
+    # First what it includes, then the header itself without those lines.
+    set(rest "${text}")
+    set(depth 0)
+    while(NOT rest STREQUAL "")
+        next_directive("${rest}" before line rest)
+        track_depth("${line}" depth)
+        if(line MATCHES "[\"<](redlatch/[^\">]+)[\">]")
+            if(depth EQUAL 0)
+                expand(${CMAKE_MATCH_1})
+            else()
+                expand_needs(${CMAKE_MATCH_1})
+            endif()
+        endif()
+    endwhile()
+
+    string(REGEX REPLACE "(^|\n)[ \t]*#[ \t]*include[^\n]*" "" rest "${text}")
+    string(STRIP "${rest}" rest)
+    if(rest STREQUAL "") # it had nothing but includes
+        return()
+    endif()
+    put("\n\n// ${header}\n")
+    set(rest "${text}")
+    set(depth 0)
+    while(NOT rest STREQUAL "")
+        next_directive("${rest}" before line rest)
+        track_depth("${line}" depth)
+        put("${before}")
+        if(line MATCHES "[\"<](redlatch/[^\">]+)[\">]")
+            if(depth GREATER 0)
+                expand(${CMAKE_MATCH_1})
+            endif()
+        elseif(depth EQUAL 0 AND NOT header MATCHES "/adapters/" AND line MATCHES "include[ \t]*(<[^>]+>)")
+            set_property(GLOBAL APPEND PROPERTY standard ${CMAKE_MATCH_1})
+        else()
+            put("${line}")
+        endif()
+    endwhile()
+endfunction()
+
+expand(redlatch/redlatch.hpp)
+
+# A header that nothing reaches would be missing from the single file without anybody noticing.
+get_property(seen GLOBAL PROPERTY seen)
+file(GLOB_RECURSE headers RELATIVE ${include_dir} ${include_dir}/*.hpp)
+list(REMOVE_ITEM headers ${seen})
+if(headers)
+    list(JOIN headers ", " headers)
+    message(FATAL_ERROR "redlatch.hpp does not lead to ${headers}")
+endif()
+
+get_property(standard GLOBAL PROPERTY standard)
+list(SORT standard)
+list(REMOVE_DUPLICATES standard)
+list(TRANSFORM standard PREPEND "#include ")
+list(JOIN standard "\n" standard)
+
+get_property(body GLOBAL PROPERTY body)
+set(text "// SPDX-License-Identifier: MIT
+// All of redlatch in one file, written by cmake/amalgamate.cmake from include/redlatch. Do not edit it.
+#pragma once
+
+${standard}
+${body}
+")
+string(REGEX REPLACE "\n\n\n+" "\n\n" text "${text}")
+string(REGEX REPLACE "\n+$" "\n" text "${text}")
+
+if(NOT CHECK)
+    file(WRITE ${single} "${text}")
+    return()
+endif()
+set(present "")
+if(EXISTS ${single})
+    file(READ ${single} present)
+endif()
+if(NOT present STREQUAL text)
+    message(FATAL_ERROR "single_include/redlatch/redlatch.hpp is stale. Run: cmake -P cmake/amalgamate.cmake")
+endif()

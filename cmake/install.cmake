@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: MIT
+# Headers and package files; the module that finds hiredis goes with them, because consumers need it too.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/redlatch)
+install(TARGETS redlatch EXPORT redlatchTargets FILE_SET HEADERS)
+install(EXPORT redlatchTargets NAMESPACE redlatch:: DESTINATION ${package_dir})
+
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/redlatchConfigVersion.cmake
+    COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES
+    ${PROJECT_BINARY_DIR}/redlatchConfigVersion.cmake
+    ${PROJECT_SOURCE_DIR}/cmake/redlatchConfig.cmake
+    ${PROJECT_SOURCE_DIR}/cmake/FindRedlatchHiredis.cmake
+    DESTINATION ${package_dir})

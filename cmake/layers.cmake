@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+# Checks the includes below include/redlatch:
+# - they point down: product headers (top level), then client, scripts, transport, core; never up;
+# - adapters use transport and core only, and only product headers use adapters;
+# - what is neither ours nor the system's is included by adapters only;
+# - no header includes itself by a detour.
+cmake_minimum_required(VERSION 3.25)
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
+set(include_dir ${root}/include)
+
+set(below_product product client scripts transport core adapters)
+set(below_client client scripts transport core)
+set(below_scripts scripts transport core)
+set(below_transport transport core)
+set(below_adapters adapters transport core)
+set(below_core core)
+
+# Standard headers have no suffix; of POSIX and Linux, these folders and these names.
+set(system_folders "(sys|netinet|arpa|net|linux)/[a-z_]+")
+set(system_names "errno|fcntl|netdb|poll|pthread|signal|time|unistd")
+set(system_headers "^([a-z_]+|${system_folders}\\.h|(${system_names})\\.h)$")
+
+function(layer_of header out)
+    if(header MATCHES "^redlatch/([a-z_]+)/")
+        set(${out} ${CMAKE_MATCH_1} PARENT_SCOPE)
+    else()
+        set(${out} product PARENT_SCOPE)
+    endif()
+endfunction()
+
+function(complain text)
+    set_property(GLOBAL APPEND PROPERTY complaints "${text}")
+endfunction()
+
+file(GLOB_RECURSE headers RELATIVE ${include_dir} ${include_dir}/*.hpp)
+foreach(header IN LISTS headers)
+    layer_of(${header} layer)
+    if(NOT DEFINED below_${layer})
+        complain("${header}: there is no layer '${layer}'")
+        continue()
+    endif()
+    file(STRINGS ${include_dir}/${header} lines REGEX "^[ \t]*#[ \t]*include")
+    foreach(line IN LISTS lines)
+        string(REGEX REPLACE "^[^\"<]*[\"<]([^\">]+)[\">].*$" "\\1" target "${line}")
+        if(target MATCHES "^redlatch/")
+            layer_of(${target} target_layer)
+            if(NOT EXISTS ${include_dir}/${target})
+                complain("${header}: there is no ${target}")
+            elseif(NOT target_layer IN_LIST below_${layer})
+                complain("${header}: ${layer} must not include ${target}")
+            endif()
+            list(APPEND includes_of_${header} ${target})
+        elseif(line MATCHES "\"")
+            complain("${header}: write \"redlatch/...\" instead of \"${target}\"")
+        elseif(NOT target MATCHES "${system_headers}" AND NOT layer STREQUAL "adapters")
+            complain("${header}: <${target}> belongs in an adapter")
+        endif()
+    endforeach()
+endforeach()
+
+# Walks down from <header>; meeting a header that is still on the way means a cycle.
+function(walk header way)
+    get_property(done GLOBAL PROPERTY done)
+    if(header IN_LIST way)
+        list(JOIN way " -> " way)
+        complain("a cycle: ${way} -> ${header}")
+    elseif(NOT header IN_LIST done)
+        list(APPEND way ${header})
+        foreach(target IN LISTS includes_of_${header})
+            walk(${target} "${way}")
+        endforeach()
+        set_property(GLOBAL APPEND PROPERTY done ${header})
+    endif()
+endfunction()
+foreach(header IN LISTS headers)
+    walk(${header} "")
+endforeach()
+
+get_property(complaints GLOBAL PROPERTY complaints)
+if(complaints)
+    list(JOIN complaints "\n  " complaints)
+    message(FATAL_ERROR "The layers are not kept:\n  ${complaints}")
+endif()
