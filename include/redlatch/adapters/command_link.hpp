@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/adapters/link.hpp"
+#include "redlatch/adapters/parker.hpp"
+#include "redlatch/core/backoff.hpp"
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// One connection that carries the commands of many threads, without a thread of its own.
+//
+// A calling thread appends its command to a shared buffer. Whoever finds nobody writing writes for all; whoever
+// finds nobody reading reads for all, hands each reply to its owner, and passes the role on when its own has come.
+// When only posted commands are left, `need_driver` is called, and some thread is expected to call drive().
+//
+// mutex_ guards everything below it, except the connection: its writing half belongs to the thread
+// that set writing_, the reading half to the one that set reading_, and all of it to the one that set opening_.
+// changed_ tells threads in open() that a connection came up, failed to, or has been closed at last.
+// A thread in await() sleeps in its Exchange's parker; it is called by the reader when its replies have come, by a
+// leaving reader that wants it to read, and by whoever finds that the connection has failed.
+class CommandLink {
+public:
+    CommandLink(const Url& url, Milliseconds timeout, std::function<void()> need_driver)
+        : url_(url), timeout_(timeout), need_driver_(std::move(need_driver)) {}
+
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
+        std::vector<Reply> replies(commands.size());
+        call_into(commands, replies.data(), deadline);
+        return replies;
+    }
+
+    Reply call(const Command& command, Instant deadline) {
+        Reply reply;
+        call_into({&command, 1}, &reply, deadline);
+        return reply;
+    }
+
+    void post(const Command& command, Completion done) {
+        std::unique_lock lock(mutex_);
+        append_command(out_, command);
+        push({nullptr, std::make_unique<Completion>(std::move(done)), Clock::now() + timeout_});
+        if (connected_) flush(lock);
+        // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
+        if (!reading_ || !connected_) call_driver(lock);
+    }
+
+    // --- for the driver ---------------------------------------------------------------------------------------
+
+    // What the driver has to watch: the descriptor to read (or -1), and the instant at which to call drive() anyway.
+    struct Watch {
+        int fd = -1;
+        Instant due = never;
+    };
+
+    Watch watch() {
+        const std::lock_guard lock(mutex_);
+        if (in_flight() == 0 || reading_) return {};
+        if (!connected_) return {-1, opening_ ? never : std::min(front().due, next_attempt_)};
+        return {link_.socket.fd(), front().due};
+    }
+
+    // Connects when posted commands wait for a connection (not longer than until the deadline), reads what has
+    // come, and gives up on what is overdue. Never waits for a reply.
+    void drive(Instant deadline) {
+        std::unique_lock lock(mutex_);
+        if (in_flight() == 0 || reading_) return;
+        if (!connected_) {
+            if (opening_ || writing_) return;
+            if (Clock::now() >= next_attempt_) attempt_open(lock, std::min(deadline, Clock::now() + timeout_));
+            if (connected_) flush(lock);
+        } else {
+            reading_ = true;
+            read_once(lock, false, Clock::now());
+            reading_ = false;
+            close_if_failed();
+            if (connected_) call_reader();
+        }
+        if (in_flight() > 0 && Clock::now() >= front().due) give_up(lock);
+    }
+
+    // ----------------------------------------------------------------------------------------------------------
+
+    // How often a connection was made after the first one.
+    std::uint64_t reconnects() const noexcept { return reconnects_.load(std::memory_order_relaxed); }
+
+    // In the child after a fork: gives back the descriptor and touches nothing else.
+    void close_inherited() noexcept { link_.socket.close(); }
+
+private:
+    // A thread in call_into(), on its stack. Its parker gets its final word when the replies are complete, and nobody
+    // touches the exchange after that.
+    struct Exchange {
+        Exchange(Reply* where, std::size_t expected) : replies(where), missing(expected) {}
+
+        bool done() const noexcept { return parker.word() == Parker::final_word; }
+
+        Reply* replies;
+        std::size_t missing;
+        std::size_t got = 0;
+        Parker parker;
+    };
+
+    // A reply that is still to come. Neither exchange nor done: its thread has given up on it.
+    struct Slot {
+        Exchange* exchange;
+        std::unique_ptr<Completion> done;
+        Instant due;
+    };
+
+    void call_into(std::span<const Command> commands, Reply* replies, Instant deadline) {
+        if (commands.empty()) return;
+        Exchange exchange(replies, commands.size());
+        std::unique_lock lock(mutex_);
+        if (auto refusal = open(lock, deadline)) {
+            std::fill_n(replies, commands.size(), *refusal);
+            return;
+        }
+        const Instant due = Clock::now() + timeout_;
+        for (const Command& command : commands) {
+            append_command(out_, command);
+            push({&exchange, nullptr, due});
+        }
+        flush(lock);
+        await(lock, exchange, deadline);
+    }
+
+    // --- the connection ---------------------------------------------------------------------------------------
+
+    // Until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
+    std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
+        // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken
+        // for the answer to our command.
+        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && link_.socket.has_news()) {
+            fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
+            close_if_failed();
+            next_attempt_ = {};
+        }
+        while (!connected_) {
+            const Instant now = Clock::now();
+            if (now >= deadline) return why_not_;
+            if (opening_ || reading_ || writing_) {
+                wait_change(lock, deadline);
+            } else if (now < next_attempt_) {
+                wait_change(lock, std::min(next_attempt_, deadline));
+            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + timeout_));
+                       refusal && refusal->kind != Reply::Kind::not_sent) {
+                return refusal;  // the server itself says no: asking again with the same words is useless
+            }
+        }
+        return std::nullopt;
+    }
+
+    void wait_change(std::unique_lock<std::mutex>& lock, Instant until) {
+        if (until == never)
+            changed_.wait(lock);
+        else
+            changed_.wait_until(lock, until);
+    }
+
+    std::optional<Reply> attempt_open(std::unique_lock<std::mutex>& lock, Instant deadline) {
+        opening_ = true;
+        lock.unlock();
+        auto refusal = link_.open(url_, deadline);
+        if (!refusal) link_.socket.set_receive_timeout(timeout_);
+        lock.lock();
+        opening_ = false;
+        connected_ = !refusal;
+        if (connected_) {
+            if (was_connected_) reconnects_.fetch_add(1, std::memory_order_relaxed);
+            was_connected_ = true;
+            backoff_.reset();
+            next_attempt_ = {};
+            // Posted commands that waited for the connection get their full time from now on.
+            for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
+        } else {
+            why_not_ = *refusal;
+            next_attempt_ = Clock::now() + backoff_.next();
+        }
+        changed_.notify_all();
+        return refusal;
+    }
+
+    // Ends the connection: everything in flight is answered, and the descriptor is closed as soon as no thread is
+    // inside a read or write.
+    void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) {
+        if (!connected_) return;
+        connected_ = false;
+        why_not_ = Reply::of(Reply::Kind::not_sent, "the connection to " + url_.display() + " is closed: " + why);
+        link_.socket.shut_down();
+        answer_all(lock, first,
+                   Reply::of(Reply::Kind::unanswered, "the connection to " + url_.display() + " ended: " + why));
+    }
+
+    // What is in flight is overdue.
+    void give_up(std::unique_lock<std::mutex>& lock) {
+        if (connected_)
+            fail(lock, Reply::Kind::unanswered, "no answer in time");
+        else
+            answer_all(lock, Reply::Kind::not_sent, Reply(why_not_));
+    }
+
+    void answer_all(std::unique_lock<std::mutex>& lock, Reply::Kind first, Reply reply) {
+        std::vector<Slot> slots(std::make_move_iterator(slots_.begin() + static_cast<std::ptrdiff_t>(head_)),
+                                std::make_move_iterator(slots_.end()));
+        slots_.clear();
+        head_ = 0;
+        out_.clear();
+        const Reply::Kind rest = reply.kind;
+        reply.kind = first;
+        std::vector<std::pair<Completion, Reply>> completions;
+        for (Slot& slot : slots) {
+            if (slot.done) completions.emplace_back(std::move(*slot.done), reply);
+            if (Exchange* exchange = slot.exchange) {
+                exchange->replies[exchange->got++] = reply;
+                if (--exchange->missing == 0) exchange->parker.tell(Parker::final_word);
+            }
+            reply.kind = rest;
+        }
+        changed_.notify_all();
+        if (completions.empty()) return;
+        lock.unlock();
+        for (auto& [done, answer] : completions) done(std::move(answer));
+        lock.lock();
+    }
+
+    // Called by a thread that gave back reading_ or writing_.
+    void close_if_failed() {
+        if (connected_ || reading_ || writing_) return;
+        link_.socket.close();
+        changed_.notify_all();
+    }
+
+    // --- writing ----------------------------------------------------------------------------------------------
+
+    void flush(std::unique_lock<std::mutex>& lock) {
+        // The writer looks again before it leaves, and a reader that is handing out replies will write for those whom
+        // it wakes: one write, and one read of the server's, for many commands is what makes many threads fast.
+        if (writing_ || handing_out_) return;
+        writing_ = true;
+        while (connected_ && !out_.empty()) {
+            std::swap(out_, sending_);
+            lock.unlock();
+            const bool sent = link_.socket.send_all(sending_.data(), sending_.size(), Clock::now() + timeout_);
+            sending_.clear();
+            lock.lock();
+            if (!sent) fail(lock, Reply::Kind::unanswered, "a write failed");
+        }
+        writing_ = false;
+        close_if_failed();
+    }
+
+    // --- reading ----------------------------------------------------------------------------------------------
+
+    void await(std::unique_lock<std::mutex>& lock, Exchange& exchange, Instant deadline) {
+        while (!exchange.done()) {
+            if (!is_in_flight(exchange)) {
+                // Taken out of the queue: its replies are being handed over at this moment.
+                lock.unlock();
+                while (exchange.parker.park(never) != Parker::final_word) {
+                }
+                return;
+            }
+            const Instant now = Clock::now();
+            if (now + Milliseconds(1) >= front().due) {
+                fail(lock, Reply::Kind::unanswered, "no answer in time");
+            } else if (now >= deadline) {
+                // Only this thread is in a hurry: the connection is sound, and the reply is dropped when it comes.
+                abandon(exchange);
+                if (!reading_ && in_flight() > 0 && !call_reader()) call_driver(lock);
+            } else if (reading_) {
+                lock.unlock();
+                if (exchange.parker.park(deadline) == Parker::final_word) return;
+                lock.lock();
+            } else {
+                reading_ = true;
+                // A lone thread whose deadline is the connection's own needs no poll(): the socket has that time-out.
+                const bool alone = in_flight() == exchange.missing && deadline + Milliseconds(1) >= front().due;
+                read_once(lock, alone, std::min(deadline, front().due));
+                stop_reading(lock, exchange.done());
+            }
+        }
+    }
+
+    bool is_in_flight(const Exchange& exchange) const {
+        for (std::size_t i = slots_.size(); i > head_; --i)
+            if (slots_[i - 1].exchange == &exchange) return true;
+        return false;
+    }
+
+    // Its slots stay, so that the replies that follow find their owners.
+    void abandon(Exchange& exchange) {
+        for (std::size_t i = head_; i < slots_.size(); ++i)
+            if (slots_[i].exchange == &exchange) slots_[i].exchange = nullptr;
+        while (exchange.missing > 0) {
+            exchange.replies[exchange.got++] =
+                Reply::of(Reply::Kind::unanswered, url_.display() + " did not answer in time");
+            --exchange.missing;
+        }
+        exchange.parker.tell(Parker::final_word);
+    }
+
+    // `leaving`: this thread needs no more replies, so somebody else has to read.
+    void stop_reading(std::unique_lock<std::mutex>& lock, bool leaving) {
+        reading_ = false;
+        if (!connected_)
+            close_if_failed();
+        else if (leaving && in_flight() > 0 && !call_reader())
+            call_driver(lock);
+    }
+
+    // Finds a thread that waits for a reply and makes it read. The one that sent last is the best choice: on the way to
+    // its own reply it reads everybody else's.
+    bool call_reader() {
+        for (std::size_t i = slots_.size(); i > head_; --i) {
+            if (Exchange* exchange = slots_[i - 1].exchange) {
+                exchange->parker.tell(Parker::look);
+                return true;
+            }
+        }
+        return false;
+    }
+
+    void call_driver(std::unique_lock<std::mutex>& lock) {
+        lock.unlock();
+        need_driver_();
+        lock.lock();
+    }
+
+    // Reads what has come, waiting for it until the deadline, and hands out the replies. `blocking`: in one system
+    // call, which a thread may use that has nobody to care for but itself.
+    void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) {
+        lock.unlock();
+        batch_.clear();
+        std::array<char, 16 * 1024> bytes;
+        ssize_t got = link_.socket.receive(bytes.data(), bytes.size(), blocking);
+        if (got == 0 && !blocking && link_.socket.wait(POLLIN, deadline))
+            got = link_.socket.receive(bytes.data(), bytes.size(), false);
+        bool malformed = got > 0 && !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got));
+        while (got > 0 && !malformed) {
+            Reply reply;
+            const auto outcome = link_.reader.next(reply);
+            malformed = outcome == ReplyReader::Outcome::malformed;
+            if (outcome != ReplyReader::Outcome::reply) break;
+            batch_.push_back(std::move(reply));
+        }
+        lock.lock();
+        if (!connected_) return;
+
+        std::size_t taken = 0;
+        for (; taken < batch_.size() && in_flight() > 0; ++taken) {
+            Slot slot = std::move(slots_[head_]);
+            pop();
+            if (Exchange* exchange = slot.exchange) {
+                exchange->replies[exchange->got++] = std::move(batch_[taken]);
+                if (--exchange->missing == 0) finished_.push_back(exchange);
+            } else if (slot.done) {
+                completions_.emplace_back(std::move(*slot.done), std::move(batch_[taken]));
+            }
+        }
+        const bool unasked = taken < batch_.size();
+        // Told without the mutex: whom we wake would have to wait for it at once.
+        handing_out_ = finished_.size() > 1;
+        lock.unlock();
+        for (Exchange* exchange : finished_) exchange->parker.tell(Parker::final_word);
+        // Those who were woken may have their next command ready in a moment.
+        if (finished_.size() > 1) std::this_thread::yield();
+        finished_.clear();
+        for (auto& [done, reply] : completions_) done(std::move(reply));
+        completions_.clear();
+        lock.lock();
+        if (std::exchange(handing_out_, false) && !out_.empty()) flush(lock);
+        if (malformed)
+            fail(lock, Reply::Kind::malformed, "the answer is not Redis protocol, or too large");
+        else if (unasked)
+            fail(lock, Reply::Kind::unanswered, "an answer came that nobody asked for");
+        else if (got < 0)
+            fail(lock, Reply::Kind::unanswered, "closed by the other side");
+    }
+
+    // --- the queue of replies to come -------------------------------------------------------------------------
+
+    std::size_t in_flight() const { return slots_.size() - head_; }
+    Slot& front() { return slots_[head_]; }
+
+    void push(Slot slot) { slots_.push_back(std::move(slot)); }
+
+    // A vector with a moving head rather than a deque: it stops allocating once it is large enough.
+    void pop() {
+        if (++head_ == slots_.size()) {
+            slots_.clear();
+            head_ = 0;
+        } else if (head_ >= 64 && head_ * 2 >= slots_.size()) {
+            slots_.erase(slots_.begin(), slots_.begin() + static_cast<std::ptrdiff_t>(head_));
+            head_ = 0;
+        }
+    }
+
+    const Url url_;
+    const Milliseconds timeout_;
+    const std::function<void()> need_driver_;
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    Link link_;
+    // The reader's own: what it read, and whom it has to tell.
+    std::vector<Reply> batch_;
+    std::vector<Exchange*> finished_;
+    std::vector<std::pair<Completion, Reply>> completions_;
+    std::string out_;      // commands to be written
+    std::string sending_;  // commands being written, the writer's own
+    std::vector<Slot> slots_;
+    std::size_t head_ = 0;
+    bool connected_ = false;
+    bool was_connected_ = false;
+    bool opening_ = false;
+    bool writing_ = false;
+    bool reading_ = false;
+    bool handing_out_ = false;  // the reader wakes threads, and will flush
+    Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
+    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
+    Instant next_attempt_{};
+    std::atomic<std::uint64_t> reconnects_{0};
+};
+
+}  // namespace redlatch

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/core/deadline.hpp"
+#include "redlatch/core/url.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace redlatch {
+
+// How long poll() may wait until `deadline`, in its own unit: rounded up, so that it never returns early and spins.
+inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
+    if (deadline == never) return -1;
+    if (deadline <= now) return 0;
+    const auto ms = std::chrono::ceil<Milliseconds>(deadline - now).count();
+    return static_cast<int>(std::min<Milliseconds::rep>(ms, 3'600'000));
+}
+
+// A connected stream socket. Own code rather than hiredis's, which creates sockets that leak into exec'd children,
+// gives each address of a host the full time-out, and writes without MSG_NOSIGNAL.
+class Socket {
+public:
+    Socket() = default;
+    explicit Socket(int fd) : fd_(fd) {}
+    Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Socket& operator=(Socket&& other) noexcept {
+        if (this != &other) {
+            close();
+            fd_ = std::exchange(other.fd_, -1);
+        }
+        return *this;
+    }
+    ~Socket() { close(); }
+
+    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers all
+    // addresses of a host together, but not the look-up of its name, which the system gives no deadline.
+    static Socket connect(const Url& url, Instant deadline, std::string& why) {
+        return url.path.empty() ? connect_tcp(url, deadline, why) : connect_unix(url, deadline, why);
+    }
+
+    int fd() const noexcept { return fd_; }
+    bool is_open() const noexcept { return fd_ >= 0; }
+
+    void close() noexcept {
+        if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    }
+
+    // Ends the connection under a thread that may still be reading it; the descriptor stays valid until close().
+    void shut_down() noexcept {
+        if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+    }
+
+    // Sends all bytes before the deadline, or says no. Never raises SIGPIPE.
+    bool send_all(const char* bytes, std::size_t size, Instant deadline) const noexcept {
+        while (size > 0) {
+            const ssize_t sent = ::send(fd_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent > 0) {
+                bytes += sent;
+                size -= static_cast<std::size_t>(sent);
+            } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+                if (!wait(POLLOUT, deadline)) return false;
+            } else if (!(sent < 0 && errno == EINTR)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // Received bytes, 0 when there are none (yet), -1 when the connection has ended. Waits only when `blocking`,
+    // and then no longer than the time-out given to set_receive_timeout().
+    ssize_t receive(char* bytes, std::size_t room, bool blocking) const noexcept {
+        for (;;) {
+            const ssize_t got = ::recv(fd_, bytes, room, blocking ? 0 : MSG_DONTWAIT);
+            if (got > 0) return got;
+            if (got == 0) return -1;
+            if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+            if (errno != EINTR) return -1;
+            if (blocking) return 0;  // the time-out would begin anew: the caller looks at its deadline
+        }
+    }
+
+    // Whether there is something to read, be it the end of the connection.
+    bool has_news() const noexcept {
+        char byte;
+        return ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
+    }
+
+    // True when the socket is ready (or has failed, which the next read or write will tell), false at the deadline.
+    bool wait(short events, Instant deadline) const noexcept {
+        pollfd ready{fd_, events, 0};
+        for (;;) {
+            const int n = ::poll(&ready, 1, poll_timeout(deadline));
+            if (n > 0) return true;
+            if (n < 0 && errno != EINTR) return false;
+            if (Clock::now() >= deadline) return false;
+        }
+    }
+
+    void set_receive_timeout(Milliseconds timeout) const noexcept {
+        const timeval tv{static_cast<time_t>(timeout.count() / 1000),
+                         static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
+        ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
+    }
+
+private:
+    static Socket make(int family) noexcept {
+#ifdef SOCK_CLOEXEC
+        return Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+#else
+        const int fd = ::socket(family, SOCK_STREAM, 0);
+        if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+        return Socket(fd);
+#endif
+    }
+
+    static std::string reason(const Url& url, int error) {
+        return "cannot connect to " + url.display() + ": " + std::generic_category().message(error);
+    }
+
+    static Socket connect_unix(const Url& url, Instant deadline, std::string& why) {
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        if (url.path.size() >= sizeof address.sun_path) {
+            why = "the path of the unix socket is too long for this system";
+            return {};
+        }
+        std::memcpy(address.sun_path, url.path.data(), url.path.size());
+        Socket socket = make(AF_UNIX);
+        if (const int error =
+                socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address, deadline)) {
+            why = reason(url, error);
+            return {};
+        }
+        return socket;
+    }
+
+    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why) {
+        addrinfo hints{};
+        hints.ai_family = AF_UNSPEC;
+        hints.ai_socktype = SOCK_STREAM;
+        addrinfo* found = nullptr;
+        if (const int error = ::getaddrinfo(url.host.c_str(), std::to_string(url.port).c_str(), &hints, &found)) {
+            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(error);
+            return {};
+        }
+        const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+        for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+            // Addresses that are still to come keep their share of the time.
+            const Instant now = Clock::now();
+            const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;
+            Socket socket = make(a->ai_family);
+            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine);
+            if (error == 0) {
+                socket.set_tcp_options();
+                return socket;
+            }
+            why = reason(url, error);
+        }
+        return {};
+    }
+
+    // 0, or the error number.
+    int finish_connect(const sockaddr* address, socklen_t size, Instant deadline) noexcept {
+        if (fd_ < 0) return errno;
+        const int flags = ::fcntl(fd_, F_GETFL);
+        ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK);
+        // A unix socket whose backlog is full answers EAGAIN and has to be asked again.
+        while (::connect(fd_, address, size) != 0) {
+            if (errno == EISCONN) break;
+            if (errno == EINTR) continue;
+            if (errno == EAGAIN && address->sa_family == AF_UNIX) {
+                if (Clock::now() >= deadline) return ETIMEDOUT;
+                ::poll(nullptr, 0, 1);
+                continue;
+            }
+            if (errno != EINPROGRESS && errno != EALREADY) return errno;
+            if (!wait(POLLOUT, deadline)) return ETIMEDOUT;
+            int error = 0;
+            socklen_t length = sizeof error;
+            if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+            if (error != 0) return error;
+            break;
+        }
+        ::fcntl(fd_, F_SETFL, flags);
+        return 0;
+    }
+
+    void set_option(int level, int option, int value) const noexcept {
+        ::setsockopt(fd_, level, option, &value, sizeof value);
+    }
+
+    // Small commands go out at once; a peer that vanished is noticed within 30 s even when nothing is sent.
+    void set_tcp_options() const noexcept {
+        set_option(IPPROTO_TCP, TCP_NODELAY, 1);
+        set_option(SOL_SOCKET, SO_KEEPALIVE, 1);
+#ifdef TCP_KEEPIDLE
+        set_option(IPPROTO_TCP, TCP_KEEPIDLE, 15);
+        set_option(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+        set_option(IPPROTO_TCP, TCP_KEEPCNT, 3);
+#endif
+#ifdef TCP_USER_TIMEOUT
+        set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+#endif
+    }
+
+    int fd_ = -1;
+};
+
+}  // namespace redlatch

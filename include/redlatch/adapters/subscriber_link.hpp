@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/adapters/link.hpp"
+#include "redlatch/core/backoff.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <array>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
+// when it is lost, and then subscribed to everything again.
+//
+// mutex_ guards wanted_ and changes_, by which any thread says what it wants; all else belongs to the one thread
+// that serves the link (connect, send, receive). Nobody waits here: whoever changes the wishes wakes that thread.
+class SubscriberLink {
+public:
+    SubscriberLink(const Url& url, Milliseconds timeout) : url_(url), timeout_(timeout) {}
+
+    // --- any thread -------------------------------------------------------------------------------------------
+
+    void subscribe(const std::string& channel) { change(channel, true); }
+    void unsubscribe(const std::string& channel) { change(channel, false); }
+
+    // --- the serving thread -----------------------------------------------------------------------------------
+
+    int fd() const noexcept { return link_.socket.fd(); }
+
+    // When serve() has to be called although nothing has come in.
+    Instant due() {
+        const std::lock_guard lock(mutex_);
+        return link_.socket.is_open() || wanted_.empty() ? never : next_attempt_;
+    }
+
+    // Connects if it is time to, asks for what is newly wanted, and tells the listener what has come. Waits for
+    // nothing but the connection, and for that until the deadline at most.
+    void serve(Listener& listener, Instant deadline) {
+        if (!link_.socket.is_open() && !reopen(deadline)) return;
+        send_changes(deadline);
+        receive(listener);
+    }
+
+    void close_inherited() noexcept { link_.socket.close(); }
+
+private:
+    void change(const std::string& channel, bool wanted) {
+        const std::lock_guard lock(mutex_);
+        if (wanted)
+            wanted_.insert(channel);
+        else
+            wanted_.erase(channel);
+        changes_.emplace_back(channel, wanted);
+    }
+
+    bool reopen(Instant deadline) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (wanted_.empty() || Clock::now() < next_attempt_) return false;
+        }
+        const auto refusal = link_.open(url_, std::min(deadline, Clock::now() + timeout_));
+        const std::lock_guard lock(mutex_);
+        if (refusal) {
+            next_attempt_ = Clock::now() + backoff_.next();
+            return false;
+        }
+        backoff_.reset();
+        // Everything that is wanted now is asked for; older wishes are part of it.
+        changes_.clear();
+        for (const std::string& channel : wanted_) changes_.emplace_back(channel, true);
+        return true;
+    }
+
+    void send_changes(Instant deadline) {
+        std::vector<std::pair<std::string, bool>> changes;
+        {
+            const std::lock_guard lock(mutex_);
+            changes.swap(changes_);
+        }
+        // One command for many channels, as long as the wish is the same.
+        std::string out;
+        for (std::size_t i = 0; i < changes.size();) {
+            const bool wanted = changes[i].second;
+            std::vector<std::string_view> words{wanted ? "SUBSCRIBE" : "UNSUBSCRIBE"};
+            for (; i < changes.size() && changes[i].second == wanted && words.size() <= 512; ++i) {
+                words.push_back(changes[i].first);
+                if (wanted) asked_.push_back(changes[i].first);
+            }
+            append_command(out, Command{words, 0});
+        }
+        // A failed write shows as the end of the connection in receive().
+        if (!out.empty()) link_.socket.send_all(out.data(), out.size(), std::min(deadline, Clock::now() + timeout_));
+    }
+
+    void receive(Listener& listener) {
+        std::array<char, 16 * 1024> bytes;
+        for (;;) {
+            const ssize_t got = link_.socket.receive(bytes.data(), bytes.size(), false);
+            if (got == 0) return;
+            if (got < 0 || !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got))) return lose(listener);
+            Reply reply;
+            ReplyReader::Outcome outcome;
+            while ((outcome = link_.reader.next(reply)) == ReplyReader::Outcome::reply)
+                if (!deliver(listener, reply)) return lose(listener);
+            if (outcome == ReplyReader::Outcome::malformed) return lose(listener);
+            if (static_cast<std::size_t>(got) < bytes.size()) return;
+        }
+    }
+
+    // False when the frame is none that a subscriber gets.
+    bool deliver(Listener& listener, const Reply& reply) {
+        if (reply.is_error()) {
+            // Errors come in the order of the requests, but without a channel's name.
+            if (asked_.empty()) return false;
+            const std::string channel = std::move(asked_.front());
+            asked_.erase(asked_.begin());
+            listener.refused(channel, reply);
+            return true;
+        }
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return false;
+        const std::string& what = reply.elements[0].text;
+        const std::string& channel = reply.elements[1].text;
+        if (what == "message") {
+            listener.message(channel, reply.elements[2].text);
+        } else if (what == "subscribe") {
+            if (!asked_.empty() && asked_.front() == channel) asked_.erase(asked_.begin());
+            listener.subscribed(channel);
+        } else {
+            return what == "unsubscribe";
+        }
+        return true;
+    }
+
+    void lose(Listener& listener) {
+        link_.socket.close();
+        asked_.clear();
+        {
+            const std::lock_guard lock(mutex_);
+            next_attempt_ = Clock::now() + backoff_.next();
+        }
+        listener.disconnected();
+    }
+
+    const Url url_;
+    const Milliseconds timeout_;
+    Link link_;
+    std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
+    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
+
+    std::mutex mutex_;
+    std::set<std::string> wanted_;
+    std::vector<std::pair<std::string, bool>> changes_;
+    Instant next_attempt_{};
+};
+
+}  // namespace redlatch

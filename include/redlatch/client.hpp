@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/core.hpp"
+#include "redlatch/client/options.hpp"
+#include "redlatch/core/url.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#if __has_include(<hiredis/read.h>)
+#include "redlatch/adapters/hiredis.hpp"
+#endif
+
+#include <concepts>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+
+class HiredisTransport;
+
+// A connection to Redis, and what the primitives made from it share: one identity, one watchdog, one background
+// thread (from the first hold on, joined when the last of client and primitives is gone). Any number of threads may
+// use it at once. Primitives keep alive what they need: they may outlive the client they were made from.
+//
+// Nothing is connected until the first use; a server that is away is an error of the call that needs it.
+template <class T = HiredisTransport>
+class Client {
+    static_assert(detail::explain_transport<T>());
+
+public:
+    // redis://[user[:password]@]host[:port][/db] or unix:///path[?db=n]. Throws Error for a URL or an option that
+    // cannot work.
+    explicit Client(std::string_view url,
+                    ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
+        : Client(T(Url::parse(url), checked(options).command_timeout), options) {}
+
+    explicit Client(T transport, ClientOptions options = {})
+        : core_(std::make_shared<Core<T>>(std::move(transport), checked(options))) {}
+
+    Client(const Client&) = delete;
+    Client& operator=(const Client&) = delete;
+
+    // The random UUID of this client in this process: owners of its holds are "<id>:<thread number>".
+    std::string id() const { return core_->runtime().uuid(); }
+
+    Stats stats() const { return core_->runtime().stats(); }
+
+    // For the primitives.
+    const std::shared_ptr<Core<T>>& core() const noexcept { return core_; }
+
+private:
+    static const ClientOptions& checked(const ClientOptions& options) {
+        static_cast<void>(Lease(options.watchdog_timeout));
+        if (options.watchdog_timeout < Milliseconds(30))
+            throw Error(errc::invalid_argument, {},
+                        "watchdog_timeout must be at least 30 ms: it is renewed every third of it");
+        if (options.command_timeout < Milliseconds(1) || options.command_timeout > std::chrono::hours(1))
+            throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
+        if (options.unreachable_timeout < Milliseconds(0))
+            throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+        if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
+        return options;
+    }
+
+    std::shared_ptr<Core<T>> core_;
+};
+
+// A URL in any kind of string means hiredis.
+template <std::convertible_to<std::string_view> Text>
+Client(Text) -> Client<HiredisTransport>;
+template <std::convertible_to<std::string_view> Text>
+Client(Text, ClientOptions) -> Client<HiredisTransport>;
+
+}  // namespace redlatch

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/core/deadline.hpp"
+#include "redlatch/core/ids.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <stop_token>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// What one owner holds of one lock. Reentry stacks levels, each taken with a lease of its own or under the watchdog.
+// The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
+struct Hold {
+    OwnerNumber owner = 0;
+    std::uint64_t id = 0;            // new for each hold, so that late answers meet no later hold
+    std::uint32_t count = 0;         // levels; 0 when the hold is lost
+    std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
+    std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
+    Instant valid_until{};
+    Instant renew_at{};
+    bool renewing = false;                 // a renewal is on its way
+    std::optional<std::stop_source> lost;  // made when somebody asks for the token
+
+    bool live() const noexcept { return count > 0; }
+    bool watched() const noexcept { return watched_from > 0; }
+
+    // One level more, confirmed by the server for a command sent at `sent`.
+    void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
+        ++count;
+        if (!lease) {
+            if (!watched()) {
+                watched_from = count;
+                renew_at = sent + watchdog_timeout / 3;
+            }
+            lease = watchdog_timeout;
+        }
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, *lease));
+    }
+
+    // One level less.
+    void leave() {
+        if (watched_from == count) watched_from = 0;
+        --count;
+    }
+
+    void renewed(Instant sent, Milliseconds watchdog_timeout) {
+        renewing = false;
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
+        renew_at = sent + watchdog_timeout / 3;
+    }
+
+    // The answer to a renewal did not come: again soon, so that a lost message costs a fraction of the margin.
+    void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
+        renewing = false;
+        renew_at = now + std::max(Milliseconds(10), watchdog_timeout / 60);
+    }
+
+    // The levels that were held wait for their unlock(), which will find out.
+    void lose() {
+        dead += count;
+        count = 0;
+        watched_from = 0;
+        renewing = false;
+    }
+
+    // Losing is told a little before the lease can end, because telling takes a moment too.
+    static constexpr Milliseconds notice{2};
+    Instant lost_at() const noexcept { return valid_until - notice; }
+
+    // When the background has to look at this hold.
+    Instant look_at() const noexcept { return watched() && !renewing ? std::min(renew_at, lost_at()) : lost_at(); }
+};
+
+// The holds of one lock in this process. A flat vector: most locks have one holder at most, and it does not allocate
+// again once it has grown.
+class Holds {
+public:
+    Hold* find(OwnerNumber owner) {
+        const auto found = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& h) { return h.owner == owner; });
+        return found == holds_.end() ? nullptr : &*found;
+    }
+
+    // The owner's record, made when there is none, with a new hold in it.
+    Hold& start(OwnerNumber owner) {
+        Hold* hold = find(owner);
+        if (!hold) {
+            holds_.emplace_back();
+            hold = &holds_.back();
+            hold->owner = owner;
+        }
+        hold->id = ++last_id_;
+        hold->valid_until = {};
+        hold->renewing = false;
+        hold->lost.reset();
+        return *hold;
+    }
+
+    void erase(OwnerNumber owner) {
+        std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
+    }
+
+    // Forgets the live part of a hold that was given back; lost levels below it are remembered.
+    void finish(Hold& hold) {
+        hold.count = 0;
+        hold.watched_from = 0;
+        hold.lost.reset();
+        if (hold.dead == 0) erase(hold.owner);
+    }
+
+    // Until when the lock is certainly held by somebody of this process; the past when it is not.
+    Instant held_until() const {
+        Instant until{};
+        for (const Hold& h : holds_)
+            if (h.live()) until = std::max(until, h.valid_until);
+        return until;
+    }
+
+    bool any_live() const {
+        return std::any_of(holds_.begin(), holds_.end(), [](const Hold& h) { return h.live(); });
+    }
+
+    auto begin() { return holds_.begin(); }
+    auto end() { return holds_.end(); }
+
+private:
+    std::vector<Hold> holds_;
+    std::uint64_t last_id_ = 0;
+};
+
+}  // namespace redlatch

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/retry.hpp"
+#include "redlatch/client/runtime.hpp"
+#include "redlatch/core/deadline.hpp"
+#include "redlatch/scripts/rlock.hpp"
+
+#include <array>
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+// What the server says of a lock that is a hash of owner -> hold count. One round trip each; an
+// unreachable server is asked for unreachable_timeout. All throw Error.
+namespace redlatch {
+
+namespace detail {
+
+// `ask(deadline)` sends the question.
+template <class T, class Ask>
+Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask) {
+    Reply reply = runtime.persist(deadline_after(Clock::now(), runtime.options().unreachable_timeout), {},
+                                  [&](Instant deadline, bool) { return ask(deadline); });
+    if (judge(reply) != Verdict::answered) throw error_of(reply, key);
+    return reply;
+}
+
+}  // namespace detail
+
+// HLEN rather than EXISTS: a key of another type is an error, not a lock.
+template <class T>
+bool ask_locked(Runtime<T>& runtime, std::string_view key) {
+    const std::array<std::string_view, 2> words{"HLEN", key};
+    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
+        return runtime.call({words, 1}, deadline);
+    });
+    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
+    return reply.integer > 0;
+}
+
+template <class T>
+int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner) {
+    const std::array<std::string_view, 3> words{"HGET", key, owner};
+    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
+        return runtime.call({words, 1}, deadline);
+    });
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    int count = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
+    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
+    return count;
+}
+
+template <class T>
+std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key) {
+    const std::array<std::string_view, 1> keys{key};
+    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
+        return runtime.call_script(scripts::rlock_remaining_lease, keys, {}, deadline);
+    });
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    if (reply.integer == -2) return std::nullopt;
+    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
+}
+
+}  // namespace redlatch

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/retry.hpp"
+#include "redlatch/core/deadline.hpp"
+#include "redlatch/transport/reply.hpp"
+
+#include <cstdint>
+#include <string_view>
+
+namespace redlatch {
+
+// What an acquire script answered.
+struct AcquireAnswer {
+    enum class Kind { held, blocked, gone } kind;
+    Milliseconds holder_lease{};  // blocked: what the holder has left; negative when its key has no TTL
+};
+
+inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
+    if (reply.is_nil()) return {AcquireAnswer::Kind::held, {}};
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, name);
+    if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}};
+    return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer)};
+}
+
+// What a release script answered.
+struct ReleaseAnswer {
+    enum class Kind { released, still_held, not_held, senseless } kind;
+    std::int64_t listeners = 0;  // released: how many subscribers were told
+};
+
+// Never throws: it serves unlock(), which must not.
+inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
+    if (reply.is_nil()) return {ReleaseAnswer::Kind::not_held, 0};
+    if (!reply.is_integer() || reply.integer < -1) return {ReleaseAnswer::Kind::senseless, 0};
+    if (reply.integer == -1) return {ReleaseAnswer::Kind::still_held, 0};
+    return {ReleaseAnswer::Kind::released, reply.integer};
+}
+
+}  // namespace redlatch

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/core/deadline.hpp"
+#include "redlatch/core/ids.hpp"
+
+#include <optional>
+#include <stop_token>
+
+namespace redlatch {
+
+// What is wanted of a lock, and for whom.
+struct LockRequest {
+    OwnerNumber owner = 0;
+    Instant deadline = never;
+    bool one_try = false;               // do not wait, whatever the deadline
+    std::optional<Milliseconds> lease;  // none: under the watchdog
+    std::stop_token stop;
+};
+
+}  // namespace redlatch

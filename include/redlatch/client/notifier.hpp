@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/quiet_thread.hpp"
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace redlatch {
+
+// Runs what belongs to the user (event handlers, stop callbacks of lost() tokens) on a thread of its own, in order,
+// with no lock of ours held: so a handler that blocks, throws or uses the library harms neither renewals nor
+// wake-ups. The thread exists from the first notification on.
+class Notifier {
+public:
+    Notifier() = default;
+    Notifier(const Notifier&) = delete;
+    Notifier& operator=(const Notifier&) = delete;
+
+    // Waits for the handler that is running, unless it is the one that destroys us. What is queued is dropped.
+    ~Notifier() {
+        {
+            const std::lock_guard lock(queue_->mutex);
+            queue_->stopped = true;
+            queue_->jobs.clear();
+        }
+        queue_->changed.notify_one();
+        if (!thread_.joinable()) return;
+        if (thread_.get_id() == std::this_thread::get_id())
+            thread_.detach();
+        else
+            thread_.join();
+    }
+
+    void notify(std::function<void()> job) {
+        const std::lock_guard lock(queue_->mutex);
+        if (queue_->stopped) return;
+        queue_->jobs.push_back(std::move(job));
+        if (!thread_.joinable()) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+        queue_->changed.notify_one();
+    }
+
+private:
+    // Shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
+    // `changed` wakes the one thread.
+    struct Queue {
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::deque<std::function<void()>> jobs;
+        bool stopped = false;
+    };
+
+    static void work(Queue& queue) {
+        std::unique_lock lock(queue.mutex);
+        for (;;) {
+            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
+            if (queue.stopped) return;
+            std::function<void()> job = std::move(queue.jobs.front());
+            queue.jobs.pop_front();
+            lock.unlock();
+            try {
+                job();
+            } catch (...) {
+                // Nobody could catch it: the program goes on without the handler's opinion.
+            }
+            job = nullptr;
+            lock.lock();
+        }
+    }
+
+    std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+    std::thread thread_;
+};
+
+}  // namespace redlatch

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/core/backoff.hpp"
+#include "redlatch/core/deadline.hpp"
+#include "redlatch/core/ids.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace redlatch {
+
+// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of
+// acquires whose outcome is unknown. Each is sent until it is answered or the lease it is about is over. Until then
+// nothing else may be done in that owner's name, or a late copy would end the wrong hold.
+class PendingReleases {
+public:
+    struct Item {
+        OwnerNumber owner;
+        std::uint64_t request;
+        Instant give_up;  // when the lease is over at last
+        Instant next;     // when to send
+        bool again;       // a copy of it may be on its way already
+        bool on_the_way = false;
+        Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+    };
+
+    // `again`: it was sent in the foreground already.
+    void add(OwnerNumber owner, std::uint64_t request, Instant give_up, Instant now, bool again = false) {
+        items_.push_back({owner, request, give_up, now, again});
+    }
+
+    bool has(OwnerNumber owner) const {
+        return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.owner == owner; });
+    }
+
+    bool empty() const { return items_.empty(); }
+
+    // What is to be sent now; taken to be on the way from here on.
+    std::vector<Item> take_due(Instant now) {
+        std::vector<Item> due;
+        for (Item& item : items_) {
+            if (item.on_the_way || item.next > now || now >= item.give_up) continue;
+            item.on_the_way = true;
+            due.push_back(item);
+            item.again = true;
+        }
+        return due;
+    }
+
+    // Takes out those whose lease is over: how many there were.
+    std::size_t take_expired(Instant now) {
+        return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
+    }
+
+    void delivered(std::uint64_t request) {
+        std::erase_if(items_, [&](const Item& i) { return i.request == request; });
+    }
+
+    void failed(std::uint64_t request, Instant now) {
+        for (Item& item : items_)
+            if (item.request == request) {
+                item.on_the_way = false;
+                item.next = now + item.backoff.next();
+            }
+    }
+
+    Instant look_at() const {
+        Instant at = never;
+        for (const Item& i : items_) at = std::min(at, i.on_the_way ? i.give_up : std::min(i.next, i.give_up));
+        return at;
+    }
+
+private:
+    std::vector<Item> items_;
+};
+
+}  // namespace redlatch

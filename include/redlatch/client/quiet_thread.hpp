@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <thread>
+#include <utility>
+
+#include <signal.h>
+
+namespace redlatch {
+
+// Starts a thread that receives none of the program's signals: they stay with the program's own threads.
+template <class Function>
+std::thread quiet_thread(Function&& function) {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct Restore {
+        const sigset_t& mask;
+        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+    } const restore{before};
+    return std::thread(std::forward<Function>(function));
+}
+
+}  // namespace redlatch

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/notifier.hpp"
+#include "redlatch/client/options.hpp"
+#include "redlatch/client/quiet_thread.hpp"
+#include "redlatch/client/retry.hpp"
+#include "redlatch/client/subscriptions.hpp"
+#include "redlatch/client/timers.hpp"
+#include "redlatch/core/backoff.hpp"
+#include "redlatch/core/ids.hpp"
+#include "redlatch/scripts/rlock.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+namespace redlatch {
+
+// What all primitives of one client share within one process: the transport, the identity, the counters, the
+// background thread with its timers and subscriptions, and the local state of every name in use.
+//
+// The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
+// bring up, and sends renewals. mutex_ guards states_, and may be held when a state's own mutex is taken, never the
+// other way round; background_mutex_ guards the start of the thread.
+template <Transport T>
+class Runtime {
+public:
+    Runtime(T transport, const ClientOptions& options, const Runtime* parent = nullptr)
+        : options_(options),
+          parent_(parent),
+          timers_([this] { wake(); }),
+          subscriptions_([this](const std::string& channel, bool wanted) { subscribe(channel, wanted); },
+                         [this] { wake(); }),
+          transport_(std::move(transport)) {}
+
+    Runtime(const Runtime&) = delete;
+    Runtime& operator=(const Runtime&) = delete;
+
+    // Waits for the background thread, which a server that does not answer can delay by one command_timeout.
+    ~Runtime() {
+        stopping_ = true;
+        transport_.wake();
+        if (background_.joinable()) background_.join();
+    }
+
+    const ClientOptions& options() const noexcept { return options_; }
+    const std::string& uuid() const noexcept { return uuid_; }
+    pid_t pid() const noexcept { return pid_; }
+    T& transport() noexcept { return transport_; }
+    Timers& timers() noexcept { return timers_; }
+    Subscriptions& subscriptions() noexcept { return subscriptions_; }
+
+    // Whether this process was forked off one that used the client: holds of the parent are then not ours.
+    bool is_fork_child() const noexcept { return parent_ != nullptr; }
+
+    // --- commands ---------------------------------------------------------------------------------------------
+
+    Reply call(const Command& command, Instant deadline) {
+        count(commands_);
+        return transport_.call(command, deadline);
+    }
+
+    // Calls a script by its digest, or by its text where the server does not know it yet. One round trip; two for a
+    // script that is new to the server.
+    Reply call_script(const Script& script, std::span<const std::string_view> keys,
+                      std::span<const std::string_view> arguments, Instant deadline) {
+        ScriptWords words(script, keys, arguments);
+        Reply reply = call(words.by_digest(), deadline);
+        if (judge(reply) == Verdict::no_script) reply = call(words.by_text(), deadline);
+        return reply;
+    }
+
+    // The same without waiting; `done` is called on any thread.
+    void post_script(const Script& script, std::span<const std::string_view> keys,
+                     std::span<const std::string_view> arguments, Completion done) {
+        start_background();
+        const ScriptWords words(script, keys, arguments);
+        count(commands_);
+        // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
+        std::vector<std::string> kept_keys(keys.begin(), keys.end());
+        std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
+        transport_.post(words.by_digest(),
+                        [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+                         done = std::move(done)](Reply reply) mutable {
+                            if (judge(reply) != Verdict::no_script) return done(std::move(reply));
+                            const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+                            const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+                            const ScriptWords again(script, k, a);
+                            count(commands_);
+                            transport_.post(again.by_text(), std::move(done));
+                        });
+    }
+
+    // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
+    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout.
+    template <class Send>
+    Reply persist(Instant deadline, const std::stop_token& stop, Send send) {
+        Backoff backoff(Milliseconds(2), Milliseconds(500));
+        bool again = false;
+        for (;;) {
+            const Instant now = Clock::now();
+            Reply reply = send(std::min(deadline, now + options_.command_timeout), again);
+            const Verdict verdict = judge(reply);
+            if (verdict == Verdict::answered) {
+                back_again();
+                return reply;
+            }
+            // no_script here: the server did not even take the text.
+            if (verdict == Verdict::refused || verdict == Verdict::no_script || stop.stop_requested()) return reply;
+            if (reply.kind == Reply::Kind::unanswered) again = true;
+            // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
+            if (verdict == Verdict::refused_now) pause(std::min(deadline, Clock::now() + backoff.next()), stop);
+            if (Clock::now() >= deadline) return reply;
+            if (verdict == Verdict::no_answer) gone();
+            count(resends_);
+        }
+    }
+
+    // Sleeps; wakes up early when stop is requested.
+    static void pause(Instant until, const std::stop_token& stop) {
+        std::mutex mutex;
+        std::condition_variable_any never_notified;
+        std::unique_lock lock(mutex);
+        never_notified.wait_until(lock, stop, until, [] { return false; });
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void start_background() {
+        if (background_started_.load(std::memory_order_acquire)) return;
+        const std::lock_guard lock(background_mutex_);
+        if (background_.joinable()) return;
+        background_ = quiet_thread([this] { serve(); });
+        background_started_.store(true, std::memory_order_release);
+    }
+
+    // Tells the user's handler.
+    void raise(Event::Kind kind, std::string_view name, std::string detail) {
+        if (!options_.on_event) return;
+        notifier_.notify([handler = options_.on_event, event = Event{kind, std::string(name), std::move(detail)}] {
+            handler(event);
+        });
+    }
+
+    // Runs something of the user's, such as the callbacks of a stop token.
+    void notify(std::function<void()> job) { notifier_.notify(std::move(job)); }
+
+    // --- counters ---------------------------------------------------------------------------------------------
+
+    using Counter = std::atomic<std::uint64_t>;
+    static void count(Counter& counter, std::uint64_t by = 1) { counter.fetch_add(by, std::memory_order_relaxed); }
+
+    void count_acquisition() { count(acquisitions_); }
+    void count_wait() { count(waits_); }
+    void count_handoff() { count(handoffs_); }
+    void count_lost_hold() { count(lost_holds_); }
+
+    Stats stats() const {
+        Stats s{commands_, acquisitions_, waits_, handoffs_, renewals_, lost_holds_, resends_, 0};
+        if constexpr (requires { transport_.reconnects(); }) s.reconnects = transport_.reconnects();
+        return s;
+    }
+
+    // --- the local state of names -----------------------------------------------------------------------------
+
+    // The state of `key`, made when there is none yet; one more user of it.
+    template <class State>
+    State& use_state(const std::string& key) {
+        const std::lock_guard lock(mutex_);
+        auto& entry = states_[std::string(State::kind) + key];
+        if (!entry.state) entry.state = std::make_shared<State>(*this, key);
+        ++entry.users;
+        return static_cast<State&>(*entry.state);
+    }
+
+    // One user less; without users and holds it is forgotten.
+    template <class State>
+    void leave_state(State& state) {
+        forget_state(state, 1);
+    }
+
+    template <class State>
+    void forget_if_unused(State& state) {
+        forget_state(state, 0);
+    }
+
+private:
+    static constexpr std::size_t renewals_a_call = 100;
+
+    // The words of EVALSHA or EVAL, without an allocation where they are few.
+    class ScriptWords {
+    public:
+        ScriptWords(const Script& script, std::span<const std::string_view> keys,
+                    std::span<const std::string_view> arguments)
+            : script_(script), key_count_(static_cast<std::int64_t>(keys.size())) {
+            const std::size_t size = 3 + keys.size() + arguments.size();
+            if (size > few_.size()) many_.resize(size);
+            words_ = size > few_.size() ? std::span(many_) : std::span(few_).first(size);
+            words_[2] = key_count_;
+            std::copy(arguments.begin(), arguments.end(), std::copy(keys.begin(), keys.end(), words_.begin() + 3));
+        }
+        ScriptWords(const ScriptWords&) = delete;
+        ScriptWords& operator=(const ScriptWords&) = delete;
+
+        Command by_digest() const {
+            words_[0] = "EVALSHA";
+            words_[1] = script_.digest();
+            return {words_, 3};
+        }
+
+        Command by_text() const {
+            words_[0] = "EVAL";
+            words_[1] = script_.text;
+            return {words_, 3};
+        }
+
+    private:
+        const Script& script_;
+        NumberText key_count_;
+        std::array<std::string_view, 16> few_;
+        std::vector<std::string_view> many_;
+        std::span<std::string_view> words_;
+    };
+
+    struct StateEntry {
+        std::shared_ptr<Watched> state;
+        std::size_t users = 0;
+    };
+
+    template <class State>
+    void forget_state(State& state, std::size_t users_less) {
+        std::shared_ptr<Watched> last;  // destroyed after mutex_ is free: a state's destructor takes other mutexes
+        const std::lock_guard lock(mutex_);
+        const auto entry = states_.find(std::string(State::kind) + state.key());
+        if (entry == states_.end() || entry->second.state.get() != &state) return;
+        entry->second.users -= users_less;
+        if (entry->second.users > 0 || !state.is_idle()) return;
+        last = std::move(entry->second.state);
+        states_.erase(entry);
+    }
+
+    // The background thread.
+    void serve() {
+        ConnectionListener listener(*this);
+        while (!stopping_.load(std::memory_order_acquire)) {
+            transport_.run(listener, std::min(timers_.sleep_until(), subscriptions_.due()));
+            look_after(Clock::now());
+        }
+    }
+
+    void look_after(Instant now) {
+        std::vector<Renewal> due;
+        for (const auto& watched : timers_.take_due(now)) watched->tick(now, now, due);
+        if (!due.empty()) {
+            // What would be due soon comes along: holds that were taken at different times are renewed together
+            // from then on, a hundred in a call.
+            const Instant soon = now + options_.watchdog_timeout / 6;
+            for (const auto& watched : timers_.take_due(soon)) watched->tick(now, soon, due);
+            renew(std::move(due));
+        }
+        subscriptions_.sweep(now);
+    }
+
+    void renew(std::vector<Renewal> due) {
+        std::stable_sort(due.begin(), due.end(), [this](const Renewal& a, const Renewal& b) {
+            return transport_.route(a.key) < transport_.route(b.key);
+        });
+        for (std::size_t first = 0; first < due.size();) {
+            std::size_t last = first;
+            while (last < due.size() && last - first < renewals_a_call &&
+                   transport_.route(due[last].key) == transport_.route(due[first].key))
+                ++last;
+            renew_together({std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(first)),
+                            std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(last))});
+            first = last;
+        }
+    }
+
+    void renew_together(std::vector<Renewal> batch) {
+        const NumberText lease(options_.watchdog_timeout.count());
+        std::vector<OwnerText> owners;
+        std::vector<std::string_view> keys;
+        std::vector<std::string_view> arguments{lease};
+        owners.reserve(batch.size());
+        for (const Renewal& renewal : batch) {
+            keys.push_back(renewal.key);
+            arguments.push_back(owners.emplace_back(uuid_, renewal.owner));
+        }
+        const Instant sent = Clock::now();
+        post_script(scripts::rlock_renew, keys, arguments, [this, sent, batch = std::move(batch)](Reply reply) {
+            judge(reply) == Verdict::no_answer ? gone() : back_again();
+            const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+            for (std::size_t i = 0; i < batch.size(); ++i) {
+                auto outcome = Watched::Renewed::unknown;
+                if (whole && reply.elements[i].is_integer())
+                    outcome = reply.elements[i].integer == 1 ? Watched::Renewed::yes : Watched::Renewed::refused;
+                if (outcome == Watched::Renewed::yes) count(renewals_);
+                batch[i].of->renewed(batch[i], outcome, sent);
+            }
+        });
+    }
+
+    // Both are called by destructors of states, the last of which run when the transport is going already.
+    void wake() {
+        if (!stopping_) transport_.wake();
+    }
+
+    void subscribe(const std::string& channel, bool wanted) {
+        if (stopping_) return;
+        if (wanted) {
+            count(commands_);
+            transport_.subscribe(channel);
+        } else {
+            transport_.unsubscribe(channel);
+        }
+    }
+
+    void gone() {
+        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
+    }
+
+    void back_again() {
+        if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
+            raise(Event::Kind::reconnected, {}, "the server answers again");
+    }
+
+    // Passes on to the subscriptions, and remembers whether the server is there.
+    struct ConnectionListener final : Listener {
+        explicit ConnectionListener(Runtime& r) : runtime(r) {}
+        void subscribed(const std::string& channel) override {
+            runtime.back_again();
+            runtime.subscriptions_.subscribed(channel);
+        }
+        void refused(const std::string& channel, const Reply& why) override {
+            runtime.subscriptions_.refused(channel, why);
+        }
+        void message(const std::string& channel, std::string_view payload) override {
+            runtime.subscriptions_.message(channel, payload);
+        }
+        void disconnected() override {
+            runtime.gone();
+            runtime.subscriptions_.disconnected();
+        }
+        Runtime& runtime;
+    };
+
+    const ClientOptions options_;
+    const Runtime* const parent_;  // left as it was at the fork, and never touched
+    const std::string uuid_ = make_uuid();
+    const pid_t pid_ = ::getpid();
+
+    Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
+    std::atomic<bool> away_{false};
+    std::atomic<bool> stopping_{false};
+    std::atomic<bool> background_started_{false};
+
+    Notifier notifier_;
+    Timers timers_;
+    Subscriptions subscriptions_;
+    std::mutex mutex_;
+    std::mutex background_mutex_;
+    std::unordered_map<std::string, StateEntry> states_;
+    // Destroyed before what its completions refer to.
+    T transport_;
+    std::thread background_;
+};
+
+}  // namespace redlatch

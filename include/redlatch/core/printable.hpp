@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace redlatch {
+
+// Foreign text made fit for a message: at most 64 bytes of it, control and non-ASCII bytes as \xNN.
+inline std::string escaped(std::string_view text, std::size_t most = 64) {
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string out;
+    for (const char c : text.substr(0, most)) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (byte >= 0x20 && byte < 0x7f && c != '\\') {
+            out += c;
+        } else {
+            out += "\\x";
+            out += digits[byte >> 4];
+            out += digits[byte & 15];
+        }
+    }
+    return text.size() > most ? out + "…" : out;
+}
+
+// The same in quotation marks.
+inline std::string printable(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
+
+}  // namespace redlatch

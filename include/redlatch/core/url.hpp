@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/core/error.hpp"
+#include "redlatch/core/names.hpp"
+
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace redlatch {
+
+// Where a server is and how to log in:
+//   redis://[user[:password]@]host[:port][/db]    host may be an IPv6 literal in brackets
+//   redis://:password@host                        the default user
+//   unix:///path/to/socket[?db=n]
+// User, password and path may be percent-encoded. No message of the parser quotes the part before an '@'.
+struct Url {
+    std::string host;  // empty for a unix socket
+    std::uint16_t port = 6379;
+    std::string path;      // of the unix socket, empty for TCP
+    std::string user;      // empty: the default user
+    std::string password;  // empty: no AUTH is sent
+    std::uint32_t database = 0;
+
+    // Throws Error: errc::invalid_argument for what is no such URL, errc::unsupported for TLS, Sentinel and Cluster.
+    static Url parse(std::string_view text);
+
+    // The server in words for messages and events: never with the login.
+    std::string display() const {
+        if (!path.empty()) return "unix://" + path;
+        return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
+    }
+};
+
+namespace detail {
+
+[[noreturn]] inline void bad_url(const std::string& what) {
+    throw Error(errc::invalid_argument, {},
+                "a URL reads redis://[user[:password]@]host[:port][/db] or unix:///path?db=n; " + what);
+}
+
+inline std::string percent_decoded(std::string_view text) {
+    std::string out;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        if (text[i] != '%') {
+            out += text[i];
+            continue;
+        }
+        unsigned byte = 0;
+        const std::string_view hex = text.substr(i + 1, 2);
+        const auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), byte, 16);
+        if (error != std::errc{} || hex.size() != 2 || end != hex.data() + 2)
+            bad_url("a % must be followed by two hex digits");
+        out += static_cast<char>(byte);
+        i += 2;
+    }
+    return out;
+}
+
+inline std::uint32_t url_number(std::string_view text, std::uint32_t least, std::uint32_t most, const char* what) {
+    std::uint32_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
+        bad_url(std::string(what) + " must be a number from " + std::to_string(least) + " to " + std::to_string(most));
+    return number;
+}
+
+// Redis itself decides which of these exist; the limit only keeps the number a number.
+inline std::uint32_t url_database(std::string_view text) { return url_number(text, 0, 1'000'000, "the database"); }
+
+inline Url parse_unix_url(std::string_view rest) {
+    Url url;
+    if (const auto query = rest.find('?'); query != std::string_view::npos) {
+        const std::string_view db = rest.substr(query + 1);
+        if (!db.starts_with("db=")) bad_url("the only option of a unix URL is ?db=n");
+        url.database = url_database(db.substr(3));
+        rest = rest.substr(0, query);
+    }
+    if (const auto at = rest.rfind('@'); at != std::string_view::npos && !rest.starts_with('/')) {
+        const std::string_view login = rest.substr(0, at);
+        const auto colon = login.find(':');
+        url.user = percent_decoded(login.substr(0, colon));
+        if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
+        if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
+        rest = rest.substr(at + 1);
+    }
+    url.path = percent_decoded(rest);
+    if (!url.path.starts_with('/')) bad_url("the path of a unix socket must be absolute");
+    if (url.path.find('\0') != std::string::npos) bad_url("the path of a unix socket must not hold a zero byte");
+    // sun_path has room for 107 characters and the zero at the end (104 in all on BSD and macOS).
+    if (url.path.size() > 107) bad_url("the path of a unix socket has at most 107 bytes");
+    return url;
+}
+
+inline Url parse_tcp_url(std::string_view rest) {
+    Url url;
+    if (const auto at = rest.rfind('@'); at != std::string_view::npos) {
+        const std::string_view login = rest.substr(0, at);
+        const auto colon = login.find(':');
+        url.user = percent_decoded(login.substr(0, colon));
+        if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
+        if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
+        rest = rest.substr(at + 1);
+    }
+    if (const auto slash = rest.find('/'); slash != std::string_view::npos) {
+        if (slash + 1 < rest.size()) url.database = url_database(rest.substr(slash + 1));
+        rest = rest.substr(0, slash);
+    }
+    std::string_view port;
+    bool has_port = false;
+    if (rest.starts_with('[')) {
+        const auto close = rest.find(']');
+        if (close == std::string_view::npos) bad_url("an IPv6 address needs its closing bracket");
+        url.host = rest.substr(1, close - 1);
+        rest = rest.substr(close + 1);
+        if (!rest.empty() && !rest.starts_with(':')) bad_url("only a port may follow the bracket");
+        has_port = !rest.empty();
+        if (has_port) port = rest.substr(1);
+    } else {
+        const auto colon = rest.find(':');
+        url.host = rest.substr(0, colon);
+        has_port = colon != std::string_view::npos;
+        if (has_port) port = rest.substr(colon + 1);
+    }
+    if (url.host.empty()) bad_url("the host is missing");
+    for (const char c : url.host)
+        if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f)
+            bad_url("the host holds a blank or a control character");
+    if (has_port) url.port = static_cast<std::uint16_t>(url_number(port, 1, 65535, "the port"));
+    return url;
+}
+
+}  // namespace detail
+
+inline Url Url::parse(std::string_view text) {
+    const auto mark = text.find("://");
+    if (mark == std::string_view::npos) detail::bad_url("the scheme is missing");
+    const std::string_view scheme = text.substr(0, mark);
+    const std::string_view rest = text.substr(mark + 3);
+    if (scheme == "redis") return detail::parse_tcp_url(rest);
+    if (scheme == "unix") return detail::parse_unix_url(rest);
+    if (scheme == "rediss" || scheme == "redis-sentinel" || scheme == "redis-cluster")
+        throw Error(errc::unsupported, {},
+                    std::string(scheme) + ":// is not supported yet; use redis:// or unix://, or bring a transport");
+    // Not quoted: in a mangled URL a password may stand where the scheme should be.
+    detail::bad_url("the scheme is unknown");
+}
+
+}  // namespace redlatch

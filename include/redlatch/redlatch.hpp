@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Everything.
+#include "redlatch/client.hpp"
+#include "redlatch/core/version.hpp"
+#include "redlatch/rlock.hpp"

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// What a command gave: the server's answer, or the reason why there is none. Short texts and numbers need no
+// allocation.
+struct Reply {
+    enum class Kind {
+        nil,
+        integer,
+        text,   // a bulk string or a status
+        error,  // the server's own words in `text`, beginning with a code such as WRONGTYPE
+        array,
+        not_sent,    // no connection could be had in time: the command had no effect. `text` says why
+        unanswered,  // sent, but no answer came: the outcome is unknown. `text` says why
+        malformed,   // answered with what no server should say; the connection was closed: the outcome is unknown
+    };
+
+    Kind kind = Kind::nil;
+    std::int64_t integer = 0;
+    std::string text;
+    std::vector<Reply> elements;
+
+    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}}; }
+    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}}; }
+    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}}; }
+
+    bool is_nil() const noexcept { return kind == Kind::nil; }
+    bool is_integer() const noexcept { return kind == Kind::integer; }
+    bool is_error() const noexcept { return kind == Kind::error; }
+
+    // Whether the server answered at all.
+    bool answered() const noexcept {
+        return kind != Kind::not_sent && kind != Kind::unanswered && kind != Kind::malformed;
+    }
+};
+
+}  // namespace redlatch

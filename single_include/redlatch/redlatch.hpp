@@ -1,0 +1,4609 @@
+// SPDX-License-Identifier: MIT
+// All of redlatch in one file, written by cmake/amalgamate.cmake from include/redlatch. Do not edit it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <compare>
+#include <concepts>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <set>
+#include <signal.h>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <sys/random.h>
+#include <system_error>
+#include <thread>
+#include <type_traits>
+#include <unistd.h>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+// redlatch/client/quiet_thread.hpp
+
+namespace redlatch {
+
+// Starts a thread that receives none of the program's signals: they stay with the program's own threads.
+template <class Function>
+std::thread quiet_thread(Function&& function) {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct Restore {
+        const sigset_t& mask;
+        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+    } const restore{before};
+    return std::thread(std::forward<Function>(function));
+}
+
+}  // namespace redlatch
+
+// redlatch/client/notifier.hpp
+
+namespace redlatch {
+
+// Runs what belongs to the user (event handlers, stop callbacks of lost() tokens) on a thread of its own, in order,
+// with no lock of ours held: so a handler that blocks, throws or uses the library harms neither renewals nor
+// wake-ups. The thread exists from the first notification on.
+class Notifier {
+public:
+    Notifier() = default;
+    Notifier(const Notifier&) = delete;
+    Notifier& operator=(const Notifier&) = delete;
+
+    // Waits for the handler that is running, unless it is the one that destroys us. What is queued is dropped.
+    ~Notifier() {
+        {
+            const std::lock_guard lock(queue_->mutex);
+            queue_->stopped = true;
+            queue_->jobs.clear();
+        }
+        queue_->changed.notify_one();
+        if (!thread_.joinable()) return;
+        if (thread_.get_id() == std::this_thread::get_id())
+            thread_.detach();
+        else
+            thread_.join();
+    }
+
+    void notify(std::function<void()> job) {
+        const std::lock_guard lock(queue_->mutex);
+        if (queue_->stopped) return;
+        queue_->jobs.push_back(std::move(job));
+        if (!thread_.joinable()) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+        queue_->changed.notify_one();
+    }
+
+private:
+    // Shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
+    // `changed` wakes the one thread.
+    struct Queue {
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::deque<std::function<void()>> jobs;
+        bool stopped = false;
+    };
+
+    static void work(Queue& queue) {
+        std::unique_lock lock(queue.mutex);
+        for (;;) {
+            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
+            if (queue.stopped) return;
+            std::function<void()> job = std::move(queue.jobs.front());
+            queue.jobs.pop_front();
+            lock.unlock();
+            try {
+                job();
+            } catch (...) {
+                // Nobody could catch it: the program goes on without the handler's opinion.
+            }
+            job = nullptr;
+            lock.lock();
+        }
+    }
+
+    std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+    std::thread thread_;
+};
+
+}  // namespace redlatch
+
+// redlatch/core/printable.hpp
+
+namespace redlatch {
+
+// Foreign text made fit for a message: at most 64 bytes of it, control and non-ASCII bytes as \xNN.
+inline std::string escaped(std::string_view text, std::size_t most = 64) {
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string out;
+    for (const char c : text.substr(0, most)) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (byte >= 0x20 && byte < 0x7f && c != '\\') {
+            out += c;
+        } else {
+            out += "\\x";
+            out += digits[byte >> 4];
+            out += digits[byte & 15];
+        }
+    }
+    return text.size() > most ? out + "…" : out;
+}
+
+// The same in quotation marks.
+inline std::string printable(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
+
+}  // namespace redlatch
+
+// redlatch/core/error.hpp
+
+namespace redlatch {
+
+// Why an operation failed. The values are grouped by what a caller can do about them.
+enum class errc {
+    invalid_argument = 1,  // refused before anything was sent; mend the call
+    not_owner,             // this thread never took what it tries to give back
+    would_deadlock,        // waiting would be for ever, for oneself
+    unknown_permit,        // no such permit, or its lease is over
+    hold_lost,             // the hold ended before its unlock: lease over, key deleted, ended by force
+    unreachable,           // no server answered in the time allowed; the outcome may be unknown
+    overloaded,            // the server refuses for now: out of memory, busy, read-only, too many clients
+    rejected,              // the server refuses for good: credentials, access rights, a script error
+    wrong_type,            // the key belongs to something else
+    protocol_error,        // the answer makes no sense; the connection was closed
+    unsupported,           // recognised, but this build cannot do it
+};
+
+}  // namespace redlatch
+
+template <>
+struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
+
+namespace redlatch {
+
+inline const std::error_category& error_category() noexcept {
+    class Category final : public std::error_category {
+        const char* name() const noexcept override { return "redlatch"; }
+
+        std::string message(int value) const override {
+            switch (static_cast<errc>(value)) {
+                case errc::invalid_argument: return "an argument is out of range";
+                case errc::not_owner: return "this thread does not hold it";
+                case errc::would_deadlock: return "this thread would wait for itself";
+                case errc::unknown_permit: return "no such permit, or its lease is over";
+                case errc::hold_lost: return "the hold ended before it was given back";
+                case errc::unreachable: return "no answer from the server in the time allowed";
+                case errc::overloaded: return "the server refuses the command for now";
+                case errc::rejected: return "the server refuses the command";
+                case errc::wrong_type: return "the key holds something else";
+                case errc::protocol_error: return "the server's answer makes no sense";
+                case errc::unsupported: return "not supported by this build";
+            }
+            return "unknown error";
+        }
+
+        // So that portable code can compare with std::errc.
+        std::error_condition default_error_condition(int value) const noexcept override {
+            switch (static_cast<errc>(value)) {
+                case errc::invalid_argument: return std::errc::invalid_argument;
+                case errc::not_owner: return std::errc::operation_not_permitted;
+                case errc::would_deadlock: return std::errc::resource_deadlock_would_occur;
+                case errc::unsupported: return std::errc::not_supported;
+                case errc::protocol_error: return std::errc::protocol_error;
+                default: return {value, *this};
+            }
+        }
+    };
+    static const Category category;
+    return category;
+}
+
+inline std::error_code make_error_code(errc code) noexcept { return {static_cast<int>(code), error_category()}; }
+
+// Thrown by every operation that fails. what() reads "<name>: <what happened>; <what to try>: <category text>";
+// it never holds a password, and it quotes foreign text escaped and shortened.
+class Error : public std::system_error {
+public:
+    Error(errc code, std::string_view name, const std::string& what_happened)
+        : std::system_error(make_error_code(code), name.empty() ? what_happened : escaped(name) + ": " + what_happened),
+          name_(name) {}
+
+    // The name of the primitive, empty when the error belongs to the client.
+    const std::string& name() const noexcept { return name_; }
+
+private:
+    std::string name_;
+};
+
+}  // namespace redlatch
+
+// redlatch/core/deadline.hpp
+
+// How durations of any kind become what the library works with: waits are rounded up and saturate, leases are
+// rounded down and are refused when they make no sense.
+namespace redlatch {
+
+using Clock = std::chrono::steady_clock;
+using Instant = Clock::time_point;
+using Milliseconds = std::chrono::milliseconds;
+
+// The deadline of a wait without end.
+inline constexpr Instant never = Instant::max();
+
+namespace detail {
+
+// long double holds every 64-bit count exactly where it matters (x86), and elsewhere errs by less than a part in
+// 2^52; it cannot overflow, which is the point.
+template <class Rep, class Period>
+long double exact_milliseconds(std::chrono::duration<Rep, Period> d) {
+    return std::chrono::duration<long double, std::milli>(d).count();
+}
+
+}  // namespace detail
+
+// A wait in whole milliseconds: rounded up, zero when negative or not a number, Milliseconds::max() when too long.
+template <class Rep, class Period>
+Milliseconds round_wait(std::chrono::duration<Rep, Period> wait) {
+    const long double ms = std::ceil(detail::exact_milliseconds(wait));
+    if (!(ms > 0)) return Milliseconds::zero();
+    if (ms >= static_cast<long double>(Milliseconds::max().count())) return Milliseconds::max();
+    return Milliseconds(static_cast<Milliseconds::rep>(ms));
+}
+
+// The instant that lies `wait` after `now`; `never` when that is beyond the clock.
+template <class Rep, class Period>
+Instant deadline_after(Instant now, std::chrono::duration<Rep, Period> wait) {
+    const Milliseconds rounded = round_wait(wait);
+    const auto room = std::chrono::duration_cast<Milliseconds>(never - now);
+    return rounded >= room ? never : now + rounded;
+}
+
+// The steady-clock instant of a time point of any clock, taken once: later jumps of that clock do not count.
+template <class AnyClock, class Duration>
+Instant deadline_at(std::chrono::time_point<AnyClock, Duration> when) {
+    using Wide = std::chrono::duration<long double, std::milli>;
+    const Wide left = Wide(when.time_since_epoch()) - Wide(AnyClock::now().time_since_epoch());
+    return deadline_after(Clock::now(), left);
+}
+
+// How long a hold lasts unless it is given back earlier. Rounded down to whole milliseconds.
+// Throws Error(errc::invalid_argument) for what is no positive number of milliseconds, or more than 100 years.
+class Lease {
+public:
+    template <class Rep, class Period>
+    explicit Lease(std::chrono::duration<Rep, Period> length) {
+        const long double ms = std::floor(detail::exact_milliseconds(length));
+        if (!(ms >= 1)) throw Error(errc::invalid_argument, {}, "a lease must be at least one millisecond");
+        if (ms > static_cast<long double>(longest.count()))
+            throw Error(errc::invalid_argument, {}, "a lease must be at most 100 years");
+        length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
+    }
+
+    Milliseconds length() const noexcept { return length_; }
+
+    friend auto operator<=>(const Lease&, const Lease&) = default;
+
+private:
+    // Far below where Redis, Lua's doubles and the nanoseconds of a steady clock overflow.
+    static constexpr Milliseconds longest = std::chrono::hours(24) * 36'525;
+
+    Milliseconds length_;
+};
+
+// The instant until which a hold is certain: counted from before the command was sent, less an allowance for a
+// server clock that runs faster than ours (two parts in a thousand, twenty times what NTP slews).
+inline Instant valid_until(Instant sent, Milliseconds lease) {
+    return sent + lease - std::chrono::duration_cast<Clock::duration>(lease) / 500;
+}
+
+}  // namespace redlatch
+
+// redlatch/client/options.hpp
+
+namespace redlatch {
+
+// Something that no return value can tell, because it happens between two calls.
+struct Event {
+    enum class Kind {
+        hold_lost,             // a hold ended before its unlock; its lost() token is requested
+        unlock_not_delivered,  // a release could not be delivered before its lease was over
+        disconnected,          // the server cannot be reached
+        reconnected,           // and is back
+    };
+
+    Kind kind;
+    std::string name;    // of the primitive; empty for the connection
+    std::string detail;  // in words, for a log
+};
+
+// Counters since the client was made.
+struct Stats {
+    std::uint64_t commands = 0;      // sent to the server by callers and in the background, resent ones included
+    std::uint64_t acquisitions = 0;  // holds taken, by whatever way
+    std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
+    std::uint64_t handoffs = 0;      // holds passed to a waiting thread of this process
+    std::uint64_t renewals = 0;      // holds whose lease the watchdog prolonged, once each time
+    std::uint64_t lost_holds = 0;
+    std::uint64_t resends = 0;  // commands sent again after a lost connection or a refusal
+    std::uint64_t reconnects = 0;
+};
+
+struct ClientOptions {
+    // The lease of a hold taken without one. It is renewed every third of it, so a crashed holder blocks others no
+    // longer than this.
+    Milliseconds watchdog_timeout = std::chrono::seconds(30);
+    // How long a server may take to answer a command before its connection is taken for dead.
+    Milliseconds command_timeout = std::chrono::seconds(3);
+    // How long a call without a deadline goes on trying to reach a server before it throws errc::unreachable.
+    Milliseconds unreachable_timeout = std::chrono::seconds(30);
+    // Put before every name: the namespace of an application on a shared server.
+    std::string key_prefix = {};
+    // How often in a row a released lock goes to a waiting thread of this process before other processes get a turn.
+    unsigned local_handoff_limit = 16;
+    // Called on a thread of the client's, one event at a time, with no lock held. What it throws is swallowed. It may
+    // use the library; while it blocks, later events and lost() requests wait, but renewals and wake-ups do not.
+    std::function<void(const Event&)> on_event = {};
+};
+
+}  // namespace redlatch
+
+// redlatch/core/names.hpp
+
+// The key rules shared with Redisson: how the names of extra keys and channels follow from a primitive's name.
+namespace redlatch {
+
+inline constexpr std::size_t longest_name = 1024;
+
+// True when the braces of a name are none at all, or exactly one non-empty "{tag}": only then do all keys that
+// are derived from the name fall into one cluster slot.
+constexpr bool has_safe_braces(std::string_view name) {
+    const auto open = name.find('{');
+    const auto close = name.find('}');
+    if (open == std::string_view::npos && close == std::string_view::npos) return true;
+    return open != std::string_view::npos && close != std::string_view::npos && close > open + 1 &&
+           name.find('{', open + 1) == std::string_view::npos && name.find('}', close + 1) == std::string_view::npos;
+}
+
+// Throws Error(errc::invalid_argument) for a name that cannot work.
+inline void check_name(std::string_view name) {
+    if (name.empty()) throw Error(errc::invalid_argument, {}, "a name must not be empty");
+    if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "a name must have at most 1024 bytes");
+    if (!has_safe_braces(name))
+        throw Error(errc::invalid_argument, name,
+                    "braces in a name must form one non-empty {tag}, or its keys would lie in different cluster slots");
+}
+
+// "prefix:{name}", or "prefix:name" when the name brings its own tag.
+inline std::string prefixed_key(std::string_view prefix, std::string_view name) {
+    std::string key(prefix);
+    const bool tagged = name.find('{') != std::string_view::npos;
+    key += tagged ? ":" : ":{";
+    key += name;
+    if (!tagged) key += '}';
+    return key;
+}
+
+// "{name}:suffix", or "name:suffix" when the name brings its own tag.
+inline std::string suffixed_key(std::string_view name, std::string_view suffix) {
+    const bool tagged = name.find('{') != std::string_view::npos;
+    std::string key = tagged ? std::string(name) : "{" + std::string(name) + "}";
+    key += ':';
+    key += suffix;
+    return key;
+}
+
+}  // namespace redlatch
+
+// redlatch/transport/reply.hpp
+
+namespace redlatch {
+
+// What a command gave: the server's answer, or the reason why there is none. Short texts and numbers need no
+// allocation.
+struct Reply {
+    enum class Kind {
+        nil,
+        integer,
+        text,   // a bulk string or a status
+        error,  // the server's own words in `text`, beginning with a code such as WRONGTYPE
+        array,
+        not_sent,    // no connection could be had in time: the command had no effect. `text` says why
+        unanswered,  // sent, but no answer came: the outcome is unknown. `text` says why
+        malformed,   // answered with what no server should say; the connection was closed: the outcome is unknown
+    };
+
+    Kind kind = Kind::nil;
+    std::int64_t integer = 0;
+    std::string text;
+    std::vector<Reply> elements;
+
+    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}}; }
+    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}}; }
+    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}}; }
+
+    bool is_nil() const noexcept { return kind == Kind::nil; }
+    bool is_integer() const noexcept { return kind == Kind::integer; }
+    bool is_error() const noexcept { return kind == Kind::error; }
+
+    // Whether the server answered at all.
+    bool answered() const noexcept {
+        return kind != Kind::not_sent && kind != Kind::unanswered && kind != Kind::malformed;
+    }
+};
+
+}  // namespace redlatch
+
+// redlatch/client/retry.hpp
+
+namespace redlatch {
+
+// What a reply means for the command that it answers.
+enum class Verdict {
+    answered,     // done: the script's own answer
+    no_script,    // the server does not know the script yet: send its text
+    no_answer,    // send it again: it may or may not have taken effect
+    refused_now,  // send it again after a pause: it took no effect, and the server may change its mind
+    refused,      // sending it again is useless
+};
+
+namespace detail {
+
+// The code word of an error: the first word, or the innermost one where an old server wraps the error of a script
+// ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
+inline std::string_view error_code_word(std::string_view text) {
+    static constexpr std::array<std::string_view, 6> wrapped{"OOM",        "WRONGTYPE", "MISCONF",
+                                                             "NOREPLICAS", "READONLY",  "NOPERM"};
+    if (text.starts_with("ERR Error running script"))
+        for (const std::string_view code : wrapped)
+            if (text.find(std::string(": ") + std::string(code) + " ") != std::string_view::npos ||
+                text.find("-" + std::string(code) + " ") != std::string_view::npos)
+                return code;
+    return text.substr(0, text.find(' '));
+}
+
+template <std::size_t N>
+bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+inline bool is_unavailable(std::string_view code) {
+    static constexpr std::array<std::string_view, 7> codes{"LOADING",  "MASTERDOWN", "READONLY",    "CLUSTERDOWN",
+                                                           "TRYAGAIN", "UNBLOCKED",  "NOMASTERLINK"};
+    return is_one_of(code, codes);
+}
+
+inline bool is_overloaded(std::string_view code, std::string_view text) {
+    static constexpr std::array<std::string_view, 4> codes{"BUSY", "OOM", "MISCONF", "NOREPLICAS"};
+    return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
+}
+
+}  // namespace detail
+
+inline Verdict judge(const Reply& reply) {
+    switch (reply.kind) {
+        case Reply::Kind::not_sent:
+        case Reply::Kind::unanswered: return Verdict::no_answer;
+        case Reply::Kind::malformed: return Verdict::refused;
+        case Reply::Kind::error: break;
+        default: return Verdict::answered;
+    }
+    const std::string_view code = detail::error_code_word(reply.text);
+    if (code == "NOSCRIPT") return Verdict::no_script;
+    if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return Verdict::refused_now;
+    return Verdict::refused;
+}
+
+// The error that a failed operation on `name` throws, quoting the server. `reply` is none that judge() calls answered.
+inline Error error_of(const Reply& reply, std::string_view name) {
+    switch (reply.kind) {
+        case Reply::Kind::not_sent:
+            return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
+        case Reply::Kind::unanswered:
+            return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
+        case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
+        default: break;
+    }
+    const std::string_view code = detail::error_code_word(reply.text);
+    const std::string said = "the server says " + printable(reply.text, 160);
+    if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
+    if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
+    if (code == "WRONGTYPE")
+        return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
+    if (code == "NOAUTH" || code == "WRONGPASS")
+        return {errc::rejected, name, said + "; check user and password in the URL"};
+    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script"))
+        return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
+    if (code == "MOVED" || code == "ASK")
+        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// transport"};
+    return {errc::rejected, name, said};
+}
+
+// An answer of a shape that the script never gives.
+inline Error unexpected(const Reply& reply, std::string_view name) {
+    static constexpr std::array<std::string_view, 8> kinds{"nil",      "an integer", "a text",    "an error",
+                                                           "an array", "nothing",    "no answer", "a malformed answer"};
+    return {errc::protocol_error, name,
+            "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
+                " where a script gives none"};
+}
+
+}  // namespace redlatch
+
+// redlatch/core/ids.hpp
+
+namespace redlatch {
+
+// Random bytes from the system's CSPRNG. Throws std::system_error where there is none.
+template <std::size_t N>
+std::array<unsigned char, N> random_bytes() {
+    static_assert(N <= 256, "getentropy gives at most 256 bytes");
+    std::array<unsigned char, N> bytes;
+    if (::getentropy(bytes.data(), N) != 0) throw std::system_error(errno, std::generic_category(), "getentropy");
+    return bytes;
+}
+
+// A random (version 4) UUID in its canonical 36 characters.
+inline std::string make_uuid() {
+    static constexpr char digits[] = "0123456789abcdef";
+    auto bytes = random_bytes<16>();
+    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
+    bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
+    std::string text;
+    text.reserve(36);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        text += digits[bytes[i] >> 4];
+        text += digits[bytes[i] & 15];
+    }
+    return text;
+}
+
+// Who holds something within a process: today a thread's number, tomorrow a coroutine's or a hold's own.
+using OwnerNumber = std::uint64_t;
+
+// The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids.
+inline OwnerNumber this_thread_number() noexcept {
+    static std::atomic<OwnerNumber> last{0};
+    thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    return number;
+}
+
+// "<uuid>:<number>", the owner as it stands on the wire, without an allocation.
+class OwnerText {
+public:
+    OwnerText(std::string_view uuid, OwnerNumber number) noexcept {
+        char* end = uuid.copy(text_.data(), 36) + text_.data();
+        *end++ = ':';
+        size_ = static_cast<std::size_t>(std::to_chars(end, text_.data() + text_.size(), number).ptr - text_.data());
+    }
+
+    std::string_view view() const noexcept { return {text_.data(), size_}; }
+    operator std::string_view() const noexcept { return view(); }
+
+private:
+    std::array<char, 36 + 1 + 20> text_;
+    std::size_t size_;
+};
+
+// A number in decimal, without an allocation.
+class NumberText {
+public:
+    explicit NumberText(std::int64_t number) noexcept
+        : size_(static_cast<std::size_t>(std::to_chars(text_.data(), text_.data() + text_.size(), number).ptr -
+                                         text_.data())) {}
+
+    std::string_view view() const noexcept { return {text_.data(), size_}; }
+    operator std::string_view() const noexcept { return view(); }
+
+private:
+    std::array<char, 20> text_;
+    std::size_t size_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/watched.hpp
+
+namespace redlatch {
+
+class Watched;
+
+// One hold that the watchdog shall renew.
+struct Renewal {
+    std::shared_ptr<Watched> of;
+    std::string key;
+    OwnerNumber owner;
+    std::uint64_t hold;  // which of the owner's holds, so that a late answer meets no later one
+};
+
+// What the background thread knows of a primitive's local state: something that has times at which it wants to be
+// looked at, and a channel that it listens to. All members are called on the background thread (renewed() on any),
+// with no lock held.
+class Watched : public std::enable_shared_from_this<Watched> {
+public:
+    virtual ~Watched() = default;
+
+    // The time it was scheduled for has come, or will before `horizon`. Holds that are to be renewed until then are
+    // appended to `due`; it says itself when it wants to be looked at again.
+    virtual void tick(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
+
+    // The answer to a renewal that was sent at `sent`.
+    enum class Renewed { yes, refused, unknown };
+    virtual void renewed(const Renewal& renewal, Renewed outcome, Instant sent) = 0;
+
+    virtual void subscribed() = 0;
+    virtual void subscription_refused(const Reply& why) = 0;
+    virtual void message(std::string_view payload) = 0;
+    virtual void disconnected() = 0;
+
+private:
+    friend class Timers;
+    std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
+};
+
+}  // namespace redlatch
+
+// redlatch/transport/transport.hpp
+
+// What redlatch needs from a Redis client. Any client that offers these six parts carries every primitive;
+// examples/custom_transport.cpp is one.
+//
+// Rules for all parts: any thread may call anything at any time, except run(), which one thread at a time calls.
+// Nothing throws but std::bad_alloc. The commands of one thread reach the server in the order of its calls for as
+// long as a connection lives. A connection whose answers can no longer be told apart is closed and never reused.
+namespace redlatch {
+
+// The words of one command, each sent as it is, whatever bytes it holds. They need to live only during the call.
+struct Command {
+    std::span<const std::string_view> words;
+    std::size_t key = 1;  // which word is the key that says where the command goes; 0 for none
+};
+
+// Receives the answer to a posted command, once, on any thread. It must be short and must not call the transport
+// other than by post(), subscribe(), unsubscribe() and wake().
+using Completion = std::function<void(Reply)>;
+
+// Receives what happens to subscriptions, within run().
+class Listener {
+public:
+    virtual void subscribed(const std::string& channel) = 0;  // confirmed, the first time and after every reconnect
+    virtual void refused(const std::string& channel, const Reply& why) = 0;
+    virtual void message(const std::string& channel, std::string_view payload) = 0;
+    virtual void disconnected() = 0;  // messages may be lost from here on, until subscribed() comes again
+
+protected:
+    ~Listener() = default;
+};
+
+// call(command, deadline): sends and waits for the answer. Connects if need be, and goes on trying to until the
+// deadline; answers Kind::not_sent or Kind::unanswered when it passes.
+template <class T>
+concept CallsAndWaits = requires(T& t, const Command& command, Instant deadline) {
+    { t.call(command, deadline) } -> std::same_as<Reply>;
+};
+
+// call_all(commands, deadline): the same for several commands in one write; an answer for each, in their order.
+template <class T>
+concept CallsSeveral = requires(T& t, std::span<const Command> commands, Instant deadline) {
+    { t.call_all(commands, deadline) } -> std::same_as<std::vector<Reply>>;
+};
+
+// post(command, done): sends without waiting, not even for a connection. `done` is called once in any case, after the
+// transport's own time-out at the latest, provided that some thread is inside run().
+template <class T>
+concept Posts = requires(T& t, const Command& command, Completion done) {
+    t.post(command, std::move(done));
+};
+
+// subscribe(channel), unsubscribe(channel): return at once; the outcome is told to the listener of run().
+// run(listener, deadline): handles subscriptions and posted commands until the deadline passes, something was
+// told, or wake() was called, even before.
+template <class T>
+concept Subscribes = requires(T& t, const std::string& channel, Listener& listener, Instant deadline) {
+    t.subscribe(channel);
+    t.unsubscribe(channel);
+    t.run(listener, deadline);
+    t.wake();
+};
+
+// route(key): where the key lives; keys of equal route may share a command. publish_command(): the command by
+// which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH.
+template <class T>
+concept Routes = requires(T& t, std::string_view key) {
+    { t.route(key) } -> std::convertible_to<std::uint32_t>;
+    { t.publish_command() } -> std::convertible_to<std::string_view>;
+};
+
+// reborn(): called in the child after a fork, on the parent's transport, whose locks and threads may be in any
+// state: a transport to the same servers that shares no connection with it.
+template <class T>
+concept SurvivesFork = requires(T& t) {
+    { t.reborn() } -> std::same_as<T>;
+};
+
+template <class T>
+concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
+    Routes<T> && SurvivesFork<T>;
+
+namespace detail {
+
+// One assertion a part, so that every compiler names the missing one.
+template <class T>
+constexpr bool explain_transport() {
+    static_assert(std::move_constructible<T>, "a transport must be move constructible");
+    static_assert(CallsAndWaits<T>, "a transport needs: Reply call(const Command&, Instant deadline)");
+    static_assert(CallsSeveral<T>,
+                  "a transport needs: std::vector<Reply> call_all(std::span<const Command>, Instant deadline)");
+    static_assert(Posts<T>, "a transport needs: void post(const Command&, Completion)");
+    static_assert(Subscribes<T>,
+                  "a transport needs: subscribe(channel), unsubscribe(channel), run(Listener&, Instant), wake()");
+    static_assert(Routes<T>, "a transport needs: route(key) and publish_command()");
+    static_assert(SurvivesFork<T>, "a transport needs: T reborn()");
+    return true;
+}
+
+}  // namespace detail
+
+}  // namespace redlatch
+
+// redlatch/client/subscriptions.hpp
+
+namespace redlatch {
+
+// Which channels this client listens to and for whom. A subscription is shared by all who want its channel, and is
+// kept for a while after the last of them lost interest: a contended lock would otherwise subscribe again and again.
+//
+// mutex_ guards all members. It may be taken while the mutex of a Watched is held, never the other way round: what
+// is told to a Watched is told after mutex_ was released.
+class Subscriptions final : public Listener {
+public:
+    static constexpr Milliseconds keep_warm = std::chrono::seconds(5);
+    static constexpr Milliseconds try_again{200};
+
+    // `subscribe(channel, wanted)` passes a wish on to the transport; `wake` makes the background thread look anew.
+    Subscriptions(std::function<void(const std::string&, bool)> subscribe, std::function<void()> wake)
+        : subscribe_(std::move(subscribe)), wake_(std::move(wake)) {}
+
+    // From now on `who` is told of messages. True when the subscription is already confirmed; otherwise it will be
+    // told when that is so.
+    bool want(const std::string& channel, Watched& who) {
+        const std::lock_guard lock(mutex_);
+        auto [entry, is_new] = channels_.try_emplace(channel);
+        Channel& c = entry->second;
+        auto mine = std::find_if(c.listeners.begin(), c.listeners.end(), [&](const Wish& w) { return w.who == &who; });
+        if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
+        if (!mine->keen) {
+            mine->keen = true;
+            ++c.keen;
+        }
+        if (is_new) subscribe_(channel, true);
+        return c.confirmed;
+    }
+
+    // `who` can do without for now; it may still be told for a while.
+    void rest(const std::string& channel, const Watched& who) {
+        bool look_anew = false;
+        {
+            const std::lock_guard lock(mutex_);
+            const auto entry = channels_.find(channel);
+            if (entry == channels_.end()) return;
+            for (Wish& w : entry->second.listeners)
+                if (w.who == &who && w.keen) {
+                    w.keen = false;
+                    if (--entry->second.keen == 0) entry->second.idle_since = Clock::now();
+                }
+            look_anew = next_sweep_ == never;
+            if (look_anew) next_sweep_ = Clock::now() + keep_warm;
+        }
+        if (look_anew) wake_();
+    }
+
+    // For a destructor: after it, `who` is told nothing any more.
+    void forget(const std::string& channel, const Watched& who) {
+        const std::lock_guard lock(mutex_);
+        const auto entry = channels_.find(channel);
+        if (entry == channels_.end()) return;
+        Channel& c = entry->second;
+        std::erase_if(c.listeners, [&](const Wish& w) {
+            if (w.who == &who && w.keen) --c.keen;
+            return w.who == &who;
+        });
+        if (c.listeners.empty()) drop(entry);
+    }
+
+    // --- the background thread --------------------------------------------------------------------------------
+
+    // When sweep() has something to do.
+    Instant due() {
+        const std::lock_guard lock(mutex_);
+        return next_sweep_;
+    }
+
+    // Gives up the channels that nobody has wanted for a while.
+    void sweep(Instant now) {
+        const std::lock_guard lock(mutex_);
+        if (now < next_sweep_) return;
+        next_sweep_ = never;
+        for (auto entry = channels_.begin(); entry != channels_.end();) {
+            const auto current = entry++;
+            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
+            if (current->second.keen > 0) continue;
+            if (now >= current->second.idle_since + keep_warm)
+                drop(current);
+            else
+                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
+        }
+    }
+
+    void subscribed(const std::string& channel) override {
+        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = true; })) who->subscribed();
+    }
+
+    void refused(const std::string& channel, const Reply& why) override {
+        std::vector<std::shared_ptr<Watched>> told;
+        {
+            const std::lock_guard lock(mutex_);
+            const auto entry = channels_.find(channel);
+            if (entry == channels_.end()) return;
+            if (judge(why) == Verdict::refused_now) {
+                // Busy, loading, too many clients: asked again in a moment. Waiters have their other means until then.
+                entry->second.ask_again = true;
+                next_sweep_ = std::min(next_sweep_, Clock::now() + try_again);
+                return;
+            }
+            told = alive(entry->second);
+            drop(entry);
+        }
+        for (const auto& who : told) who->subscription_refused(why);
+    }
+
+    void message(const std::string& channel, std::string_view payload) override {
+        for (const auto& who : listeners(channel, [](Channel&) {})) who->message(payload);
+    }
+
+    void disconnected() override {
+        std::vector<std::shared_ptr<Watched>> told;
+        {
+            const std::lock_guard lock(mutex_);
+            for (auto& [_, c] : channels_) {
+                c.confirmed = false;
+                for (auto& who : alive(c)) told.push_back(std::move(who));
+            }
+        }
+        for (const auto& who : told) who->disconnected();
+    }
+
+private:
+    struct Wish {
+        Watched* who;
+        bool keen;  // has waiters now
+    };
+
+    struct Channel {
+        std::vector<Wish> listeners;
+        std::size_t keen = 0;  // how many of them are
+        bool confirmed = false;
+        bool ask_again = false;  // refused for the moment
+        Instant idle_since{};
+    };
+
+    using Channels = std::unordered_map<std::string, Channel>;
+
+    void drop(Channels::iterator entry) {
+        const std::string channel = entry->first;
+        channels_.erase(entry);
+        subscribe_(channel, false);
+    }
+
+    static std::vector<std::shared_ptr<Watched>> alive(const Channel& c) {
+        std::vector<std::shared_ptr<Watched>> found;
+        for (const Wish& w : c.listeners)
+            if (auto who = w.who->weak_from_this().lock()) found.push_back(std::move(who));
+        return found;
+    }
+
+    template <class Change>
+    std::vector<std::shared_ptr<Watched>> listeners(const std::string& channel, Change change) {
+        const std::lock_guard lock(mutex_);
+        const auto entry = channels_.find(channel);
+        if (entry == channels_.end()) return {};
+        change(entry->second);
+        return alive(entry->second);
+    }
+
+    const std::function<void(const std::string&, bool)> subscribe_;
+    const std::function<void()> wake_;
+    std::mutex mutex_;
+    Channels channels_;
+    Instant next_sweep_ = never;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/timers.hpp
+
+namespace redlatch {
+
+// The deadlines of everything that the background thread looks after, earliest first.
+//
+// An entry is only ever moved forward: a lock that is taken and given back a thousand times a second leaves its
+// entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
+// costs no shared work here, and each entry comes up in vain at most once a renewal period.
+//
+// mutex_ guards all members and the writing of Watched::scheduled_. Nobody waits here; schedule() wakes the background thread when
+// it sleeps beyond the new deadline.
+class Timers {
+public:
+    explicit Timers(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+    // To be called with the watched one's own mutex held, which tick() takes too: so an entry that is taken out at
+    // this moment is still to be looked at, and the first test may be made without our mutex.
+    void schedule(Watched& watched, Instant at) {
+        if (watched.scheduled_.load() <= at) return;
+        {
+            const std::lock_guard lock(mutex_);
+            const Instant scheduled = watched.scheduled_;
+            if (scheduled <= at) return;
+            if (scheduled != never) entries_.erase({scheduled, &watched});
+            watched.scheduled_ = at;
+            entries_.insert({at, &watched});
+            if (at >= sleeping_until_) return;
+        }
+        wake_();
+    }
+
+    // For a destructor: after it, nobody will be given this one any more.
+    void forget(Watched& watched) {
+        const std::lock_guard lock(mutex_);
+        if (const Instant scheduled = watched.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
+        watched.scheduled_ = never;
+    }
+
+    // Takes out what is due at `until`.
+    std::vector<std::shared_ptr<Watched>> take_due(Instant until) {
+        const std::lock_guard lock(mutex_);
+        std::vector<std::shared_ptr<Watched>> due;
+        sleeping_until_ = {};
+        while (!entries_.empty() && entries_.begin()->first <= until) {
+            Watched* watched = entries_.begin()->second;
+            entries_.erase(entries_.begin());
+            watched->scheduled_ = never;
+            // Null for one whose destructor waits for our mutex.
+            if (auto alive = watched->weak_from_this().lock()) due.push_back(std::move(alive));
+        }
+        return due;
+    }
+
+    // The background thread is about to sleep: until when at most?
+    Instant sleep_until() {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = entries_.empty() ? never : entries_.begin()->first;
+        return sleeping_until_;
+    }
+
+private:
+    const std::function<void()> wake_;
+    std::mutex mutex_;
+    std::set<std::pair<Instant, Watched*>> entries_;
+    Instant sleeping_until_{};
+};
+
+}  // namespace redlatch
+
+// redlatch/core/backoff.hpp
+
+namespace redlatch {
+
+// Exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from `first`
+// to `most`. The jitter keeps clients that failed together from coming back together; it needs no good randomness.
+class Backoff {
+public:
+    constexpr Backoff(Milliseconds first, Milliseconds most) : first_(first), most_(most) {}
+
+    // `random` is any number, by which the delay is chosen.
+    Clock::duration next(std::uint64_t random) {
+        bound_ = bound_ == Milliseconds::zero() ? first_ : std::min(most_, bound_ * 2);
+        const auto full = std::chrono::duration_cast<Clock::duration>(bound_);
+        const auto half = full / 2;
+        return half + Clock::duration(static_cast<Clock::rep>(random % static_cast<std::uint64_t>(half.count() + 1)));
+    }
+
+    Clock::duration next() {
+        // The low bits of the clock differ between clients, which is all that is needed; spread by a multiplication
+        // (Knuth's, by the golden ratio).
+        const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+        return next((ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
+    }
+
+    void reset() { bound_ = Milliseconds::zero(); }
+
+private:
+    Milliseconds first_;
+    Milliseconds most_;
+    Milliseconds bound_{0};
+};
+
+}  // namespace redlatch
+
+// redlatch/core/sha1.hpp
+
+namespace redlatch {
+
+// SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
+constexpr std::array<char, 40> sha1_hex(std::string_view text) {
+    const auto rotate = [](std::uint32_t x, int n) { return (x << n) | (x >> (32 - n)); };
+    std::array<std::uint32_t, 5> hash{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
+
+    const std::size_t blocks = (text.size() + 8) / 64 + 1;
+    const std::uint64_t bits = static_cast<std::uint64_t>(text.size()) * 8;
+    const auto padded_byte = [&](std::size_t i) -> std::uint32_t {
+        if (i < text.size()) return static_cast<unsigned char>(text[i]);
+        if (i == text.size()) return 0x80;
+        const std::size_t from_end = blocks * 64 - 1 - i;
+        return from_end < 8 ? static_cast<std::uint32_t>((bits >> (8 * from_end)) & 0xff) : 0;
+    };
+
+    for (std::size_t block = 0; block < blocks; ++block) {
+        std::array<std::uint32_t, 80> w{};
+        for (std::size_t i = 0; i < 16; ++i)
+            for (std::size_t j = 0; j < 4; ++j) w[i] = (w[i] << 8) | padded_byte(block * 64 + i * 4 + j);
+        for (std::size_t i = 16; i < 80; ++i) w[i] = rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
+
+        auto [a, b, c, d, e] = hash;
+        for (std::size_t i = 0; i < 80; ++i) {
+            const std::uint32_t f = i < 20   ? (b & c) | (~b & d)
+                                    : i < 40 ? b ^ c ^ d
+                                    : i < 60 ? (b & c) | (b & d) | (c & d)
+                                             : b ^ c ^ d;
+            const std::uint32_t k = i < 20 ? 0x5a827999 : i < 40 ? 0x6ed9eba1 : i < 60 ? 0x8f1bbcdc : 0xca62c1d6;
+            const std::uint32_t next = rotate(a, 5) + f + e + k + w[i];
+            e = d;
+            d = c;
+            c = rotate(b, 30);
+            b = a;
+            a = next;
+        }
+        hash[0] += a;
+        hash[1] += b;
+        hash[2] += c;
+        hash[3] += d;
+        hash[4] += e;
+    }
+
+    constexpr char digits[] = "0123456789abcdef";
+    std::array<char, 40> hex{};
+    for (std::size_t i = 0; i < 40; ++i) hex[i] = digits[(hash[i / 8] >> (28 - 4 * (i % 8))) & 15];
+    return hex;
+}
+
+}  // namespace redlatch
+
+// redlatch/scripts/script.hpp
+
+namespace redlatch {
+
+// A Lua script and the digest by which EVALSHA calls it.
+struct Script {
+    std::string_view text;
+    std::array<char, 40> sha1;
+
+    consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
+
+    constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
+};
+
+}  // namespace redlatch
+
+// redlatch/scripts/rlock.hpp
+
+// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write what
+// Redisson's RLock writes (its keys, field, channel and message), but take the hold count from the holder as an
+// absolute number, so that a command that is sent twice takes effect once.
+//
+// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
+// must always succeed, giving back and renewing, begins with PEXPIRE or DEL.
+namespace redlatch::scripts {
+
+// A release that is sent again leaves a mark, the unlock latch: should its first sending be delayed on the way and
+// arrive after the same thread took the lock anew, it finds the mark and does nothing.
+
+inline constexpr Script rlock_acquire{R"lua(
+-- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
+-- Answer: nil = held; n >= -1 = blocked, the holder's PTTL; -2 = the hold that should be re-entered is gone.
+local lock = KEYS[1]
+local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return -2 end
+    redis.call('hincrby', lock, owner, 1)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) == 'table' then
+        -- Not allowed to this user: better no lock than one for ever.
+        redis.call('del', lock)
+        return limited
+    end
+    return nil
+end
+local current = redis.call('hget', lock, owner)
+if not current then
+    if count ~= '1' then return -2 end
+    if redis.call('hexists', lock, 'mode') == 1 then
+        return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+    end
+    return redis.call('pttl', lock)
+end
+if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+local left = redis.call('pttl', lock)
+if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
+return nil
+)lua"};
+
+inline constexpr Script rlock_release{R"lua(
+-- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
+-- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
+-- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
+-- -1 = still held.
+local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
+local owner, count, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if redis.call('exists', latch) == 1 then return 0 end
+local current = redis.call('hget', lock, owner)
+if not current then
+    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
+    return nil
+end
+if count ~= '0' then
+    local left = redis.call('pttl', lock)
+    redis.call('pexpire', lock, math.max(left, lease))
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    return -1
+end
+redis.call('del', lock)
+if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+return redis.call(publish, channel, 0)
+)lua"};
+
+inline constexpr Script rlock_hand_over{R"lua(
+-- KEYS: lock, latch.  ARGV: owner, next owner, the next owner's lease in ms,
+-- latch TTL in ms ('0' = first sending, leaves no latch).
+-- Answer: 1 = the next owner holds it; nil = neither of them does.
+local lock, latch = KEYS[1], KEYS[2]
+local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+if redis.call('exists', latch) == 1 then return 1 end
+if redis.call('hexists', lock, owner) == 0 then
+    if latch_ttl == '0' then return nil end
+    redis.pcall('set', latch, 1, 'px', latch_ttl)
+    if redis.call('hexists', lock, heir) == 1 then return 1 end
+    return nil
+end
+redis.call('pexpire', lock, lease)
+redis.call('hincrby', lock, heir, 1)
+redis.call('hdel', lock, owner)
+if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+return 1
+)lua"};
+
+inline constexpr Script rlock_force_release{R"lua(
+-- KEYS: lock, channel.  ARGV: publish command.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
+local lock, channel = KEYS[1], KEYS[2]
+local publish = ARGV[1]
+if redis.call('hlen', lock) == 0 then return 0 end
+redis.call('del', lock)
+redis.call(publish, channel, 0)
+return 1
+)lua"};
+
+inline constexpr Script rlock_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
+if redis.call('hlen', KEYS[1]) == 0 then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+inline constexpr Script rlock_renew{R"lua(
+-- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of each lock.
+-- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
+local lease = tonumber(ARGV[1])
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 1])
+    if type(renewed[i]) == 'table' then
+        -- A key that became something else is lost, and no reason to let the others expire.
+        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
+        renewed[i] = 0
+    end
+    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
+end
+return renewed
+)lua"};
+
+}  // namespace redlatch::scripts
+
+// redlatch/client/runtime.hpp
+
+namespace redlatch {
+
+// What all primitives of one client share within one process: the transport, the identity, the counters, the
+// background thread with its timers and subscriptions, and the local state of every name in use.
+//
+// The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
+// bring up, and sends renewals. mutex_ guards states_, and may be held when a state's own mutex is taken, never the
+// other way round; background_mutex_ guards the start of the thread.
+template <Transport T>
+class Runtime {
+public:
+    Runtime(T transport, const ClientOptions& options, const Runtime* parent = nullptr)
+        : options_(options),
+          parent_(parent),
+          timers_([this] { wake(); }),
+          subscriptions_([this](const std::string& channel, bool wanted) { subscribe(channel, wanted); },
+                         [this] { wake(); }),
+          transport_(std::move(transport)) {}
+
+    Runtime(const Runtime&) = delete;
+    Runtime& operator=(const Runtime&) = delete;
+
+    // Waits for the background thread, which a server that does not answer can delay by one command_timeout.
+    ~Runtime() {
+        stopping_ = true;
+        transport_.wake();
+        if (background_.joinable()) background_.join();
+    }
+
+    const ClientOptions& options() const noexcept { return options_; }
+    const std::string& uuid() const noexcept { return uuid_; }
+    pid_t pid() const noexcept { return pid_; }
+    T& transport() noexcept { return transport_; }
+    Timers& timers() noexcept { return timers_; }
+    Subscriptions& subscriptions() noexcept { return subscriptions_; }
+
+    // Whether this process was forked off one that used the client: holds of the parent are then not ours.
+    bool is_fork_child() const noexcept { return parent_ != nullptr; }
+
+    // --- commands ---------------------------------------------------------------------------------------------
+
+    Reply call(const Command& command, Instant deadline) {
+        count(commands_);
+        return transport_.call(command, deadline);
+    }
+
+    // Calls a script by its digest, or by its text where the server does not know it yet. One round trip; two for a
+    // script that is new to the server.
+    Reply call_script(const Script& script, std::span<const std::string_view> keys,
+                      std::span<const std::string_view> arguments, Instant deadline) {
+        ScriptWords words(script, keys, arguments);
+        Reply reply = call(words.by_digest(), deadline);
+        if (judge(reply) == Verdict::no_script) reply = call(words.by_text(), deadline);
+        return reply;
+    }
+
+    // The same without waiting; `done` is called on any thread.
+    void post_script(const Script& script, std::span<const std::string_view> keys,
+                     std::span<const std::string_view> arguments, Completion done) {
+        start_background();
+        const ScriptWords words(script, keys, arguments);
+        count(commands_);
+        // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
+        std::vector<std::string> kept_keys(keys.begin(), keys.end());
+        std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
+        transport_.post(words.by_digest(),
+                        [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+                         done = std::move(done)](Reply reply) mutable {
+                            if (judge(reply) != Verdict::no_script) return done(std::move(reply));
+                            const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+                            const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+                            const ScriptWords again(script, k, a);
+                            count(commands_);
+                            transport_.post(again.by_text(), std::move(done));
+                        });
+    }
+
+    // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
+    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout.
+    template <class Send>
+    Reply persist(Instant deadline, const std::stop_token& stop, Send send) {
+        Backoff backoff(Milliseconds(2), Milliseconds(500));
+        bool again = false;
+        for (;;) {
+            const Instant now = Clock::now();
+            Reply reply = send(std::min(deadline, now + options_.command_timeout), again);
+            const Verdict verdict = judge(reply);
+            if (verdict == Verdict::answered) {
+                back_again();
+                return reply;
+            }
+            // no_script here: the server did not even take the text.
+            if (verdict == Verdict::refused || verdict == Verdict::no_script || stop.stop_requested()) return reply;
+            if (reply.kind == Reply::Kind::unanswered) again = true;
+            // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
+            if (verdict == Verdict::refused_now) pause(std::min(deadline, Clock::now() + backoff.next()), stop);
+            if (Clock::now() >= deadline) return reply;
+            if (verdict == Verdict::no_answer) gone();
+            count(resends_);
+        }
+    }
+
+    // Sleeps; wakes up early when stop is requested.
+    static void pause(Instant until, const std::stop_token& stop) {
+        std::mutex mutex;
+        std::condition_variable_any never_notified;
+        std::unique_lock lock(mutex);
+        never_notified.wait_until(lock, stop, until, [] { return false; });
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void start_background() {
+        if (background_started_.load(std::memory_order_acquire)) return;
+        const std::lock_guard lock(background_mutex_);
+        if (background_.joinable()) return;
+        background_ = quiet_thread([this] { serve(); });
+        background_started_.store(true, std::memory_order_release);
+    }
+
+    // Tells the user's handler.
+    void raise(Event::Kind kind, std::string_view name, std::string detail) {
+        if (!options_.on_event) return;
+        notifier_.notify([handler = options_.on_event, event = Event{kind, std::string(name), std::move(detail)}] {
+            handler(event);
+        });
+    }
+
+    // Runs something of the user's, such as the callbacks of a stop token.
+    void notify(std::function<void()> job) { notifier_.notify(std::move(job)); }
+
+    // --- counters ---------------------------------------------------------------------------------------------
+
+    using Counter = std::atomic<std::uint64_t>;
+    static void count(Counter& counter, std::uint64_t by = 1) { counter.fetch_add(by, std::memory_order_relaxed); }
+
+    void count_acquisition() { count(acquisitions_); }
+    void count_wait() { count(waits_); }
+    void count_handoff() { count(handoffs_); }
+    void count_lost_hold() { count(lost_holds_); }
+
+    Stats stats() const {
+        Stats s{commands_, acquisitions_, waits_, handoffs_, renewals_, lost_holds_, resends_, 0};
+        if constexpr (requires { transport_.reconnects(); }) s.reconnects = transport_.reconnects();
+        return s;
+    }
+
+    // --- the local state of names -----------------------------------------------------------------------------
+
+    // The state of `key`, made when there is none yet; one more user of it.
+    template <class State>
+    State& use_state(const std::string& key) {
+        const std::lock_guard lock(mutex_);
+        auto& entry = states_[std::string(State::kind) + key];
+        if (!entry.state) entry.state = std::make_shared<State>(*this, key);
+        ++entry.users;
+        return static_cast<State&>(*entry.state);
+    }
+
+    // One user less; without users and holds it is forgotten.
+    template <class State>
+    void leave_state(State& state) {
+        forget_state(state, 1);
+    }
+
+    template <class State>
+    void forget_if_unused(State& state) {
+        forget_state(state, 0);
+    }
+
+private:
+    static constexpr std::size_t renewals_a_call = 100;
+
+    // The words of EVALSHA or EVAL, without an allocation where they are few.
+    class ScriptWords {
+    public:
+        ScriptWords(const Script& script, std::span<const std::string_view> keys,
+                    std::span<const std::string_view> arguments)
+            : script_(script), key_count_(static_cast<std::int64_t>(keys.size())) {
+            const std::size_t size = 3 + keys.size() + arguments.size();
+            if (size > few_.size()) many_.resize(size);
+            words_ = size > few_.size() ? std::span(many_) : std::span(few_).first(size);
+            words_[2] = key_count_;
+            std::copy(arguments.begin(), arguments.end(), std::copy(keys.begin(), keys.end(), words_.begin() + 3));
+        }
+        ScriptWords(const ScriptWords&) = delete;
+        ScriptWords& operator=(const ScriptWords&) = delete;
+
+        Command by_digest() const {
+            words_[0] = "EVALSHA";
+            words_[1] = script_.digest();
+            return {words_, 3};
+        }
+
+        Command by_text() const {
+            words_[0] = "EVAL";
+            words_[1] = script_.text;
+            return {words_, 3};
+        }
+
+    private:
+        const Script& script_;
+        NumberText key_count_;
+        std::array<std::string_view, 16> few_;
+        std::vector<std::string_view> many_;
+        std::span<std::string_view> words_;
+    };
+
+    struct StateEntry {
+        std::shared_ptr<Watched> state;
+        std::size_t users = 0;
+    };
+
+    template <class State>
+    void forget_state(State& state, std::size_t users_less) {
+        std::shared_ptr<Watched> last;  // destroyed after mutex_ is free: a state's destructor takes other mutexes
+        const std::lock_guard lock(mutex_);
+        const auto entry = states_.find(std::string(State::kind) + state.key());
+        if (entry == states_.end() || entry->second.state.get() != &state) return;
+        entry->second.users -= users_less;
+        if (entry->second.users > 0 || !state.is_idle()) return;
+        last = std::move(entry->second.state);
+        states_.erase(entry);
+    }
+
+    // The background thread.
+    void serve() {
+        ConnectionListener listener(*this);
+        while (!stopping_.load(std::memory_order_acquire)) {
+            transport_.run(listener, std::min(timers_.sleep_until(), subscriptions_.due()));
+            look_after(Clock::now());
+        }
+    }
+
+    void look_after(Instant now) {
+        std::vector<Renewal> due;
+        for (const auto& watched : timers_.take_due(now)) watched->tick(now, now, due);
+        if (!due.empty()) {
+            // What would be due soon comes along: holds that were taken at different times are renewed together
+            // from then on, a hundred in a call.
+            const Instant soon = now + options_.watchdog_timeout / 6;
+            for (const auto& watched : timers_.take_due(soon)) watched->tick(now, soon, due);
+            renew(std::move(due));
+        }
+        subscriptions_.sweep(now);
+    }
+
+    void renew(std::vector<Renewal> due) {
+        std::stable_sort(due.begin(), due.end(), [this](const Renewal& a, const Renewal& b) {
+            return transport_.route(a.key) < transport_.route(b.key);
+        });
+        for (std::size_t first = 0; first < due.size();) {
+            std::size_t last = first;
+            while (last < due.size() && last - first < renewals_a_call &&
+                   transport_.route(due[last].key) == transport_.route(due[first].key))
+                ++last;
+            renew_together({std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(first)),
+                            std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(last))});
+            first = last;
+        }
+    }
+
+    void renew_together(std::vector<Renewal> batch) {
+        const NumberText lease(options_.watchdog_timeout.count());
+        std::vector<OwnerText> owners;
+        std::vector<std::string_view> keys;
+        std::vector<std::string_view> arguments{lease};
+        owners.reserve(batch.size());
+        for (const Renewal& renewal : batch) {
+            keys.push_back(renewal.key);
+            arguments.push_back(owners.emplace_back(uuid_, renewal.owner));
+        }
+        const Instant sent = Clock::now();
+        post_script(scripts::rlock_renew, keys, arguments, [this, sent, batch = std::move(batch)](Reply reply) {
+            judge(reply) == Verdict::no_answer ? gone() : back_again();
+            const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+            for (std::size_t i = 0; i < batch.size(); ++i) {
+                auto outcome = Watched::Renewed::unknown;
+                if (whole && reply.elements[i].is_integer())
+                    outcome = reply.elements[i].integer == 1 ? Watched::Renewed::yes : Watched::Renewed::refused;
+                if (outcome == Watched::Renewed::yes) count(renewals_);
+                batch[i].of->renewed(batch[i], outcome, sent);
+            }
+        });
+    }
+
+    // Both are called by destructors of states, the last of which run when the transport is going already.
+    void wake() {
+        if (!stopping_) transport_.wake();
+    }
+
+    void subscribe(const std::string& channel, bool wanted) {
+        if (stopping_) return;
+        if (wanted) {
+            count(commands_);
+            transport_.subscribe(channel);
+        } else {
+            transport_.unsubscribe(channel);
+        }
+    }
+
+    void gone() {
+        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
+    }
+
+    void back_again() {
+        if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
+            raise(Event::Kind::reconnected, {}, "the server answers again");
+    }
+
+    // Passes on to the subscriptions, and remembers whether the server is there.
+    struct ConnectionListener final : Listener {
+        explicit ConnectionListener(Runtime& r) : runtime(r) {}
+        void subscribed(const std::string& channel) override {
+            runtime.back_again();
+            runtime.subscriptions_.subscribed(channel);
+        }
+        void refused(const std::string& channel, const Reply& why) override {
+            runtime.subscriptions_.refused(channel, why);
+        }
+        void message(const std::string& channel, std::string_view payload) override {
+            runtime.subscriptions_.message(channel, payload);
+        }
+        void disconnected() override {
+            runtime.gone();
+            runtime.subscriptions_.disconnected();
+        }
+        Runtime& runtime;
+    };
+
+    const ClientOptions options_;
+    const Runtime* const parent_;  // left as it was at the fork, and never touched
+    const std::string uuid_ = make_uuid();
+    const pid_t pid_ = ::getpid();
+
+    Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
+    std::atomic<bool> away_{false};
+    std::atomic<bool> stopping_{false};
+    std::atomic<bool> background_started_{false};
+
+    Notifier notifier_;
+    Timers timers_;
+    Subscriptions subscriptions_;
+    std::mutex mutex_;
+    std::mutex background_mutex_;
+    std::unordered_map<std::string, StateEntry> states_;
+    // Destroyed before what its completions refer to.
+    T transport_;
+    std::thread background_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/core.hpp
+
+namespace redlatch {
+
+// What a client and the primitives made from it hold together: the runtime of the process they are used in.
+//
+// After a fork the child gets a runtime of its own at its first use: a new identity, new connections, no holds. The
+// parent's runtime is left alone, for its mutexes may be held by threads that do not exist here. mutex_ makes one
+// thread of the child do that.
+template <Transport T>
+class Core {
+public:
+    Core(T transport, const ClientOptions& options) : runtime_(new Runtime<T>(std::move(transport), options)) {}
+    Core(const Core&) = delete;
+    Core& operator=(const Core&) = delete;
+
+    ~Core() {
+        Runtime<T>* runtime = runtime_.load();
+        // Destroyed in a child that never used it: there is nothing of ours to end, only descriptors to give back.
+        if (runtime->pid() == ::getpid())
+            delete runtime;
+        else
+            runtime->transport().reborn();
+    }
+
+    Runtime<T>& runtime() {
+        Runtime<T>* runtime = runtime_.load(std::memory_order_acquire);
+        return runtime->pid() == ::getpid() ? *runtime : after_fork();
+    }
+
+private:
+    Runtime<T>& after_fork() {
+        const std::lock_guard lock(mutex_);
+        Runtime<T>* parent = runtime_.load();
+        if (parent->pid() == ::getpid()) return *parent;
+        auto* mine = new Runtime<T>(parent->transport().reborn(), parent->options(), parent);
+        runtime_.store(mine, std::memory_order_release);
+        return *mine;
+    }
+
+    std::mutex mutex_;
+    std::atomic<Runtime<T>*> runtime_;
+};
+
+}  // namespace redlatch
+
+// redlatch/core/url.hpp
+
+namespace redlatch {
+
+// Where a server is and how to log in:
+//   redis://[user[:password]@]host[:port][/db]    host may be an IPv6 literal in brackets
+//   redis://:password@host                        the default user
+//   unix:///path/to/socket[?db=n]
+// User, password and path may be percent-encoded. No message of the parser quotes the part before an '@'.
+struct Url {
+    std::string host;  // empty for a unix socket
+    std::uint16_t port = 6379;
+    std::string path;      // of the unix socket, empty for TCP
+    std::string user;      // empty: the default user
+    std::string password;  // empty: no AUTH is sent
+    std::uint32_t database = 0;
+
+    // Throws Error: errc::invalid_argument for what is no such URL, errc::unsupported for TLS, Sentinel and Cluster.
+    static Url parse(std::string_view text);
+
+    // The server in words for messages and events: never with the login.
+    std::string display() const {
+        if (!path.empty()) return "unix://" + path;
+        return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
+    }
+};
+
+namespace detail {
+
+[[noreturn]] inline void bad_url(const std::string& what) {
+    throw Error(errc::invalid_argument, {},
+                "a URL reads redis://[user[:password]@]host[:port][/db] or unix:///path?db=n; " + what);
+}
+
+inline std::string percent_decoded(std::string_view text) {
+    std::string out;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        if (text[i] != '%') {
+            out += text[i];
+            continue;
+        }
+        unsigned byte = 0;
+        const std::string_view hex = text.substr(i + 1, 2);
+        const auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), byte, 16);
+        if (error != std::errc{} || hex.size() != 2 || end != hex.data() + 2)
+            bad_url("a % must be followed by two hex digits");
+        out += static_cast<char>(byte);
+        i += 2;
+    }
+    return out;
+}
+
+inline std::uint32_t url_number(std::string_view text, std::uint32_t least, std::uint32_t most, const char* what) {
+    std::uint32_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
+        bad_url(std::string(what) + " must be a number from " + std::to_string(least) + " to " + std::to_string(most));
+    return number;
+}
+
+// Redis itself decides which of these exist; the limit only keeps the number a number.
+inline std::uint32_t url_database(std::string_view text) { return url_number(text, 0, 1'000'000, "the database"); }
+
+inline Url parse_unix_url(std::string_view rest) {
+    Url url;
+    if (const auto query = rest.find('?'); query != std::string_view::npos) {
+        const std::string_view db = rest.substr(query + 1);
+        if (!db.starts_with("db=")) bad_url("the only option of a unix URL is ?db=n");
+        url.database = url_database(db.substr(3));
+        rest = rest.substr(0, query);
+    }
+    if (const auto at = rest.rfind('@'); at != std::string_view::npos && !rest.starts_with('/')) {
+        const std::string_view login = rest.substr(0, at);
+        const auto colon = login.find(':');
+        url.user = percent_decoded(login.substr(0, colon));
+        if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
+        if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
+        rest = rest.substr(at + 1);
+    }
+    url.path = percent_decoded(rest);
+    if (!url.path.starts_with('/')) bad_url("the path of a unix socket must be absolute");
+    if (url.path.find('\0') != std::string::npos) bad_url("the path of a unix socket must not hold a zero byte");
+    // sun_path has room for 107 characters and the zero at the end (104 in all on BSD and macOS).
+    if (url.path.size() > 107) bad_url("the path of a unix socket has at most 107 bytes");
+    return url;
+}
+
+inline Url parse_tcp_url(std::string_view rest) {
+    Url url;
+    if (const auto at = rest.rfind('@'); at != std::string_view::npos) {
+        const std::string_view login = rest.substr(0, at);
+        const auto colon = login.find(':');
+        url.user = percent_decoded(login.substr(0, colon));
+        if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
+        if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
+        rest = rest.substr(at + 1);
+    }
+    if (const auto slash = rest.find('/'); slash != std::string_view::npos) {
+        if (slash + 1 < rest.size()) url.database = url_database(rest.substr(slash + 1));
+        rest = rest.substr(0, slash);
+    }
+    std::string_view port;
+    bool has_port = false;
+    if (rest.starts_with('[')) {
+        const auto close = rest.find(']');
+        if (close == std::string_view::npos) bad_url("an IPv6 address needs its closing bracket");
+        url.host = rest.substr(1, close - 1);
+        rest = rest.substr(close + 1);
+        if (!rest.empty() && !rest.starts_with(':')) bad_url("only a port may follow the bracket");
+        has_port = !rest.empty();
+        if (has_port) port = rest.substr(1);
+    } else {
+        const auto colon = rest.find(':');
+        url.host = rest.substr(0, colon);
+        has_port = colon != std::string_view::npos;
+        if (has_port) port = rest.substr(colon + 1);
+    }
+    if (url.host.empty()) bad_url("the host is missing");
+    for (const char c : url.host)
+        if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f)
+            bad_url("the host holds a blank or a control character");
+    if (has_port) url.port = static_cast<std::uint16_t>(url_number(port, 1, 65535, "the port"));
+    return url;
+}
+
+}  // namespace detail
+
+inline Url Url::parse(std::string_view text) {
+    const auto mark = text.find("://");
+    if (mark == std::string_view::npos) detail::bad_url("the scheme is missing");
+    const std::string_view scheme = text.substr(0, mark);
+    const std::string_view rest = text.substr(mark + 3);
+    if (scheme == "redis") return detail::parse_tcp_url(rest);
+    if (scheme == "unix") return detail::parse_unix_url(rest);
+    if (scheme == "rediss" || scheme == "redis-sentinel" || scheme == "redis-cluster")
+        throw Error(errc::unsupported, {},
+                    std::string(scheme) + ":// is not supported yet; use redis:// or unix://, or bring a transport");
+    // Not quoted: in a mangled URL a password may stand where the scheme should be.
+    detail::bad_url("the scheme is unknown");
+}
+
+}  // namespace redlatch
+
+// redlatch/client.hpp
+
+#if __has_include(<hiredis/read.h>)
+
+// redlatch/adapters/encode.hpp
+
+#include <string>
+
+namespace redlatch {
+
+// Appends a command as Redis wants it: an array of length-prefixed strings. hiredis offers the same, but only into
+// a new allocation each time.
+inline void append_command(std::string& out, const Command& command) {
+    const auto number = [&out](char mark, std::size_t value) {
+        out += mark;
+        out += NumberText(static_cast<std::int64_t>(value)).view();
+        out += "\r\n";
+    };
+    number('*', command.words.size());
+    for (const std::string_view word : command.words) {
+        number('$', word.size());
+        out += word;
+        out += "\r\n";
+    }
+}
+
+}  // namespace redlatch
+
+// redlatch/adapters/reply_reader.hpp
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include <hiredis/read.h>
+
+namespace redlatch {
+
+// Turns received bytes into replies: hiredis parses, we build Reply objects in place and refuse what is larger,
+// deeper or stranger than any answer to our commands, before anything is allocated for it.
+class ReplyReader {
+public:
+    static constexpr std::size_t most_bytes = 1 << 20;  // of one reply
+    static constexpr std::size_t most_elements = 8192;  // of one reply, over all its arrays
+    static constexpr int most_depth = 8;                // of arrays within arrays
+
+    enum class Outcome { incomplete, reply, malformed };
+
+    ReplyReader() { reset(); }
+
+    // Forgets everything: for a new connection.
+    void reset() {
+        reader_.reset(redisReaderCreateWithFunctions(&functions()));
+        if (!reader_) throw std::bad_alloc();
+        reader_->privdata = this;
+        begin_reply(0);
+    }
+
+    // Takes what was received. False when the reader cannot go on.
+    bool feed(const char* bytes, std::size_t size) {
+        bytes_of_reply_ += size;
+        return redisReaderFeed(reader_.get(), bytes, size) == REDIS_OK;
+    }
+
+    // The next complete reply, if there is one.
+    Outcome next(Reply& out) {
+        void* parsed = nullptr;
+        if (redisReaderGetReply(reader_.get(), &parsed) != REDIS_OK) return Outcome::malformed;
+        if (parsed == nullptr) return bytes_of_reply_ > most_bytes ? Outcome::malformed : Outcome::incomplete;
+        const std::size_t left = reader_->len - reader_->pos;
+        const bool too_long = bytes_of_reply_ - left > most_bytes;
+        out = std::move(root_);
+        begin_reply(left);
+        return too_long ? Outcome::malformed : Outcome::reply;
+    }
+
+private:
+    struct Free {
+        void operator()(redisReader* reader) const { redisReaderFree(reader); }
+    };
+
+    void begin_reply(std::size_t bytes_already_here) {
+        root_ = Reply{};
+        bytes_of_reply_ = bytes_already_here;
+        elements_left_ = most_elements;
+    }
+
+    // Where the object of a task goes: the root, or its place in the array around it.
+    static Reply& slot(const redisReadTask* task) {
+        if (task->parent == nullptr) return static_cast<ReplyReader*>(task->privdata)->root_;
+        return static_cast<Reply*>(task->parent->obj)->elements[static_cast<std::size_t>(task->idx)];
+    }
+
+    // The callbacks run inside C code: an exception must not pass, so a failed allocation is a refusal.
+    static void* make_text(const redisReadTask* task, const char* bytes, std::size_t size) noexcept try {
+        Reply& reply = slot(task);
+        switch (task->type) {
+            case REDIS_REPLY_STRING:
+                // hiredis 0.14 skips the two bytes after a string without looking at them; they are in its buffer.
+                if (bytes[size] != '\r' || bytes[size + 1] != '\n') return nullptr;
+                [[fallthrough]];
+            case REDIS_REPLY_STATUS: reply.kind = Reply::Kind::text; break;
+            case REDIS_REPLY_ERROR: reply.kind = Reply::Kind::error; break;
+            default: return nullptr;  // a RESP3 type, which we never asked for
+        }
+        reply.text.assign(bytes, size);
+        return &reply;
+    } catch (...) {
+        return nullptr;
+    }
+
+    static void* make_array(const redisReadTask* task, std::size_t size) noexcept try {
+        if (task->type != REDIS_REPLY_ARRAY) return nullptr;
+        auto* self = static_cast<ReplyReader*>(task->privdata);
+        int depth = 1;
+        for (const redisReadTask* up = task->parent; up != nullptr; up = up->parent) ++depth;
+        if (depth > most_depth || size > self->elements_left_) return nullptr;
+        self->elements_left_ -= size;
+        Reply& reply = slot(task);
+        reply.kind = Reply::Kind::array;
+        reply.elements.resize(size);
+        return &reply;
+    } catch (...) {
+        return nullptr;
+    }
+
+    static void* make_integer(const redisReadTask* task, long long number) noexcept {
+        Reply& reply = slot(task);
+        reply.kind = Reply::Kind::integer;
+        reply.integer = number;
+        return &reply;
+    }
+
+    // Generic lambdas, because the argument types differ between the versions of hiredis.
+    static redisReplyObjectFunctions& functions() {
+        static redisReplyObjectFunctions table = [] {
+            redisReplyObjectFunctions f{};
+            f.createString = [](const redisReadTask* task, char* bytes, std::size_t size) -> void* {
+                return make_text(task, bytes, size);
+            };
+            f.createArray = [](const redisReadTask* task, auto size) -> void* {
+                return size < 0 ? nullptr : make_array(task, static_cast<std::size_t>(size));
+            };
+            f.createInteger = [](const redisReadTask* task, long long number) -> void* {
+                return make_integer(task, number);
+            };
+            f.createNil = [](const redisReadTask* task) -> void* {
+                slot(task).kind = Reply::Kind::nil;
+                return &slot(task);
+            };
+            f.freeObject = [](void*) {};
+            refuse_resp3(f);
+            return f;
+        }();
+        return table;
+    }
+
+    template <class Functions>
+    static void refuse_resp3(Functions& f) {
+        // A null function would make hiredis invent an object of its own instead of refusing.
+        if constexpr (requires { f.createDouble; })
+            f.createDouble = [](const redisReadTask*, double, char*, std::size_t) -> void* { return nullptr; };
+        if constexpr (requires { f.createBool; })
+            f.createBool = [](const redisReadTask*, int) -> void* { return nullptr; };
+    }
+
+    std::unique_ptr<redisReader, Free> reader_;
+    Reply root_;
+    std::size_t bytes_of_reply_ = 0;
+    std::size_t elements_left_ = 0;
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/socket.hpp
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace redlatch {
+
+// How long poll() may wait until `deadline`, in its own unit: rounded up, so that it never returns early and spins.
+inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
+    if (deadline == never) return -1;
+    if (deadline <= now) return 0;
+    const auto ms = std::chrono::ceil<Milliseconds>(deadline - now).count();
+    return static_cast<int>(std::min<Milliseconds::rep>(ms, 3'600'000));
+}
+
+// A connected stream socket. Own code rather than hiredis's, which creates sockets that leak into exec'd children,
+// gives each address of a host the full time-out, and writes without MSG_NOSIGNAL.
+class Socket {
+public:
+    Socket() = default;
+    explicit Socket(int fd) : fd_(fd) {}
+    Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Socket& operator=(Socket&& other) noexcept {
+        if (this != &other) {
+            close();
+            fd_ = std::exchange(other.fd_, -1);
+        }
+        return *this;
+    }
+    ~Socket() { close(); }
+
+    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers all
+    // addresses of a host together, but not the look-up of its name, which the system gives no deadline.
+    static Socket connect(const Url& url, Instant deadline, std::string& why) {
+        return url.path.empty() ? connect_tcp(url, deadline, why) : connect_unix(url, deadline, why);
+    }
+
+    int fd() const noexcept { return fd_; }
+    bool is_open() const noexcept { return fd_ >= 0; }
+
+    void close() noexcept {
+        if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    }
+
+    // Ends the connection under a thread that may still be reading it; the descriptor stays valid until close().
+    void shut_down() noexcept {
+        if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+    }
+
+    // Sends all bytes before the deadline, or says no. Never raises SIGPIPE.
+    bool send_all(const char* bytes, std::size_t size, Instant deadline) const noexcept {
+        while (size > 0) {
+            const ssize_t sent = ::send(fd_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent > 0) {
+                bytes += sent;
+                size -= static_cast<std::size_t>(sent);
+            } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+                if (!wait(POLLOUT, deadline)) return false;
+            } else if (!(sent < 0 && errno == EINTR)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // Received bytes, 0 when there are none (yet), -1 when the connection has ended. Waits only when `blocking`,
+    // and then no longer than the time-out given to set_receive_timeout().
+    ssize_t receive(char* bytes, std::size_t room, bool blocking) const noexcept {
+        for (;;) {
+            const ssize_t got = ::recv(fd_, bytes, room, blocking ? 0 : MSG_DONTWAIT);
+            if (got > 0) return got;
+            if (got == 0) return -1;
+            if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+            if (errno != EINTR) return -1;
+            if (blocking) return 0;  // the time-out would begin anew: the caller looks at its deadline
+        }
+    }
+
+    // Whether there is something to read, be it the end of the connection.
+    bool has_news() const noexcept {
+        char byte;
+        return ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
+    }
+
+    // True when the socket is ready (or has failed, which the next read or write will tell), false at the deadline.
+    bool wait(short events, Instant deadline) const noexcept {
+        pollfd ready{fd_, events, 0};
+        for (;;) {
+            const int n = ::poll(&ready, 1, poll_timeout(deadline));
+            if (n > 0) return true;
+            if (n < 0 && errno != EINTR) return false;
+            if (Clock::now() >= deadline) return false;
+        }
+    }
+
+    void set_receive_timeout(Milliseconds timeout) const noexcept {
+        const timeval tv{static_cast<time_t>(timeout.count() / 1000),
+                         static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
+        ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
+    }
+
+private:
+    static Socket make(int family) noexcept {
+#ifdef SOCK_CLOEXEC
+        return Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+#else
+        const int fd = ::socket(family, SOCK_STREAM, 0);
+        if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+        return Socket(fd);
+#endif
+    }
+
+    static std::string reason(const Url& url, int error) {
+        return "cannot connect to " + url.display() + ": " + std::generic_category().message(error);
+    }
+
+    static Socket connect_unix(const Url& url, Instant deadline, std::string& why) {
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        if (url.path.size() >= sizeof address.sun_path) {
+            why = "the path of the unix socket is too long for this system";
+            return {};
+        }
+        std::memcpy(address.sun_path, url.path.data(), url.path.size());
+        Socket socket = make(AF_UNIX);
+        if (const int error =
+                socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address, deadline)) {
+            why = reason(url, error);
+            return {};
+        }
+        return socket;
+    }
+
+    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why) {
+        addrinfo hints{};
+        hints.ai_family = AF_UNSPEC;
+        hints.ai_socktype = SOCK_STREAM;
+        addrinfo* found = nullptr;
+        if (const int error = ::getaddrinfo(url.host.c_str(), std::to_string(url.port).c_str(), &hints, &found)) {
+            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(error);
+            return {};
+        }
+        const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+        for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+            // Addresses that are still to come keep their share of the time.
+            const Instant now = Clock::now();
+            const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;
+            Socket socket = make(a->ai_family);
+            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine);
+            if (error == 0) {
+                socket.set_tcp_options();
+                return socket;
+            }
+            why = reason(url, error);
+        }
+        return {};
+    }
+
+    // 0, or the error number.
+    int finish_connect(const sockaddr* address, socklen_t size, Instant deadline) noexcept {
+        if (fd_ < 0) return errno;
+        const int flags = ::fcntl(fd_, F_GETFL);
+        ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK);
+        // A unix socket whose backlog is full answers EAGAIN and has to be asked again.
+        while (::connect(fd_, address, size) != 0) {
+            if (errno == EISCONN) break;
+            if (errno == EINTR) continue;
+            if (errno == EAGAIN && address->sa_family == AF_UNIX) {
+                if (Clock::now() >= deadline) return ETIMEDOUT;
+                ::poll(nullptr, 0, 1);
+                continue;
+            }
+            if (errno != EINPROGRESS && errno != EALREADY) return errno;
+            if (!wait(POLLOUT, deadline)) return ETIMEDOUT;
+            int error = 0;
+            socklen_t length = sizeof error;
+            if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+            if (error != 0) return error;
+            break;
+        }
+        ::fcntl(fd_, F_SETFL, flags);
+        return 0;
+    }
+
+    void set_option(int level, int option, int value) const noexcept {
+        ::setsockopt(fd_, level, option, &value, sizeof value);
+    }
+
+    // Small commands go out at once; a peer that vanished is noticed within 30 s even when nothing is sent.
+    void set_tcp_options() const noexcept {
+        set_option(IPPROTO_TCP, TCP_NODELAY, 1);
+        set_option(SOL_SOCKET, SO_KEEPALIVE, 1);
+#ifdef TCP_KEEPIDLE
+        set_option(IPPROTO_TCP, TCP_KEEPIDLE, 15);
+        set_option(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+        set_option(IPPROTO_TCP, TCP_KEEPCNT, 3);
+#endif
+#ifdef TCP_USER_TIMEOUT
+        set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+#endif
+    }
+
+    int fd_ = -1;
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/link.hpp
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace redlatch {
+
+// One connection that is logged in: a socket and the reader of its replies. Not thread-safe.
+struct Link {
+    Socket socket;
+    ReplyReader reader;
+
+    // Connects, logs in and selects the database, all before the deadline. Gives nothing on success; otherwise what
+    // a command on this connection shall be answered: not_sent, or the server's refusal.
+    std::optional<Reply> open(const Url& url, Instant deadline) {
+        std::string why;
+        reader.reset();
+        socket = Socket::connect(url, deadline, why);
+        if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
+        auto refusal = log_in(url, deadline);
+        if (refusal) socket.close();
+        return refusal;
+    }
+
+private:
+    std::optional<Reply> log_in(const Url& url, Instant deadline) {
+        std::string out;
+        std::size_t expected = 0;
+        const auto add = [&](std::vector<std::string_view> words) {
+            append_command(out, Command{words, 0});
+            ++expected;
+        };
+        if (!url.password.empty()) {
+            if (url.user.empty())
+                add({"AUTH", url.password});
+            else
+                add({"AUTH", url.user, url.password});
+        }
+        const NumberText database(url.database);
+        if (url.database != 0) add({"SELECT", database});
+        if (expected == 0) return std::nullopt;
+
+        const bool sent = socket.send_all(out.data(), out.size(), deadline);
+        std::fill(out.begin(), out.end(), '\0');  // the password need not stay in memory longer than needed
+        if (!sent) return silence(url);
+        while (expected > 0) {
+            Reply reply;
+            switch (reader.next(reply)) {
+                case ReplyReader::Outcome::malformed:
+                    return Reply::of(Reply::Kind::malformed, url.display() + " does not speak the Redis protocol");
+                case ReplyReader::Outcome::reply:
+                    if (reply.is_error()) return without_password(std::move(reply), url);
+                    --expected;
+                    break;
+                case ReplyReader::Outcome::incomplete: {
+                    std::array<char, 1024> bytes;
+                    if (!socket.wait(POLLIN, deadline)) return silence(url);
+                    const ssize_t got = socket.receive(bytes.data(), bytes.size(), false);
+                    if (got < 0 || !reader.feed(bytes.data(), static_cast<std::size_t>(got))) return silence(url);
+                }
+            }
+        }
+        return std::nullopt;
+    }
+
+    // A server may repeat the words of a command that it does not like.
+    static Reply without_password(Reply reply, const Url& url) {
+        if (url.password.empty()) return reply;
+        for (std::size_t at; (at = reply.text.find(url.password)) != std::string::npos;)
+            reply.text.replace(at, url.password.size(), "***");
+        return reply;
+    }
+
+    static Reply silence(const Url& url) {
+        return Reply::of(Reply::Kind::not_sent, url.display() + " accepts connections, but does not answer");
+    }
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/parker.hpp
+
+#include <atomic>
+#include <cstdint>
+
+#if defined(__linux__)
+#include <cerrno>
+#include <ctime>
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <condition_variable>
+#include <mutex>
+#endif
+
+namespace redlatch {
+
+// Where one thread sleeps until another one has a word for it. On Linux a futex, because the word can then be left
+// without any mutex, for which a woken thread would have to queue again; elsewhere a condition variable.
+//
+// The owner may destroy the parker as soon as it has read final_word: tell() touches it no more after storing that
+// (a futex wake-up on an address that is gone by then wakes nobody, or somebody who has to expect that).
+class Parker {
+public:
+    static constexpr std::uint32_t silence = 0;
+    static constexpr std::uint32_t look = 1;        // something has changed: look around
+    static constexpr std::uint32_t final_word = 2;  // the last word, never overwritten
+
+    std::uint32_t word() const noexcept { return word_.load(std::memory_order_acquire); }
+
+#if defined(__linux__)
+    void tell(std::uint32_t word) noexcept {
+        std::uint32_t old = word_.load(std::memory_order_relaxed);
+        do {
+            if (old == final_word) return;
+        } while (!word_.compare_exchange_weak(old, word, std::memory_order_acq_rel, std::memory_order_relaxed));
+        if (old == asleep) ::syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    }
+
+    // Until there is a word, or until the deadline. Takes `look` away, leaves final_word.
+    std::uint32_t park(Instant deadline) noexcept {
+        timespec until{};
+        if (deadline != never) {
+            // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
+            const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
+            until = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+        }
+        std::uint32_t word = silence;
+        word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
+        while ((word = word_.load(std::memory_order_acquire)) == asleep) {
+            const long slept = ::syscall(SYS_futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
+                                         deadline == never ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+            // Too late: unless a word came at this very moment.
+            if (slept != 0 && errno == ETIMEDOUT &&
+                word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel))
+                return silence;
+        }
+        if (word == look) word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel);
+        return word;
+    }
+#else
+    void tell(std::uint32_t word) {
+        const std::lock_guard guard(mutex_);
+        if (word != final_word && word_ != silence) return;
+        word_ = word;
+        wake_.notify_one();
+    }
+
+    std::uint32_t park(Instant deadline) {
+        std::unique_lock guard(mutex_);
+        const auto told = [this] { return word_ != silence; };
+        if (deadline == never)
+            wake_.wait(guard, told);
+        else
+            wake_.wait_until(guard, deadline, told);
+        const std::uint32_t word = word_;
+        if (word == look) word_ = silence;
+        return word;
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable wake_;
+#endif
+
+private:
+    static constexpr std::uint32_t asleep = 3;  // silence, and the owner must be woken
+
+    std::atomic<std::uint32_t> word_{silence};
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/command_link.hpp
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// One connection that carries the commands of many threads, without a thread of its own.
+//
+// A calling thread appends its command to a shared buffer. Whoever finds nobody writing writes for all; whoever
+// finds nobody reading reads for all, hands each reply to its owner, and passes the role on when its own has come.
+// When only posted commands are left, `need_driver` is called, and some thread is expected to call drive().
+//
+// mutex_ guards everything below it, except the connection: its writing half belongs to the thread
+// that set writing_, the reading half to the one that set reading_, and all of it to the one that set opening_.
+// changed_ tells threads in open() that a connection came up, failed to, or has been closed at last.
+// A thread in await() sleeps in its Exchange's parker; it is called by the reader when its replies have come, by a
+// leaving reader that wants it to read, and by whoever finds that the connection has failed.
+class CommandLink {
+public:
+    CommandLink(const Url& url, Milliseconds timeout, std::function<void()> need_driver)
+        : url_(url), timeout_(timeout), need_driver_(std::move(need_driver)) {}
+
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
+        std::vector<Reply> replies(commands.size());
+        call_into(commands, replies.data(), deadline);
+        return replies;
+    }
+
+    Reply call(const Command& command, Instant deadline) {
+        Reply reply;
+        call_into({&command, 1}, &reply, deadline);
+        return reply;
+    }
+
+    void post(const Command& command, Completion done) {
+        std::unique_lock lock(mutex_);
+        append_command(out_, command);
+        push({nullptr, std::make_unique<Completion>(std::move(done)), Clock::now() + timeout_});
+        if (connected_) flush(lock);
+        // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
+        if (!reading_ || !connected_) call_driver(lock);
+    }
+
+    // --- for the driver ---------------------------------------------------------------------------------------
+
+    // What the driver has to watch: the descriptor to read (or -1), and the instant at which to call drive() anyway.
+    struct Watch {
+        int fd = -1;
+        Instant due = never;
+    };
+
+    Watch watch() {
+        const std::lock_guard lock(mutex_);
+        if (in_flight() == 0 || reading_) return {};
+        if (!connected_) return {-1, opening_ ? never : std::min(front().due, next_attempt_)};
+        return {link_.socket.fd(), front().due};
+    }
+
+    // Connects when posted commands wait for a connection (not longer than until the deadline), reads what has
+    // come, and gives up on what is overdue. Never waits for a reply.
+    void drive(Instant deadline) {
+        std::unique_lock lock(mutex_);
+        if (in_flight() == 0 || reading_) return;
+        if (!connected_) {
+            if (opening_ || writing_) return;
+            if (Clock::now() >= next_attempt_) attempt_open(lock, std::min(deadline, Clock::now() + timeout_));
+            if (connected_) flush(lock);
+        } else {
+            reading_ = true;
+            read_once(lock, false, Clock::now());
+            reading_ = false;
+            close_if_failed();
+            if (connected_) call_reader();
+        }
+        if (in_flight() > 0 && Clock::now() >= front().due) give_up(lock);
+    }
+
+    // ----------------------------------------------------------------------------------------------------------
+
+    // How often a connection was made after the first one.
+    std::uint64_t reconnects() const noexcept { return reconnects_.load(std::memory_order_relaxed); }
+
+    // In the child after a fork: gives back the descriptor and touches nothing else.
+    void close_inherited() noexcept { link_.socket.close(); }
+
+private:
+    // A thread in call_into(), on its stack. Its parker gets its final word when the replies are complete, and nobody
+    // touches the exchange after that.
+    struct Exchange {
+        Exchange(Reply* where, std::size_t expected) : replies(where), missing(expected) {}
+
+        bool done() const noexcept { return parker.word() == Parker::final_word; }
+
+        Reply* replies;
+        std::size_t missing;
+        std::size_t got = 0;
+        Parker parker;
+    };
+
+    // A reply that is still to come. Neither exchange nor done: its thread has given up on it.
+    struct Slot {
+        Exchange* exchange;
+        std::unique_ptr<Completion> done;
+        Instant due;
+    };
+
+    void call_into(std::span<const Command> commands, Reply* replies, Instant deadline) {
+        if (commands.empty()) return;
+        Exchange exchange(replies, commands.size());
+        std::unique_lock lock(mutex_);
+        if (auto refusal = open(lock, deadline)) {
+            std::fill_n(replies, commands.size(), *refusal);
+            return;
+        }
+        const Instant due = Clock::now() + timeout_;
+        for (const Command& command : commands) {
+            append_command(out_, command);
+            push({&exchange, nullptr, due});
+        }
+        flush(lock);
+        await(lock, exchange, deadline);
+    }
+
+    // --- the connection ---------------------------------------------------------------------------------------
+
+    // Until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
+    std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
+        // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken
+        // for the answer to our command.
+        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && link_.socket.has_news()) {
+            fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
+            close_if_failed();
+            next_attempt_ = {};
+        }
+        while (!connected_) {
+            const Instant now = Clock::now();
+            if (now >= deadline) return why_not_;
+            if (opening_ || reading_ || writing_) {
+                wait_change(lock, deadline);
+            } else if (now < next_attempt_) {
+                wait_change(lock, std::min(next_attempt_, deadline));
+            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + timeout_));
+                       refusal && refusal->kind != Reply::Kind::not_sent) {
+                return refusal;  // the server itself says no: asking again with the same words is useless
+            }
+        }
+        return std::nullopt;
+    }
+
+    void wait_change(std::unique_lock<std::mutex>& lock, Instant until) {
+        if (until == never)
+            changed_.wait(lock);
+        else
+            changed_.wait_until(lock, until);
+    }
+
+    std::optional<Reply> attempt_open(std::unique_lock<std::mutex>& lock, Instant deadline) {
+        opening_ = true;
+        lock.unlock();
+        auto refusal = link_.open(url_, deadline);
+        if (!refusal) link_.socket.set_receive_timeout(timeout_);
+        lock.lock();
+        opening_ = false;
+        connected_ = !refusal;
+        if (connected_) {
+            if (was_connected_) reconnects_.fetch_add(1, std::memory_order_relaxed);
+            was_connected_ = true;
+            backoff_.reset();
+            next_attempt_ = {};
+            // Posted commands that waited for the connection get their full time from now on.
+            for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
+        } else {
+            why_not_ = *refusal;
+            next_attempt_ = Clock::now() + backoff_.next();
+        }
+        changed_.notify_all();
+        return refusal;
+    }
+
+    // Ends the connection: everything in flight is answered, and the descriptor is closed as soon as no thread is
+    // inside a read or write.
+    void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) {
+        if (!connected_) return;
+        connected_ = false;
+        why_not_ = Reply::of(Reply::Kind::not_sent, "the connection to " + url_.display() + " is closed: " + why);
+        link_.socket.shut_down();
+        answer_all(lock, first,
+                   Reply::of(Reply::Kind::unanswered, "the connection to " + url_.display() + " ended: " + why));
+    }
+
+    // What is in flight is overdue.
+    void give_up(std::unique_lock<std::mutex>& lock) {
+        if (connected_)
+            fail(lock, Reply::Kind::unanswered, "no answer in time");
+        else
+            answer_all(lock, Reply::Kind::not_sent, Reply(why_not_));
+    }
+
+    void answer_all(std::unique_lock<std::mutex>& lock, Reply::Kind first, Reply reply) {
+        std::vector<Slot> slots(std::make_move_iterator(slots_.begin() + static_cast<std::ptrdiff_t>(head_)),
+                                std::make_move_iterator(slots_.end()));
+        slots_.clear();
+        head_ = 0;
+        out_.clear();
+        const Reply::Kind rest = reply.kind;
+        reply.kind = first;
+        std::vector<std::pair<Completion, Reply>> completions;
+        for (Slot& slot : slots) {
+            if (slot.done) completions.emplace_back(std::move(*slot.done), reply);
+            if (Exchange* exchange = slot.exchange) {
+                exchange->replies[exchange->got++] = reply;
+                if (--exchange->missing == 0) exchange->parker.tell(Parker::final_word);
+            }
+            reply.kind = rest;
+        }
+        changed_.notify_all();
+        if (completions.empty()) return;
+        lock.unlock();
+        for (auto& [done, answer] : completions) done(std::move(answer));
+        lock.lock();
+    }
+
+    // Called by a thread that gave back reading_ or writing_.
+    void close_if_failed() {
+        if (connected_ || reading_ || writing_) return;
+        link_.socket.close();
+        changed_.notify_all();
+    }
+
+    // --- writing ----------------------------------------------------------------------------------------------
+
+    void flush(std::unique_lock<std::mutex>& lock) {
+        // The writer looks again before it leaves, and a reader that is handing out replies will write for those whom
+        // it wakes: one write, and one read of the server's, for many commands is what makes many threads fast.
+        if (writing_ || handing_out_) return;
+        writing_ = true;
+        while (connected_ && !out_.empty()) {
+            std::swap(out_, sending_);
+            lock.unlock();
+            const bool sent = link_.socket.send_all(sending_.data(), sending_.size(), Clock::now() + timeout_);
+            sending_.clear();
+            lock.lock();
+            if (!sent) fail(lock, Reply::Kind::unanswered, "a write failed");
+        }
+        writing_ = false;
+        close_if_failed();
+    }
+
+    // --- reading ----------------------------------------------------------------------------------------------
+
+    void await(std::unique_lock<std::mutex>& lock, Exchange& exchange, Instant deadline) {
+        while (!exchange.done()) {
+            if (!is_in_flight(exchange)) {
+                // Taken out of the queue: its replies are being handed over at this moment.
+                lock.unlock();
+                while (exchange.parker.park(never) != Parker::final_word) {
+                }
+                return;
+            }
+            const Instant now = Clock::now();
+            if (now + Milliseconds(1) >= front().due) {
+                fail(lock, Reply::Kind::unanswered, "no answer in time");
+            } else if (now >= deadline) {
+                // Only this thread is in a hurry: the connection is sound, and the reply is dropped when it comes.
+                abandon(exchange);
+                if (!reading_ && in_flight() > 0 && !call_reader()) call_driver(lock);
+            } else if (reading_) {
+                lock.unlock();
+                if (exchange.parker.park(deadline) == Parker::final_word) return;
+                lock.lock();
+            } else {
+                reading_ = true;
+                // A lone thread whose deadline is the connection's own needs no poll(): the socket has that time-out.
+                const bool alone = in_flight() == exchange.missing && deadline + Milliseconds(1) >= front().due;
+                read_once(lock, alone, std::min(deadline, front().due));
+                stop_reading(lock, exchange.done());
+            }
+        }
+    }
+
+    bool is_in_flight(const Exchange& exchange) const {
+        for (std::size_t i = slots_.size(); i > head_; --i)
+            if (slots_[i - 1].exchange == &exchange) return true;
+        return false;
+    }
+
+    // Its slots stay, so that the replies that follow find their owners.
+    void abandon(Exchange& exchange) {
+        for (std::size_t i = head_; i < slots_.size(); ++i)
+            if (slots_[i].exchange == &exchange) slots_[i].exchange = nullptr;
+        while (exchange.missing > 0) {
+            exchange.replies[exchange.got++] =
+                Reply::of(Reply::Kind::unanswered, url_.display() + " did not answer in time");
+            --exchange.missing;
+        }
+        exchange.parker.tell(Parker::final_word);
+    }
+
+    // `leaving`: this thread needs no more replies, so somebody else has to read.
+    void stop_reading(std::unique_lock<std::mutex>& lock, bool leaving) {
+        reading_ = false;
+        if (!connected_)
+            close_if_failed();
+        else if (leaving && in_flight() > 0 && !call_reader())
+            call_driver(lock);
+    }
+
+    // Finds a thread that waits for a reply and makes it read. The one that sent last is the best choice: on the way to
+    // its own reply it reads everybody else's.
+    bool call_reader() {
+        for (std::size_t i = slots_.size(); i > head_; --i) {
+            if (Exchange* exchange = slots_[i - 1].exchange) {
+                exchange->parker.tell(Parker::look);
+                return true;
+            }
+        }
+        return false;
+    }
+
+    void call_driver(std::unique_lock<std::mutex>& lock) {
+        lock.unlock();
+        need_driver_();
+        lock.lock();
+    }
+
+    // Reads what has come, waiting for it until the deadline, and hands out the replies. `blocking`: in one system
+    // call, which a thread may use that has nobody to care for but itself.
+    void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) {
+        lock.unlock();
+        batch_.clear();
+        std::array<char, 16 * 1024> bytes;
+        ssize_t got = link_.socket.receive(bytes.data(), bytes.size(), blocking);
+        if (got == 0 && !blocking && link_.socket.wait(POLLIN, deadline))
+            got = link_.socket.receive(bytes.data(), bytes.size(), false);
+        bool malformed = got > 0 && !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got));
+        while (got > 0 && !malformed) {
+            Reply reply;
+            const auto outcome = link_.reader.next(reply);
+            malformed = outcome == ReplyReader::Outcome::malformed;
+            if (outcome != ReplyReader::Outcome::reply) break;
+            batch_.push_back(std::move(reply));
+        }
+        lock.lock();
+        if (!connected_) return;
+
+        std::size_t taken = 0;
+        for (; taken < batch_.size() && in_flight() > 0; ++taken) {
+            Slot slot = std::move(slots_[head_]);
+            pop();
+            if (Exchange* exchange = slot.exchange) {
+                exchange->replies[exchange->got++] = std::move(batch_[taken]);
+                if (--exchange->missing == 0) finished_.push_back(exchange);
+            } else if (slot.done) {
+                completions_.emplace_back(std::move(*slot.done), std::move(batch_[taken]));
+            }
+        }
+        const bool unasked = taken < batch_.size();
+        // Told without the mutex: whom we wake would have to wait for it at once.
+        handing_out_ = finished_.size() > 1;
+        lock.unlock();
+        for (Exchange* exchange : finished_) exchange->parker.tell(Parker::final_word);
+        // Those who were woken may have their next command ready in a moment.
+        if (finished_.size() > 1) std::this_thread::yield();
+        finished_.clear();
+        for (auto& [done, reply] : completions_) done(std::move(reply));
+        completions_.clear();
+        lock.lock();
+        if (std::exchange(handing_out_, false) && !out_.empty()) flush(lock);
+        if (malformed)
+            fail(lock, Reply::Kind::malformed, "the answer is not Redis protocol, or too large");
+        else if (unasked)
+            fail(lock, Reply::Kind::unanswered, "an answer came that nobody asked for");
+        else if (got < 0)
+            fail(lock, Reply::Kind::unanswered, "closed by the other side");
+    }
+
+    // --- the queue of replies to come -------------------------------------------------------------------------
+
+    std::size_t in_flight() const { return slots_.size() - head_; }
+    Slot& front() { return slots_[head_]; }
+
+    void push(Slot slot) { slots_.push_back(std::move(slot)); }
+
+    // A vector with a moving head rather than a deque: it stops allocating once it is large enough.
+    void pop() {
+        if (++head_ == slots_.size()) {
+            slots_.clear();
+            head_ = 0;
+        } else if (head_ >= 64 && head_ * 2 >= slots_.size()) {
+            slots_.erase(slots_.begin(), slots_.begin() + static_cast<std::ptrdiff_t>(head_));
+            head_ = 0;
+        }
+    }
+
+    const Url url_;
+    const Milliseconds timeout_;
+    const std::function<void()> need_driver_;
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    Link link_;
+    // The reader's own: what it read, and whom it has to tell.
+    std::vector<Reply> batch_;
+    std::vector<Exchange*> finished_;
+    std::vector<std::pair<Completion, Reply>> completions_;
+    std::string out_;      // commands to be written
+    std::string sending_;  // commands being written, the writer's own
+    std::vector<Slot> slots_;
+    std::size_t head_ = 0;
+    bool connected_ = false;
+    bool was_connected_ = false;
+    bool opening_ = false;
+    bool writing_ = false;
+    bool reading_ = false;
+    bool handing_out_ = false;  // the reader wakes threads, and will flush
+    Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
+    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
+    Instant next_attempt_{};
+    std::atomic<std::uint64_t> reconnects_{0};
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/subscriber_link.hpp
+
+#include <array>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
+// when it is lost, and then subscribed to everything again.
+//
+// mutex_ guards wanted_ and changes_, by which any thread says what it wants; all else belongs to the one thread
+// that serves the link (connect, send, receive). Nobody waits here: whoever changes the wishes wakes that thread.
+class SubscriberLink {
+public:
+    SubscriberLink(const Url& url, Milliseconds timeout) : url_(url), timeout_(timeout) {}
+
+    // --- any thread -------------------------------------------------------------------------------------------
+
+    void subscribe(const std::string& channel) { change(channel, true); }
+    void unsubscribe(const std::string& channel) { change(channel, false); }
+
+    // --- the serving thread -----------------------------------------------------------------------------------
+
+    int fd() const noexcept { return link_.socket.fd(); }
+
+    // When serve() has to be called although nothing has come in.
+    Instant due() {
+        const std::lock_guard lock(mutex_);
+        return link_.socket.is_open() || wanted_.empty() ? never : next_attempt_;
+    }
+
+    // Connects if it is time to, asks for what is newly wanted, and tells the listener what has come. Waits for
+    // nothing but the connection, and for that until the deadline at most.
+    void serve(Listener& listener, Instant deadline) {
+        if (!link_.socket.is_open() && !reopen(deadline)) return;
+        send_changes(deadline);
+        receive(listener);
+    }
+
+    void close_inherited() noexcept { link_.socket.close(); }
+
+private:
+    void change(const std::string& channel, bool wanted) {
+        const std::lock_guard lock(mutex_);
+        if (wanted)
+            wanted_.insert(channel);
+        else
+            wanted_.erase(channel);
+        changes_.emplace_back(channel, wanted);
+    }
+
+    bool reopen(Instant deadline) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (wanted_.empty() || Clock::now() < next_attempt_) return false;
+        }
+        const auto refusal = link_.open(url_, std::min(deadline, Clock::now() + timeout_));
+        const std::lock_guard lock(mutex_);
+        if (refusal) {
+            next_attempt_ = Clock::now() + backoff_.next();
+            return false;
+        }
+        backoff_.reset();
+        // Everything that is wanted now is asked for; older wishes are part of it.
+        changes_.clear();
+        for (const std::string& channel : wanted_) changes_.emplace_back(channel, true);
+        return true;
+    }
+
+    void send_changes(Instant deadline) {
+        std::vector<std::pair<std::string, bool>> changes;
+        {
+            const std::lock_guard lock(mutex_);
+            changes.swap(changes_);
+        }
+        // One command for many channels, as long as the wish is the same.
+        std::string out;
+        for (std::size_t i = 0; i < changes.size();) {
+            const bool wanted = changes[i].second;
+            std::vector<std::string_view> words{wanted ? "SUBSCRIBE" : "UNSUBSCRIBE"};
+            for (; i < changes.size() && changes[i].second == wanted && words.size() <= 512; ++i) {
+                words.push_back(changes[i].first);
+                if (wanted) asked_.push_back(changes[i].first);
+            }
+            append_command(out, Command{words, 0});
+        }
+        // A failed write shows as the end of the connection in receive().
+        if (!out.empty()) link_.socket.send_all(out.data(), out.size(), std::min(deadline, Clock::now() + timeout_));
+    }
+
+    void receive(Listener& listener) {
+        std::array<char, 16 * 1024> bytes;
+        for (;;) {
+            const ssize_t got = link_.socket.receive(bytes.data(), bytes.size(), false);
+            if (got == 0) return;
+            if (got < 0 || !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got))) return lose(listener);
+            Reply reply;
+            ReplyReader::Outcome outcome;
+            while ((outcome = link_.reader.next(reply)) == ReplyReader::Outcome::reply)
+                if (!deliver(listener, reply)) return lose(listener);
+            if (outcome == ReplyReader::Outcome::malformed) return lose(listener);
+            if (static_cast<std::size_t>(got) < bytes.size()) return;
+        }
+    }
+
+    // False when the frame is none that a subscriber gets.
+    bool deliver(Listener& listener, const Reply& reply) {
+        if (reply.is_error()) {
+            // Errors come in the order of the requests, but without a channel's name.
+            if (asked_.empty()) return false;
+            const std::string channel = std::move(asked_.front());
+            asked_.erase(asked_.begin());
+            listener.refused(channel, reply);
+            return true;
+        }
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return false;
+        const std::string& what = reply.elements[0].text;
+        const std::string& channel = reply.elements[1].text;
+        if (what == "message") {
+            listener.message(channel, reply.elements[2].text);
+        } else if (what == "subscribe") {
+            if (!asked_.empty() && asked_.front() == channel) asked_.erase(asked_.begin());
+            listener.subscribed(channel);
+        } else {
+            return what == "unsubscribe";
+        }
+        return true;
+    }
+
+    void lose(Listener& listener) {
+        link_.socket.close();
+        asked_.clear();
+        {
+            const std::lock_guard lock(mutex_);
+            next_attempt_ = Clock::now() + backoff_.next();
+        }
+        listener.disconnected();
+    }
+
+    const Url url_;
+    const Milliseconds timeout_;
+    Link link_;
+    std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
+    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
+
+    std::mutex mutex_;
+    std::set<std::string> wanted_;
+    std::vector<std::pair<std::string, bool>> changes_;
+    Instant next_attempt_{};
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/wake_pipe.hpp
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace redlatch {
+
+// Ends a poll() from another thread. Calls between two drains cost one write together.
+class WakePipe {
+public:
+    WakePipe() {
+        if (::pipe(fds_.data()) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
+        for (const int fd : fds_) {
+            ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+            ::fcntl(fd, F_SETFL, O_NONBLOCK);
+        }
+    }
+    WakePipe(const WakePipe&) = delete;
+    WakePipe& operator=(const WakePipe&) = delete;
+    ~WakePipe() {
+        for (const int fd : fds_) ::close(fd);
+    }
+
+    int fd() const noexcept { return fds_[0]; }
+
+    void wake() noexcept {
+        if (woken_.exchange(true)) return;
+        const char byte = 0;
+        // Fails only when the pipe is full, and then the other side will wake anyway.
+        [[maybe_unused]] const ssize_t written = ::write(fds_[1], &byte, 1);
+    }
+
+    // A wake() that comes before the exchange needs no byte of its own: what its caller wants done is done after
+    // drain(). One that comes later writes a new byte.
+    void drain() noexcept {
+        if (!woken_.load()) return;
+        std::array<char, 16> bytes;
+        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) {
+        }
+        woken_.exchange(false);
+    }
+
+private:
+    std::array<int, 2> fds_{};
+    std::atomic<bool> woken_{false};
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/hiredis.hpp
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+
+namespace redlatch {
+
+// The Transport over one Redis server, on hiredis (0.14.1 or newer).
+//
+// Up to `lines` connections carry the commands of all threads, each thread always on the same one; they are opened
+// when first needed, so a program of one thread has one. One more carries the subscriptions. After a time-out or a
+// malformed reply a connection is closed and never reused; it is opened again with exponential back-off and jitter,
+// logged in as before. There is no thread here: see run().
+class HiredisTransport {
+public:
+    static constexpr std::size_t lines = 4;
+
+    // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection is
+    // taken for dead.
+    explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3))
+        : state_(std::make_unique<State>(std::move(url), command_timeout)) {}
+
+    Reply call(const Command& command, Instant deadline) { return line().call(command, deadline); }
+
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
+        return line().call_all(commands, deadline);
+    }
+
+    void post(const Command& command, Completion done) { line().post(command, std::move(done)); }
+
+    void subscribe(const std::string& channel) {
+        state_->subscriber.subscribe(channel);
+        wake();
+    }
+
+    void unsubscribe(const std::string& channel) {
+        state_->subscriber.unsubscribe(channel);
+        wake();
+    }
+
+    // One round of poll() over the subscriber connection and those command connections that nobody else reads.
+    void run(Listener& listener, Instant deadline) {
+        State& s = *state_;
+        std::array<pollfd, lines + 2> ready;
+        nfds_t count = 0;
+        ready[count++] = {s.pipe.fd(), POLLIN, 0};
+        Instant due = std::min(deadline, s.subscriber.due());
+        if (s.subscriber.fd() >= 0) ready[count++] = {s.subscriber.fd(), POLLIN, 0};
+        for (CommandLink& link : s.links) {
+            const CommandLink::Watch watch = link.watch();
+            due = std::min(due, watch.due);
+            if (watch.fd >= 0) ready[count++] = {watch.fd, POLLIN, 0};
+        }
+        ::poll(ready.data(), count, poll_timeout(due));
+        s.pipe.drain();
+        s.subscriber.serve(listener, deadline);
+        for (CommandLink& link : s.links) link.drive(deadline);
+    }
+
+    void wake() { state_->pipe.wake(); }
+
+    // A single server: every key may meet every other.
+    std::uint32_t route(std::string_view) const noexcept { return 0; }
+    std::string_view publish_command() const noexcept { return "PUBLISH"; }
+
+    HiredisTransport reborn() {
+        for (CommandLink& link : state_->links) link.close_inherited();
+        state_->subscriber.close_inherited();
+        return HiredisTransport(state_->url, state_->timeout);
+    }
+
+    std::uint64_t reconnects() const noexcept {
+        std::uint64_t sum = 0;
+        for (const CommandLink& link : state_->links) sum += link.reconnects();
+        return sum;
+    }
+
+private:
+    // Behind a pointer, so that a transport can be moved before its first use.
+    struct State {
+        State(Url where, Milliseconds command_timeout)
+            : url(std::move(where)), timeout(command_timeout), subscriber(url, timeout) {}
+
+        const Url url;
+        const Milliseconds timeout;
+        WakePipe pipe;
+        SubscriberLink subscriber;
+        std::array<CommandLink, lines> links = make_links(std::make_index_sequence<lines>());
+
+    private:
+        template <std::size_t... I>
+        std::array<CommandLink, lines> make_links(std::index_sequence<I...>) {
+            return {((void)I, CommandLink(url, timeout, [this] { pipe.wake(); }))...};
+        }
+    };
+
+    CommandLink& line() { return state_->links[this_thread_number() % lines]; }
+
+    std::unique_ptr<State> state_;
+};
+
+static_assert(Transport<HiredisTransport>);
+
+}  // namespace redlatch
+
+#endif
+
+namespace redlatch {
+
+class HiredisTransport;
+
+// A connection to Redis, and what the primitives made from it share: one identity, one watchdog, one background
+// thread (from the first hold on, joined when the last of client and primitives is gone). Any number of threads may
+// use it at once. Primitives keep alive what they need: they may outlive the client they were made from.
+//
+// Nothing is connected until the first use; a server that is away is an error of the call that needs it.
+template <class T = HiredisTransport>
+class Client {
+    static_assert(detail::explain_transport<T>());
+
+public:
+    // redis://[user[:password]@]host[:port][/db] or unix:///path[?db=n]. Throws Error for a URL or an option that
+    // cannot work.
+    explicit Client(std::string_view url,
+                    ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
+        : Client(T(Url::parse(url), checked(options).command_timeout), options) {}
+
+    explicit Client(T transport, ClientOptions options = {})
+        : core_(std::make_shared<Core<T>>(std::move(transport), checked(options))) {}
+
+    Client(const Client&) = delete;
+    Client& operator=(const Client&) = delete;
+
+    // The random UUID of this client in this process: owners of its holds are "<id>:<thread number>".
+    std::string id() const { return core_->runtime().uuid(); }
+
+    Stats stats() const { return core_->runtime().stats(); }
+
+    // For the primitives.
+    const std::shared_ptr<Core<T>>& core() const noexcept { return core_; }
+
+private:
+    static const ClientOptions& checked(const ClientOptions& options) {
+        static_cast<void>(Lease(options.watchdog_timeout));
+        if (options.watchdog_timeout < Milliseconds(30))
+            throw Error(errc::invalid_argument, {},
+                        "watchdog_timeout must be at least 30 ms: it is renewed every third of it");
+        if (options.command_timeout < Milliseconds(1) || options.command_timeout > std::chrono::hours(1))
+            throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
+        if (options.unreachable_timeout < Milliseconds(0))
+            throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+        if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
+        return options;
+    }
+
+    std::shared_ptr<Core<T>> core_;
+};
+
+// A URL in any kind of string means hiredis.
+template <std::convertible_to<std::string_view> Text>
+Client(Text) -> Client<HiredisTransport>;
+template <std::convertible_to<std::string_view> Text>
+Client(Text, ClientOptions) -> Client<HiredisTransport>;
+
+}  // namespace redlatch
+
+// redlatch/core/version.hpp
+
+namespace redlatch {
+
+// The version is written here and nowhere else: CMake reads these three lines.
+inline constexpr int version_major = 0;
+inline constexpr int version_minor = 1;
+inline constexpr int version_patch = 0;
+
+// The version as text, "major.minor.patch".
+inline std::string version() {
+    return std::to_string(version_major) + '.' + std::to_string(version_minor) + '.' + std::to_string(version_patch);
+}
+
+}  // namespace redlatch
+
+// redlatch/client/binding.hpp
+
+namespace redlatch {
+
+// Ties an object of the user's to the local state of its name in the process where it is used: after a fork that is
+// another one. Keeps the client's runtime alive.
+template <class T, class State>
+class Binding {
+public:
+    Binding(std::shared_ptr<Core<T>> core, std::string_view name) : core_(std::move(core)), name_(name) {
+        Runtime<T>& runtime = core_->runtime();
+        key_ = runtime.options().key_prefix + name_;
+        check_name(name_);
+        check_name(key_);
+        state_ = &runtime.template use_state<State>(key_);
+    }
+    Binding(const Binding&) = delete;
+    Binding& operator=(const Binding&) = delete;
+
+    ~Binding() {
+        State& state = *state_.load();
+        if (state.runtime().pid() == ::getpid()) state.runtime().leave_state(state);
+    }
+
+    const std::string& name() const noexcept { return name_; }
+
+    State& state() {
+        Runtime<T>& runtime = core_->runtime();
+        State* state = state_.load(std::memory_order_acquire);
+        while (&state->runtime() != &runtime) {
+            State* mine = &runtime.template use_state<State>(key_);
+            if (state_.compare_exchange_strong(state, mine)) return *mine;
+            runtime.leave_state(*mine);
+        }
+        return *state;
+    }
+
+private:
+    std::shared_ptr<Core<T>> core_;
+    std::string name_;
+    std::string key_;
+    std::atomic<State*> state_{nullptr};
+};
+
+}  // namespace redlatch
+
+// redlatch/client/inquiry.hpp
+
+// What the server says of a lock that is a hash of owner -> hold count. One round trip each; an
+// unreachable server is asked for unreachable_timeout. All throw Error.
+namespace redlatch {
+
+namespace detail {
+
+// `ask(deadline)` sends the question.
+template <class T, class Ask>
+Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask) {
+    Reply reply = runtime.persist(deadline_after(Clock::now(), runtime.options().unreachable_timeout), {},
+                                  [&](Instant deadline, bool) { return ask(deadline); });
+    if (judge(reply) != Verdict::answered) throw error_of(reply, key);
+    return reply;
+}
+
+}  // namespace detail
+
+// HLEN rather than EXISTS: a key of another type is an error, not a lock.
+template <class T>
+bool ask_locked(Runtime<T>& runtime, std::string_view key) {
+    const std::array<std::string_view, 2> words{"HLEN", key};
+    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
+        return runtime.call({words, 1}, deadline);
+    });
+    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
+    return reply.integer > 0;
+}
+
+template <class T>
+int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner) {
+    const std::array<std::string_view, 3> words{"HGET", key, owner};
+    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
+        return runtime.call({words, 1}, deadline);
+    });
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    int count = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
+    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
+    return count;
+}
+
+template <class T>
+std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key) {
+    const std::array<std::string_view, 1> keys{key};
+    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
+        return runtime.call_script(scripts::rlock_remaining_lease, keys, {}, deadline);
+    });
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    if (reply.integer == -2) return std::nullopt;
+    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
+}
+
+}  // namespace redlatch
+
+// redlatch/client/lock_request.hpp
+
+namespace redlatch {
+
+// What is wanted of a lock, and for whom.
+struct LockRequest {
+    OwnerNumber owner = 0;
+    Instant deadline = never;
+    bool one_try = false;               // do not wait, whatever the deadline
+    std::optional<Milliseconds> lease;  // none: under the watchdog
+    std::stop_token stop;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/lock_face.hpp
+
+namespace redlatch {
+
+namespace detail {
+
+// What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
+template <class Argument>
+inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease>             ? 1
+                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token> ? 2
+                                 : std::same_as<Argument, std::error_code&>                     ? 3
+                                                                                                : 0;
+
+template <class... Tail>
+constexpr bool is_tail(int most = 3) {
+    int last = 0;
+    bool ordered = true;
+    ((ordered = ordered && tail_rank<Tail> > last, last = tail_rank<Tail>), ...);
+    return ordered && last <= most;
+}
+
+template <class... Tail>
+inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 2));
+
+template <class... Tail>
+inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 3));
+
+inline std::error_code* error_code_of() { return nullptr; }
+template <class First, class... Rest>
+std::error_code* error_code_of(First& first, Rest&... rest) {
+    if constexpr (std::same_as<First, std::error_code>)
+        return &first;
+    else
+        return error_code_of(rest...);
+}
+
+}  // namespace detail
+
+// Arguments that a waiting call may end with: Lease, std::stop_token, std::error_code&.
+template <class... Tail>
+concept LockTail = detail::is_tail<Tail...>();
+
+// And one that does not wait: Lease, std::error_code&.
+template <class... Tail>
+concept TryTail = detail::is_tail<Tail...>() && !detail::has_stop_token<Tail...>;
+
+// The public members of every lock, on top of what the lock itself does for an owner that it is told:
+//   bool acquire(const LockRequest&), std::error_code release(OwnerNumber), and the inquiries.
+//
+// All members may be called by any number of threads at once. Each throws Error, or with a trailing std::error_code&
+// stores the code and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes, but for
+// a server that cannot be reached at most ClientOptions::unreachable_timeout, then fails with errc::unreachable.
+// Whatever fails, times out or is stopped leaves no hold behind.
+template <class Lock>
+class LockFace {
+public:
+    // Takes the lock, waiting for it. Reentrant: as many unlock() as lock(). One round trip when nobody holds it; a
+    // waiting thread sends nothing until the lock is released or its holder's lease ends.
+    //   lock(Lease{d})   the hold ends by itself after d and is never renewed; without it the watchdog renews it
+    //   lock(token)      gives up when a stop is requested; then, and only then, returns a bool: whether it is held
+    //   lock(…, ec)      stores the error instead of throwing it
+    template <class... Tail>
+    requires LockTail<Tail...>
+    auto lock(Tail&&... tail) { return waiting(never, tail...); }
+
+    // Takes the lock if nobody holds it: one try, one round trip. May be given Lease and std::error_code&.
+    template <class... Tail>
+    requires TryTail<Tail...>
+    bool try_lock(Tail&&... tail) {
+        return answer(
+            [&] {
+                LockRequest request = request_of(tail...);
+                request.one_try = true;
+                return self().acquire(request);
+            },
+            false, tail...);
+    }
+
+    // Takes the lock, waiting for it until `timeout` is over or the instant has come, by a monotonic clock. Waits are
+    // rounded up to the next millisecond; zero or less is one try, the largest value is for ever. False when not held
+    // in time. May be given Lease, std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires LockTail<Tail...>
+    bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return timed(deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires LockTail<Tail...>
+    bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return timed(deadline_at(when), tail...);
+    }
+
+    // Gives one level back: one round trip. Throws Error(errc::not_owner) when this thread never took the lock, and
+    // nothing else, so that a guard can end in peace: that the hold was lost meanwhile, or that the server could not
+    // be told (it will be, in the background, until the lease is over), is told by lost() and on_event.
+    void unlock() { [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number()); }
+
+    // The same without throwing; `ec` tells all: not_owner, hold_lost, unreachable, …
+    void unlock(std::error_code& ec) {
+        try {
+            ec = self().release(this_thread_number());
+        } catch (const std::system_error& error) {
+            ec = error.code();
+        }
+    }
+
+    // Whether anybody holds it. One round trip, as the next three, which ask the server too.
+    bool is_locked() { return self().ask_locked(); }
+    bool is_locked(std::error_code& ec) {
+        return answer([&] { return is_locked(); }, false, ec);
+    }
+
+    // Whether this thread holds it, by the server's word.
+    bool is_held() { return hold_count() > 0; }
+    bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
+
+    // How many times this thread holds it, by the server's word; 0 when it does not.
+    int hold_count() { return self().ask_hold_count(this_thread_number()); }
+    int hold_count(std::error_code& ec) {
+        return answer([&] { return hold_count(); }, 0, ec);
+    }
+
+    // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without TTL.
+    std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
+    std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
+        return answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
+    }
+
+    // Until when this thread's hold is certain, counted on the safe side; time_point::min() when it holds nothing. No
+    // command. After it, others may hold the lock: check it before each write that must not come late.
+    std::chrono::steady_clock::time_point valid_until() { return self().valid_until_of(this_thread_number()); }
+
+    // A token that is requested when this thread's present hold is lost, or can no longer be vouched for; requested
+    // already when it holds nothing. Its callbacks run on a thread of the client's. No command.
+    std::stop_token lost() { return self().lost_of(this_thread_number()); }
+
+    // Ends anyone's hold and wakes the waiters; whether there was one. One round trip.
+    bool force_unlock() { return self().force_release(); }
+    bool force_unlock(std::error_code& ec) {
+        return answer([&] { return force_unlock(); }, false, ec);
+    }
+
+private:
+    Lock& self() { return static_cast<Lock&>(*this); }
+
+    // Which thread asks is decided here and nowhere below.
+    template <class... Tail>
+    static LockRequest request_of(const Tail&... tail) {
+        LockRequest request;
+        request.owner = this_thread_number();
+        [[maybe_unused]] const auto take = [&](const auto& argument) {
+            using Argument = std::remove_cvref_t<decltype(argument)>;
+            if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
+            if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
+        };
+        (take(tail), ...);
+        return request;
+    }
+
+    template <class... Tail>
+    auto waiting(Instant deadline, Tail&... tail) {
+        const bool held = answer(
+            [&] {
+                LockRequest request = request_of(tail...);
+                request.deadline = deadline;
+                return self().acquire(request);
+            },
+            false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return held;
+    }
+
+    template <class... Tail>
+    bool timed(Instant deadline, Tail&... tail) {
+        return answer(
+            [&] {
+                LockRequest request = request_of(tail...);
+                request.deadline = deadline;
+                request.one_try = deadline <= Clock::now();
+                return self().acquire(request);
+            },
+            false, tail...);
+    }
+
+    // Calls; with an error code among the arguments, an Error becomes `otherwise` and its code.
+    template <class Function, class Result, class... Tail>
+    static Result answer(Function call, Result otherwise, Tail&... tail) {
+        if constexpr (detail::has_error_code<Tail&...>) {
+            std::error_code& ec = *detail::error_code_of(tail...);
+            try {
+                ec.clear();
+                return call();
+            } catch (const std::system_error& error) {
+                ec = error.code();
+                return otherwise;
+            }
+        } else {
+            return call();
+        }
+    }
+};
+
+}  // namespace redlatch
+
+// redlatch/client/holds.hpp
+
+namespace redlatch {
+
+// What one owner holds of one lock. Reentry stacks levels, each taken with a lease of its own or under the watchdog.
+// The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
+struct Hold {
+    OwnerNumber owner = 0;
+    std::uint64_t id = 0;            // new for each hold, so that late answers meet no later hold
+    std::uint32_t count = 0;         // levels; 0 when the hold is lost
+    std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
+    std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
+    Instant valid_until{};
+    Instant renew_at{};
+    bool renewing = false;                 // a renewal is on its way
+    std::optional<std::stop_source> lost;  // made when somebody asks for the token
+
+    bool live() const noexcept { return count > 0; }
+    bool watched() const noexcept { return watched_from > 0; }
+
+    // One level more, confirmed by the server for a command sent at `sent`.
+    void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
+        ++count;
+        if (!lease) {
+            if (!watched()) {
+                watched_from = count;
+                renew_at = sent + watchdog_timeout / 3;
+            }
+            lease = watchdog_timeout;
+        }
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, *lease));
+    }
+
+    // One level less.
+    void leave() {
+        if (watched_from == count) watched_from = 0;
+        --count;
+    }
+
+    void renewed(Instant sent, Milliseconds watchdog_timeout) {
+        renewing = false;
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
+        renew_at = sent + watchdog_timeout / 3;
+    }
+
+    // The answer to a renewal did not come: again soon, so that a lost message costs a fraction of the margin.
+    void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
+        renewing = false;
+        renew_at = now + std::max(Milliseconds(10), watchdog_timeout / 60);
+    }
+
+    // The levels that were held wait for their unlock(), which will find out.
+    void lose() {
+        dead += count;
+        count = 0;
+        watched_from = 0;
+        renewing = false;
+    }
+
+    // Losing is told a little before the lease can end, because telling takes a moment too.
+    static constexpr Milliseconds notice{2};
+    Instant lost_at() const noexcept { return valid_until - notice; }
+
+    // When the background has to look at this hold.
+    Instant look_at() const noexcept { return watched() && !renewing ? std::min(renew_at, lost_at()) : lost_at(); }
+};
+
+// The holds of one lock in this process. A flat vector: most locks have one holder at most, and it does not allocate
+// again once it has grown.
+class Holds {
+public:
+    Hold* find(OwnerNumber owner) {
+        const auto found = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& h) { return h.owner == owner; });
+        return found == holds_.end() ? nullptr : &*found;
+    }
+
+    // The owner's record, made when there is none, with a new hold in it.
+    Hold& start(OwnerNumber owner) {
+        Hold* hold = find(owner);
+        if (!hold) {
+            holds_.emplace_back();
+            hold = &holds_.back();
+            hold->owner = owner;
+        }
+        hold->id = ++last_id_;
+        hold->valid_until = {};
+        hold->renewing = false;
+        hold->lost.reset();
+        return *hold;
+    }
+
+    void erase(OwnerNumber owner) {
+        std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
+    }
+
+    // Forgets the live part of a hold that was given back; lost levels below it are remembered.
+    void finish(Hold& hold) {
+        hold.count = 0;
+        hold.watched_from = 0;
+        hold.lost.reset();
+        if (hold.dead == 0) erase(hold.owner);
+    }
+
+    // Until when the lock is certainly held by somebody of this process; the past when it is not.
+    Instant held_until() const {
+        Instant until{};
+        for (const Hold& h : holds_)
+            if (h.live()) until = std::max(until, h.valid_until);
+        return until;
+    }
+
+    bool any_live() const {
+        return std::any_of(holds_.begin(), holds_.end(), [](const Hold& h) { return h.live(); });
+    }
+
+    auto begin() { return holds_.begin(); }
+    auto end() { return holds_.end(); }
+
+private:
+    std::vector<Hold> holds_;
+    std::uint64_t last_id_ = 0;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/lock_answers.hpp
+
+namespace redlatch {
+
+// What an acquire script answered.
+struct AcquireAnswer {
+    enum class Kind { held, blocked, gone } kind;
+    Milliseconds holder_lease{};  // blocked: what the holder has left; negative when its key has no TTL
+};
+
+inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
+    if (reply.is_nil()) return {AcquireAnswer::Kind::held, {}};
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, name);
+    if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}};
+    return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer)};
+}
+
+// What a release script answered.
+struct ReleaseAnswer {
+    enum class Kind { released, still_held, not_held, senseless } kind;
+    std::int64_t listeners = 0;  // released: how many subscribers were told
+};
+
+// Never throws: it serves unlock(), which must not.
+inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
+    if (reply.is_nil()) return {ReleaseAnswer::Kind::not_held, 0};
+    if (!reply.is_integer() || reply.integer < -1) return {ReleaseAnswer::Kind::senseless, 0};
+    if (reply.integer == -1) return {ReleaseAnswer::Kind::still_held, 0};
+    return {ReleaseAnswer::Kind::released, reply.integer};
+}
+
+}  // namespace redlatch
+
+// redlatch/client/pending_releases.hpp
+
+namespace redlatch {
+
+// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of
+// acquires whose outcome is unknown. Each is sent until it is answered or the lease it is about is over. Until then
+// nothing else may be done in that owner's name, or a late copy would end the wrong hold.
+class PendingReleases {
+public:
+    struct Item {
+        OwnerNumber owner;
+        std::uint64_t request;
+        Instant give_up;  // when the lease is over at last
+        Instant next;     // when to send
+        bool again;       // a copy of it may be on its way already
+        bool on_the_way = false;
+        Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+    };
+
+    // `again`: it was sent in the foreground already.
+    void add(OwnerNumber owner, std::uint64_t request, Instant give_up, Instant now, bool again = false) {
+        items_.push_back({owner, request, give_up, now, again});
+    }
+
+    bool has(OwnerNumber owner) const {
+        return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.owner == owner; });
+    }
+
+    bool empty() const { return items_.empty(); }
+
+    // What is to be sent now; taken to be on the way from here on.
+    std::vector<Item> take_due(Instant now) {
+        std::vector<Item> due;
+        for (Item& item : items_) {
+            if (item.on_the_way || item.next > now || now >= item.give_up) continue;
+            item.on_the_way = true;
+            due.push_back(item);
+            item.again = true;
+        }
+        return due;
+    }
+
+    // Takes out those whose lease is over: how many there were.
+    std::size_t take_expired(Instant now) {
+        return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
+    }
+
+    void delivered(std::uint64_t request) {
+        std::erase_if(items_, [&](const Item& i) { return i.request == request; });
+    }
+
+    void failed(std::uint64_t request, Instant now) {
+        for (Item& item : items_)
+            if (item.request == request) {
+                item.on_the_way = false;
+                item.next = now + item.backoff.next();
+            }
+    }
+
+    Instant look_at() const {
+        Instant at = never;
+        for (const Item& i : items_) at = std::min(at, i.on_the_way ? i.give_up : std::min(i.next, i.give_up));
+        return at;
+    }
+
+private:
+    std::vector<Item> items_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/wait_line.hpp
+
+namespace redlatch {
+
+// A thread that waits for a lock.
+struct Waiter {
+    OwnerNumber owner;
+    std::optional<Milliseconds> lease;
+    std::condition_variable wake;  // with the mutex of the lock's local state
+    bool granted = false;          // a thread of this process handed its hold over: it is recorded under `owner`
+    bool trying = false;           // it is asking the server at this moment
+    std::exception_ptr error;      // waiting is in vain
+};
+
+// The threads of this process that wait for one lock, in the order of their arrival, and what they know. Only the
+// first, the representative, asks the server; the others send nothing. Plain data: the local state of the lock
+// guards it and does the I/O.
+//
+// No wake-up is lost, because every piece of news (a release was published, the subscription was confirmed, a hold of
+// this process ended) counts the generation up, and whoever asks remembers the generation from before the question.
+class WaitLine {
+public:
+    // The pause after which the representative asks again when it was told no time: a holder without a TTL.
+    static constexpr Milliseconds slow_poll{5000};
+    // And at most so long, whatever it was told: the server's clock may have been wrong when it said so.
+    static constexpr Milliseconds longest_sleep{30'000};
+
+    bool empty() const { return waiters_.empty(); }
+    Waiter* front() const { return waiters_.empty() ? nullptr : waiters_.front(); }
+    bool is_front(const Waiter& waiter) const { return front() == &waiter; }
+
+    void join(Waiter& waiter) { waiters_.push_back(&waiter); }
+    void join_first(Waiter& waiter) { waiters_.insert(waiters_.begin(), &waiter); }
+    void leave(const Waiter& waiter) { std::erase(waiters_, &waiter); }
+
+    // Who gets a hold that is handed over: the first who is not asking the server for it already.
+    Waiter* heir() const {
+        const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->trying; });
+        return found == waiters_.end() ? nullptr : *found;
+    }
+
+    void news() { ++generation_; }
+    std::uint64_t generation() const { return generation_; }
+
+    // The question asked at `generation` was answered: blocked, by a holder with `holder_lease` left.
+    void blocked(std::uint64_t generation, Milliseconds holder_lease, Instant now) {
+        asked_ = generation;
+        if (holder_lease < Milliseconds::zero()) holder_lease = slow_poll;
+        // One more than told: the key is gone only in the millisecond after its last.
+        ask_again_ = now + std::min(holder_lease, longest_sleep) + Milliseconds(1);
+    }
+
+    // A thread of this process holds the lock from now on: older news means nothing any more.
+    void held_here() {
+        asked_ = generation_;
+        ask_again_ = never;
+    }
+
+    // A thread of this process gave the lock back, and others were told by a message that will come here too: the same
+    // chance for all. Should it not come, the question is asked after a while anyway.
+    void expect_message(Instant now) { ask_again_ = now + slow_poll; }
+
+    // What the representative does now.
+    struct Step {
+        bool ask;
+        Instant sleep_until;
+    };
+
+    // `held_until`: until when a thread of this process holds the lock; the past if none does.
+    Step step(Instant now, Instant held_until) const {
+        if (generation_ != asked_) return {true, now};
+        // Its unlock() or its loss will be news.
+        if (held_until > now) return {false, held_until};
+        if (now >= ask_again_ || ask_again_ == never) return {true, now};
+        return {false, ask_again_};
+    }
+
+private:
+    std::vector<Waiter*> waiters_;
+    std::uint64_t generation_ = 1;
+    std::uint64_t asked_ = 0;
+    Instant ask_again_{};
+};
+
+}  // namespace redlatch
+
+// redlatch/client/lock_state.hpp
+
+namespace redlatch {
+
+// One lock, as this process knows it: who of its threads holds it, who waits, what is still to be given back.
+// `Wire` knows the commands. All objects of one name and kind share one state.
+//
+// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
+// Each waiter sleeps in its own condition variable; it is woken by the thread that hands its hold over to it, by
+// whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
+// representative), and by its stop token. settled_ wakes threads that wait for a pending release in their own name.
+template <class T, template <class> class Wire>
+class LockState final : public Watched {
+public:
+    static constexpr std::string_view kind = Wire<T>::kind;
+
+    LockState(Runtime<T>& runtime, const std::string& key) : runtime_(runtime), wire_(runtime, key) {}
+
+    ~LockState() override {
+        runtime_.timers().forget(*this);
+        runtime_.subscriptions().forget(wire_.channel(), *this);
+    }
+
+    const std::string& key() const noexcept { return wire_.key(); }
+    Runtime<T>& runtime() const noexcept { return runtime_; }
+    Wire<T>& wire() noexcept { return wire_; }
+
+    bool is_idle() {
+        const std::lock_guard lock(mutex_);
+        return !holds_.any_live() && line_.empty() && pending_.empty() && handing_over_ == 0;
+    }
+
+    // --- taking -----------------------------------------------------------------------------------------------
+
+    // True when held; false at the deadline or when stopped. Throws Error.
+    bool acquire(const LockRequest& request) {
+        if (request.stop.stop_requested()) return false;
+        std::unique_lock lock(mutex_);
+        if (line_.empty()) failing_since_.reset();
+        if (!settle(lock, request)) return false;
+        if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
+        if (!settle(lock, request)) return false;
+        if (request.one_try || (line_.empty() && !busy())) {
+            if (ask(lock, request)) return true;
+            if (request.one_try) return false;
+        }
+        lock.unlock();
+        runtime_.count_wait();
+        return wait(request);
+    }
+
+    // --- giving back ------------------------------------------------------------------------------------------
+
+    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
+    // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
+    std::error_code release(OwnerNumber owner) {
+        std::unique_lock lock(mutex_);
+        Hold* hold = holds_.find(owner);
+        if (!hold) {
+            // In a forked child it is most likely a guard of the parent's that is being unwound.
+            if (runtime_.is_fork_child()) return errc::hold_lost;
+            throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
+        }
+        if (hold->live() && Clock::now() >= hold->valid_until) {
+            give_back_later(*hold, next_request());
+            lose(*hold, "its lease ran out");
+        }
+        if (!hold->live()) {
+            if (--hold->dead == 0) holds_.erase(owner);
+            deliver_pending(lock);
+            return errc::hold_lost;
+        }
+        if (hold->count > 1) return release_level(lock, *hold);
+        if (Waiter* heir = line_.heir(); heir && handoffs_ < runtime_.options().local_handoff_limit)
+            return hand_over(lock, *hold, *heir);
+        return release_last(lock, *hold);
+    }
+
+    // Ends anyone's hold: whether there was one.
+    bool force_release() {
+        // Only what is held before the command is sent can be ended by it.
+        std::vector<std::uint64_t> ended;
+        {
+            const std::lock_guard lock(mutex_);
+            for (const Hold& hold : holds_)
+                if (hold.live()) ended.push_back(hold.id);
+        }
+        const Reply reply = runtime_.persist(deadline_after(Clock::now(), runtime_.options().unreachable_timeout), {},
+                                             [&](Instant deadline, bool) { return wire_.force_release(deadline); });
+        if (judge(reply) != Verdict::answered) throw error_of(reply, key());
+        if (!reply.is_integer()) throw unexpected(reply, key());
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
+                lose(hold, "ended by force");
+        return reply.integer == 1;
+    }
+
+    // --- inquiry, without a command ---------------------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? hold->valid_until : Instant::min();
+    }
+
+    std::stop_token lost(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        Hold* hold = holds_.find(owner);
+        if (!hold || !hold->live()) {
+            std::stop_source already;
+            already.request_stop();
+            return already.get_token();
+        }
+        if (!hold->lost) hold->lost.emplace();
+        return hold->lost->get_token();
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        std::unique_lock lock(mutex_);
+        for (Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            if (now >= hold.lost_at()) {
+                lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
+            } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
+                hold.renewing = true;
+                due.push_back({shared_from_this(), key(), hold.owner, hold.id});
+            }
+        }
+        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
+            runtime_.raise(Event::Kind::unlock_not_delivered, key(),
+                           "its lease is over, so others are not blocked any more");
+        settled_.notify_all();
+        schedule();
+        deliver_pending(lock);
+        lock.unlock();
+        runtime_.forget_if_unused(*this);
+    }
+
+    void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
+        std::unique_lock lock(mutex_);
+        Hold* hold = holds_.find(renewal.owner);
+        if (hold && hold->live() && hold->id == renewal.hold) {
+            const Milliseconds timeout = runtime_.options().watchdog_timeout;
+            switch (outcome) {
+                case Renewed::yes: hold->renewed(sent, timeout); break;
+                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
+                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
+            }
+            schedule();
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes &&
+                   !(hold && hold->live()) &&
+                   std::find(asking_.begin(), asking_.end(), renewal.owner) == asking_.end()) {
+            // Lost for us, but prolonged on the server after all: it must not block others for another lease. (An
+            // acquire that is on its way in the same name takes it over instead.)
+            const Instant now = Clock::now();
+            pending_.add(renewal.owner, next_request(), now + runtime_.options().watchdog_timeout, now);
+            schedule();
+            deliver_pending(lock);
+        }
+    }
+
+    void subscribed() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = true;
+        tell_representative();
+    }
+
+    void subscription_refused(const Reply& why) override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+        wants_messages_ = false;
+        while (Waiter* waiter = line_.front()) {
+            waiter->error = std::make_exception_ptr(error_of(why, key()));
+            waiter->wake.notify_one();
+            line_.leave(*waiter);
+        }
+    }
+
+    // Whatever the payload, the state may have changed.
+    void message(std::string_view) override {
+        const std::lock_guard lock(mutex_);
+        tell_representative();
+    }
+
+    void disconnected() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+    }
+
+private:
+    std::uint64_t next_request() { return ++last_request_; }
+
+    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
+        return lease ? *lease : runtime_.options().watchdog_timeout;
+    }
+
+    // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
+    bool busy() const { return releasing_ || handing_over_ != 0 || holds_.held_until() > Clock::now(); }
+
+    void tell_representative() {
+        line_.news();
+        if (Waiter* front = line_.front()) front->wake.notify_one();
+    }
+
+    // Waits until nothing is pending in the owner's name: false at the deadline or when stopped.
+    bool settle(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        // A call with a deadline has its own limit.
+        const Instant give_up =
+            request.deadline == never ? deadline_after(Clock::now(), runtime_.options().unreachable_timeout) : never;
+        while (pending_.has(request.owner) || handing_over_ == request.owner) {
+            const Instant now = Clock::now();
+            if (request.stop.stop_requested() || request.one_try || now >= request.deadline) return false;
+            if (now >= give_up)
+                throw Error(errc::unreachable, key(),
+                            "an earlier command of this thread, whose outcome is unknown, cannot be taken back yet");
+            // In slices, because a stop request does not reach this condition variable.
+            settled_.wait_until(lock, std::min(request.deadline, now + Milliseconds(20)));
+        }
+        return true;
+    }
+
+    // --- asking the server ------------------------------------------------------------------------------------
+
+    Instant give_up_at(const LockRequest& request) const {
+        const Instant now = Clock::now();
+        const ClientOptions& options = runtime_.options();
+        if (request.one_try)
+            return now + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        // Threads in line share the time that a server was unreachable, but each gets an honest try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), runtime_.options().unreachable_timeout);
+        return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+    }
+
+    struct Asked {
+        Reply reply;
+        Instant begun;
+        Instant sent;          // of the last sending, which the reply answers
+        bool unknown = false;  // a sending remained without an answer
+    };
+
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, std::uint32_t count) {
+        const Milliseconds lease = lease_of(request.lease);
+        const Instant give_up = give_up_at(request);
+        Asked asked;
+        asked.begun = Clock::now();
+        asking_.push_back(request.owner);
+        lock.unlock();
+        asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool) {
+            asked.sent = Clock::now();
+            Reply reply = wire_.acquire(request.owner, count, lease, deadline);
+            if (!reply.answered() && reply.kind != Reply::Kind::not_sent) asked.unknown = true;
+            return reply;
+        });
+        lock.lock();
+        std::erase(asking_, request.owner);
+        if (judge(asked.reply) == Verdict::answered)
+            failing_since_.reset();
+        else if (!failing_since_)
+            failing_since_ = asked.begun;
+        return asked;
+    }
+
+    // False when that is what the caller asked for by a stop request or a deadline; otherwise it throws.
+    bool no_answer(const LockRequest& request, const Asked& asked) const {
+        if (request.stop.stop_requested()) return false;
+        // A server that was given less than its time is slow, not away.
+        const Instant now = Clock::now();
+        if (now >= request.deadline && asked.unknown && now - asked.begun < runtime_.options().command_timeout)
+            return false;
+        throw error_of(asked.reply, key());
+    }
+
+    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked.
+    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        const std::uint64_t generation = line_.generation();
+        const Asked asked = send_acquire(lock, request, 1);
+        const Instant now = Clock::now();
+        const Milliseconds lease = lease_of(request.lease);
+        if (judge(asked.reply) != Verdict::answered) {
+            if (asked.unknown) take_back(lock, request.owner, now + lease);
+            return no_answer(request, asked);
+        }
+        const AcquireAnswer answer = decode(lock, asked.reply, request.owner, now + lease);
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            line_.blocked(generation, answer.holder_lease, now);
+            return false;
+        }
+        if (now >= redlatch::valid_until(asked.sent, lease)) {
+            // The answer took longer than the lease lasts.
+            line_.blocked(generation, Milliseconds(0), now);
+            take_back(lock, request.owner, now + lease);
+            return false;
+        }
+        record(request.owner, asked.sent, request.lease);
+        return true;
+    }
+
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
+        try {
+            return decode_acquire(reply, key());
+        } catch (const Error&) {
+            take_back(lock, owner, until);
+            throw;
+        }
+    }
+
+    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease) {
+        Hold& hold = holds_.start(owner);
+        hold.enter(sent, lease, runtime_.options().watchdog_timeout);
+        line_.held_here();
+        runtime_.count_acquisition();
+        schedule();
+        runtime_.start_background();
+    }
+
+    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it because
+    // the hold it had turns out to be lost.
+    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        Hold* hold = holds_.find(request.owner);
+        if (!hold || !hold->live()) return std::nullopt;
+        const std::uint64_t id = hold->id;
+        const std::uint32_t count = hold->count + 1;
+        if (count > 0x7fff'ffff)
+            throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
+        const Asked asked = send_acquire(lock, request, count);
+        // Unknown is no harm here: the next command of this hold carries its absolute count.
+        if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
+        const AcquireAnswer answer = decode_acquire(asked.reply, key());
+        hold = holds_.find(request.owner);
+        if (!hold || hold->id != id || !hold->live()) {
+            // Lost while we asked: what the answer gave belongs to nobody.
+            if (answer.kind == AcquireAnswer::Kind::held)
+                take_back(lock, request.owner, Clock::now() + lease_of(request.lease));
+            return std::nullopt;
+        }
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            lose(*hold, "the server says that it is not held any more");
+            return std::nullopt;
+        }
+        hold->enter(asked.sent, request.lease, runtime_.options().watchdog_timeout);
+        schedule();
+        return true;
+    }
+
+    // --- waiting ----------------------------------------------------------------------------------------------
+
+    bool wait(const LockRequest& request) {
+        Waiter me{request.owner, request.lease, {}, false, false, nullptr};
+        // Built and destroyed without mutex_, which the callback takes.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard lock(mutex_);
+            me.wake.notify_one();
+        });
+        std::unique_lock lock(mutex_);
+        line_.join(me);
+        listen();
+        try {
+            const bool held = wait_in_line(lock, request, me);
+            leave(me);
+            return held;
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            leave(me);
+            throw;
+        }
+    }
+
+    bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
+        for (;;) {
+            if (me.granted) {
+                if (const Hold* hold = holds_.find(me.owner); hold && hold->live()) return true;
+                stand_again(me);  // handed over, and lost before we woke up
+            }
+            if (me.error) std::rethrow_exception(me.error);
+            const Instant now = Clock::now();
+            if (request.stop.stop_requested() || now >= request.deadline) return false;
+            Instant sleep_until = request.deadline;
+            if (line_.is_front(me) && !releasing_ && handing_over_ == 0) {
+                const WaitLine::Step step = line_.step(now, holds_.held_until());
+                if (step.ask) {
+                    me.trying = true;
+                    const bool held = settle(lock, request) && ask(lock, request);
+                    me.trying = false;
+                    if (held) return true;
+                    continue;
+                }
+                sleep_until = std::min(sleep_until, step.sleep_until);
+            }
+            if (sleep_until == never)
+                me.wake.wait(lock);
+            else
+                me.wake.wait_until(lock, sleep_until);
+        }
+    }
+
+    void stand_again(Waiter& me) {
+        if (Hold* hold = holds_.find(me.owner); hold && --hold->dead == 0) holds_.erase(me.owner);
+        me.granted = false;
+        line_.join_first(me);
+    }
+
+    void listen() {
+        if (wants_messages_) return;
+        wants_messages_ = true;
+        runtime_.start_background();
+        subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+    }
+
+    // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
+    void leave(Waiter& me) {
+        if (heir_ == &me) heir_ = nullptr;
+        const bool was_front = line_.is_front(me);
+        line_.leave(me);
+        if (line_.empty()) {
+            wants_messages_ = false;
+            failing_since_.reset();
+            runtime_.subscriptions().rest(wire_.channel(), *this);
+        } else if (was_front) {
+            line_.front()->wake.notify_one();
+        }
+    }
+
+    // --- giving back, the ways --------------------------------------------------------------------------------
+
+    Instant foreground_deadline() const { return Clock::now() + runtime_.options().command_timeout; }
+
+    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
+        const OwnerNumber owner = held.owner;
+        const std::uint64_t id = held.id;
+        held.leave();
+        const std::uint32_t remaining = held.count;
+        const bool watched = held.watched();
+        const std::uint64_t request = next_request();
+        const Milliseconds lease = watched ? runtime_.options().watchdog_timeout : Milliseconds(0);
+        Instant sent{};
+        lock.unlock();
+        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
+        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            sent = Clock::now();
+            return wire_.release(owner, remaining, lease, request, again, deadline);
+        });
+        lock.lock();
+        if (judge(reply) != Verdict::answered) return error_of(reply, key()).code();
+        Hold* hold = holds_.find(owner);
+        if (!hold || hold->id != id || !hold->live()) return errc::hold_lost;
+        const ReleaseAnswer answer = decode_release(reply);
+        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
+        if (answer.kind != ReleaseAnswer::Kind::still_held) {
+            lose(*hold, "the server says that it is not held any more");
+            return errc::hold_lost;
+        }
+        if (watched) hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, lease));
+        schedule();
+        return {};
+    }
+
+    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held) {
+        const OwnerNumber owner = held.owner;
+        const Instant until = held.valid_until;
+        const std::uint64_t request = next_request();
+        // From here on nothing renews it.
+        holds_.finish(held);
+        handoffs_ = 0;
+        releasing_ = true;
+        lock.unlock();
+        bool resent = false;
+        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            resent = again;
+            return wire_.release(owner, 0, Milliseconds(0), request, again, deadline);
+        });
+        lock.lock();
+        releasing_ = false;
+        const ReleaseAnswer answer = decode_release(reply);
+        if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
+            return not_delivered(lock, reply, owner, request, until);
+        // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without
+        // them, or without a subscription, the next one here need not wait for it.
+        const bool others_listen = answer.listeners > 1;
+        if (!subscribed_ || !others_listen) {
+            tell_representative();
+        } else if (Waiter* front = line_.front()) {
+            // The message may have come before this reply: it looks again.
+            line_.expect_message(Clock::now());
+            front->wake.notify_one();
+        }
+        // A release that was sent twice and finds nothing was delivered the first time.
+        if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
+            report_loss("the server says that it was not held any more");
+            return errc::hold_lost;
+        }
+        return {};
+    }
+
+    // What is refused for good (the key is something else by now) is lost; everything else is sent again.
+    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
+                                  std::uint64_t request, Instant until) {
+        if (judge(reply) == Verdict::refused && reply.is_error())
+            report_loss(printable(reply.text, 160));
+        else
+            pending_.add(owner, request, until, Clock::now(), true);
+        tell_representative();
+        schedule();
+        deliver_pending(lock);
+        return judge(reply) == Verdict::answered ? make_error_code(errc::protocol_error)
+                                                 : error_of(reply, key()).code();
+    }
+
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
+        const OwnerNumber owner = held.owner;
+        const OwnerNumber heir = next.owner;
+        const std::optional<Milliseconds> heir_lease = next.lease;
+        const Instant until = held.valid_until;
+        const std::uint64_t request = next_request();
+        holds_.finish(held);
+        line_.leave(next);
+        heir_ = &next;
+        handing_over_ = heir;
+        Instant sent{};
+        lock.unlock();
+        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            // The heir's lease counts from the first sending that may have taken effect: a later one prolongs nothing.
+            if (!again) sent = Clock::now();
+            return wire_.hand_over(owner, heir, lease_of(heir_lease), request, again, deadline);
+        });
+        lock.lock();
+        handing_over_ = 0;
+        Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
+        const Instant now = Clock::now();
+        const bool answered =
+            judge(reply) == Verdict::answered && (reply.is_nil() || (reply.is_integer() && reply.integer == 1));
+        const bool handed = answered && !reply.is_nil();
+        if (handed && waiting && now < redlatch::valid_until(sent, lease_of(heir_lease))) {
+            ++handoffs_;
+            runtime_.count_handoff();
+            record(heir, sent, heir_lease);
+            waiting->granted = true;
+            waiting->wake.notify_one();
+            return {};
+        }
+        if (waiting) line_.join_first(*waiting);
+        // Handed to somebody who left, or too late for its lease: given back in the heir's name. Without a proper answer
+        // it belongs to either of the two.
+        if (handed || !answered) pending_.add(heir, next_request(), now + lease_of(heir_lease), now);
+        settled_.notify_all();
+        if (!answered) return not_delivered(lock, reply, owner, request, until);
+        tell_representative();
+        schedule();
+        deliver_pending(lock);
+        if (handed) return {};
+        report_loss("the server says that it was not held any more");
+        return errc::hold_lost;
+    }
+
+    // --- what is still to be given back -----------------------------------------------------------------------
+
+    // An acquire of unknown outcome, or one that nobody wants: released in the background.
+    void take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, Instant until) {
+        pending_.add(owner, next_request(), until, Clock::now());
+        schedule();
+        // Sent by this thread, so that it follows the acquire on the same connection.
+        deliver_pending(lock);
+    }
+
+    void give_back_later(const Hold& hold, std::uint64_t request) {
+        pending_.add(hold.owner, request, Clock::now() + runtime_.options().watchdog_timeout, Clock::now());
+        schedule();
+    }
+
+    void deliver_pending(std::unique_lock<std::mutex>& lock) {
+        const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
+        if (due.empty()) return;
+        lock.unlock();
+        for (const auto& item : due)
+            wire_.post_release(item.owner, item.request, item.again,
+                               [self = std::static_pointer_cast<LockState>(shared_from_this()),
+                                request = item.request](Reply reply) { self->delivered(request, reply); });
+        lock.lock();
+    }
+
+    void delivered(std::uint64_t request, const Reply& reply) {
+        const std::lock_guard lock(mutex_);
+        const Verdict verdict = judge(reply);
+        if (verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error()))
+            pending_.delivered(request);
+        else
+            pending_.failed(request, Clock::now());
+        settled_.notify_all();
+        tell_representative();
+        schedule();
+    }
+
+    // --- losing -----------------------------------------------------------------------------------------------
+
+    void lose(Hold& hold, const char* why) {
+        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        hold.lose();
+        if (hold.lost) runtime_.notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
+        hold.lost.reset();
+        report_loss(why);
+        tell_representative();
+    }
+
+    void report_loss(const std::string& why) {
+        runtime_.count_lost_hold();
+        runtime_.raise(Event::Kind::hold_lost, key(), why);
+    }
+
+    void schedule() {
+        Instant at = pending_.look_at();
+        for (const Hold& hold : holds_)
+            if (hold.live()) at = std::min(at, hold.look_at());
+        if (at != never) runtime_.timers().schedule(*this, at);
+    }
+
+    Runtime<T>& runtime_;
+    Wire<T> wire_;
+
+    std::mutex mutex_;
+    std::condition_variable settled_;
+    Holds holds_;
+    WaitLine line_;
+    PendingReleases pending_;
+    std::vector<OwnerNumber> asking_;             // whose acquires are on their way
+    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
+    std::optional<Instant> failing_since_;        // no server has answered since then
+    std::uint64_t last_request_ = 0;
+    unsigned handoffs_ = 0;         // in a row, within this process
+    bool releasing_ = false;        // a last release is on its way
+    OwnerNumber handing_over_ = 0;  // to whom a hold is on its way
+    Waiter* heir_ = nullptr;        // the same one, as long as it waits
+    bool wants_messages_ = false;
+    bool subscribed_ = false;  // confirmed, so messages do come
+};
+
+}  // namespace redlatch
+
+// redlatch/client/rlock_wire.hpp
+
+namespace redlatch {
+
+// The commands of the reentrant lock: keys and arguments of its scripts. Every command may be sent again; `again`
+// says so, and then the giving-back ones leave a mark against their own delayed copies.
+template <Transport T>
+class RLockWire {
+public:
+    static constexpr std::string_view kind = "rlock ";
+
+    RLockWire(Runtime<T>& runtime, std::string key)
+        : runtime_(runtime),
+          key_(std::move(key)),
+          channel_(prefixed_key("redisson_lock__channel", key_)),
+          latch_(prefixed_key("redisson_unlock_latch", key_) + ":" + runtime.uuid() + ":") {}
+
+    const std::string& key() const noexcept { return key_; }
+    const std::string& channel() const noexcept { return channel_; }
+
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Instant deadline) {
+        return call(scripts::rlock_acquire, std::array<std::string_view, 1>{key_},
+                    std::array<std::string_view, 3>{text(owner), NumberText(count), NumberText(lease.count())},
+                    deadline);
+    }
+
+    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                  Instant deadline) {
+        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, LatchText(latch_, request)},
+                    std::array<std::string_view, 5>{text(owner), NumberText(remaining), NumberText(lease.count()),
+                                                    latch_ttl(again), runtime_.transport().publish_command()},
+                    deadline);
+    }
+
+    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
+        const OwnerText who = text(owner);
+        const LatchText latch(latch_, request);
+        runtime_.post_script(
+            scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch},
+            std::array<std::string_view, 5>{who, "0", "0", latch_ttl(again), runtime_.transport().publish_command()},
+            std::move(done));
+    }
+
+    Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
+                    Instant deadline) {
+        return call(
+            scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, LatchText(latch_, request)},
+            std::array<std::string_view, 4>{text(owner), text(heir), NumberText(lease.count()), latch_ttl(again)},
+            deadline);
+    }
+
+    Reply force_release(Instant deadline) {
+        return call(scripts::rlock_force_release, std::array<std::string_view, 2>{key_, channel_},
+                    std::array<std::string_view, 1>{runtime_.transport().publish_command()}, deadline);
+    }
+
+    OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
+
+private:
+    // Longer than any copy of a command can be on its way.
+    static constexpr std::string_view latch_ttl(bool again) { return again ? "20000" : "0"; }
+
+    // The latch's key without an allocation: names have at most 1024 bytes.
+    class LatchText {
+    public:
+        LatchText(std::string_view prefix, std::uint64_t request) noexcept {
+            char* end = text_.data() + prefix.copy(text_.data(), text_.size() - 20);
+            size_ =
+                static_cast<std::size_t>(std::to_chars(end, text_.data() + text_.size(), request).ptr - text_.data());
+        }
+        operator std::string_view() const noexcept { return {text_.data(), size_}; }
+
+    private:
+        std::array<char, longest_name + 128> text_;
+        std::size_t size_;
+    };
+
+    // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
+    template <std::size_t K, std::size_t A>
+    Reply call(const Script& script, const std::array<std::string_view, K>& keys,
+               const std::array<std::string_view, A>& arguments, Instant deadline) {
+        return runtime_.call_script(script, keys, arguments, deadline);
+    }
+
+    Runtime<T>& runtime_;
+    const std::string key_;
+    const std::string channel_;
+    const std::string latch_;
+};
+
+}  // namespace redlatch
+
+// redlatch/rlock.hpp
+
+namespace redlatch {
+
+// A reentrant lock of the whole fleet: one thread of one process holds it at a time, for as long as its lease is
+// valid. What Redisson's RLock is in Java, and the same lock as an RLock of that name there.
+//
+// Two objects of one name are the same lock. Not fair: a releasing process may win again; FairLock keeps an order.
+// Models Cpp17TimedLockable: use it with std::lock_guard, std::unique_lock, std::scoped_lock,
+// std::condition_variable_any. Neither copied nor moved; any number of threads may use one object. Destroying the
+// object while a thread waits in it is an error, as for std::mutex; destroying it while held is not: the hold goes
+// on, and may be given back through another object of that name.
+template <class T = HiredisTransport>
+class RLock : public LockFace<RLock<T>> {
+public:
+    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
+    // non-empty {tag}. Sends nothing.
+    RLock(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
+
+    // As given, without the client's key_prefix.
+    const std::string& name() const noexcept { return binding_.name(); }
+
+    // --- for LockFace and for composed locks: every operation is told its owner -----------------------------------
+
+    bool acquire(const LockRequest& request) { return state().acquire(request); }
+    std::error_code release(OwnerNumber owner) { return state().release(owner); }
+    bool force_release() { return state().force_release(); }
+    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
+    bool ask_locked() { return redlatch::ask_locked(state().runtime(), state().key()); }
+    int ask_hold_count(OwnerNumber owner) {
+        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner));
+    }
+    std::optional<Milliseconds> ask_remaining_lease() {
+        return redlatch::ask_remaining_lease(state().runtime(), state().key());
+    }
+
+private:
+    LockState<T, RLockWire>& state() { return binding_.state(); }
+
+    Binding<T, LockState<T, RLockWire>> binding_;
+};
+
+template <class T>
+RLock(Client<T>&, std::string_view) -> RLock<T>;
+
+}  // namespace redlatch
+
+// redlatch/redlatch.hpp
+
+// Everything.
