@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: MIT
+//
+// The flash sale: four processes of eight threads sell 500 units to 2,000 customers, one unit a customer at most.
+// Stock, orders and "has bought" marks live in Redis and are read and written one plain step after the other, as
+// programs do; nothing but the redlatch lock around these steps keeps them right. Half-way one of the sellers is
+// killed while it holds the lock.
+//
+// What uses redlatch is the first part, down to run_seller(). The rest sets the stage, kills, counts and cleans up.
+
+#include <redlatch/redlatch.hpp>
+
+#include <hiredis/hiredis.h>
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::milliseconds;
+using Instant = std::chrono::steady_clock::time_point;
+using Words = std::vector<std::string>;
+
+constexpr long long units = 500;
+constexpr int customers = 2'000;
+constexpr int seller_processes = 4;
+constexpr int threads_per_seller = 8;
+constexpr milliseconds think_time = 10ms;
+constexpr milliseconds lease = 2s;  // after which the lock of a killed seller is free again
+
+struct Sale {
+    std::string url;
+    std::string prefix;  // of every key: no two runs share one
+    bool locked = true;
+
+    std::string key(std::string_view name) const { return prefix + std::string(name); }
+};
+
+// One bare hiredis connection, for one thread: the sale's own data goes this way, a plain command at a time.
+class Redis {
+public:
+    struct Free {
+        void operator()(redisReply* reply) const { freeReplyObject(reply); }
+        void operator()(redisContext* context) const { redisFree(context); }
+    };
+    using Reply = std::unique_ptr<redisReply, Free>;
+
+    explicit Redis(std::string_view address) {
+        const auto url = redlatch::Url::parse(address);
+        const timeval limit{5, 0};
+        context_.reset(url.path.empty() ? redisConnectWithTimeout(url.host.c_str(), url.port, limit)
+                                        : redisConnectUnixWithTimeout(url.path.c_str(), limit));
+        if (!context_ || context_->err) throw std::runtime_error("no Redis server at " + url.display());
+        ::fcntl(context_->fd, F_SETFD, FD_CLOEXEC);
+        redisSetTimeout(context_.get(), limit);
+        if (!url.user.empty()) {
+            command({"AUTH", url.user, url.password});
+        } else if (!url.password.empty()) {
+            command({"AUTH", url.password});
+        }
+        if (url.database != 0) command({"SELECT", std::to_string(url.database)});
+    }
+
+    Reply command(const Words& words) {
+        std::vector<const char*> texts;
+        std::vector<std::size_t> sizes;
+        for (const auto& word : words) {
+            texts.push_back(word.data());
+            sizes.push_back(word.size());
+        }
+        Reply reply{static_cast<redisReply*>(
+            redisCommandArgv(context_.get(), static_cast<int>(words.size()), texts.data(), sizes.data()))};
+        if (!reply) throw std::runtime_error(words[0] + ": " + context_->errstr);
+        if (reply->type == REDIS_REPLY_ERROR) throw std::runtime_error(words[0] + ": " + reply->str);
+        return reply;
+    }
+
+    std::optional<std::string> text(const Words& words) {
+        const auto reply = command(words);
+        return reply->str ? std::optional(std::string(reply->str, reply->len)) : std::nullopt;
+    }
+
+    long long number(const Words& words) {
+        const auto reply = command(words);
+        return reply->str ? std::stoll(reply->str) : reply->integer;
+    }
+
+private:
+    std::unique_ptr<redisContext, Free> context_;
+};
+
+// Seconds since 2024 in the upper half, the number of the order within its day in the lower one.
+long long next_order_id(Redis& redis, const Sale& sale) {
+    const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+    const auto days = std::chrono::floor<std::chrono::days>(now).time_since_epoch().count();
+    const auto seconds = now - std::chrono::sys_days(std::chrono::year(2024) / 1 / 1);
+    return (static_cast<long long>(seconds.count()) << 32) |
+           redis.number({"INCR", sale.key("day:" + std::to_string(days))});
+}
+
+// The critical section. Each step is harmless alone; two threads inside at once sell the same unit twice.
+// False when the lock may not be ours any more (this machine slept, say): nothing has been written then.
+bool sell(Redis& redis, const Sale& sale, int seller, const std::string& customer, Instant valid_until) {
+    const long long stock = redis.number({"GET", sale.key("stock")});
+    if (stock <= 0 || redis.text({"GET", sale.key("bought:" + customer)})) return true;
+
+    if (sale.locked && stock == units / 2 && !redis.text({"GET", sale.key("victim")})) {
+        redis.command({"SET", sale.key("victim"), std::to_string(seller)});
+        for (;;) ::pause();  // here the parent kills this process: it holds the lock and has sold nothing
+    }
+
+    std::this_thread::sleep_for(think_time);  // the payment
+    if (std::chrono::steady_clock::now() >= valid_until) return false;
+
+    redis.command({"SET", sale.key("stock"), std::to_string(stock - 1)});
+    redis.command({"SET", sale.key("bought:" + customer), "1"});
+    const auto id = next_order_id(redis, sale);
+    const auto time = std::chrono::floor<milliseconds>(std::chrono::steady_clock::now().time_since_epoch());
+    redis.command(
+        {"RPUSH", sale.key("orders"), customer + ' ' + std::to_string(id) + ' ' + std::to_string(time.count())});
+    return true;
+}
+
+// One thread of a seller. All of them, in all processes, take their customers from one queue.
+void serve_customers(redlatch::Client<>& client, const Sale& sale, int seller) {
+    Redis redis{sale.url};
+    redlatch::RLock lock{client, sale.key("lock")};
+    while (const auto customer = redis.text({"LPOP", sale.key("queue")})) {
+        bool served = true;
+        if (sale.locked) {
+            std::lock_guard guard{lock};
+            served = sell(redis, sale, seller, *customer, lock.valid_until());
+        } else {
+            served = sell(redis, sale, seller, *customer, Instant::max());
+        }
+        if (!served) redis.command({"RPUSH", sale.key("queue"), *customer});
+    }
+}
+
+void run_seller(const Sale& sale, int seller) {
+    redlatch::ClientOptions options;
+    options.watchdog_timeout = lease;
+    redlatch::Client client{sale.url, options};
+    std::vector<std::future<void>> threads;
+    for (int i = 0; i < threads_per_seller; ++i)
+        threads.push_back(std::async(std::launch::async, [&] { serve_customers(client, sale, seller); }));
+    for (auto& thread : threads) thread.get();
+}
+
+// ---- The stage
+
+volatile std::sig_atomic_t signalled = 0;
+
+// Every wait of the parent goes through here, so that a signal unwinds the stack and everything is cleaned up.
+void pause_briefly() {
+    std::this_thread::sleep_for(20ms);
+    if (signalled != 0) throw std::runtime_error("interrupted");
+}
+
+// A process that never outlives this one. It has its own process group: Ctrl-C reaches the parent alone, which
+// then ends the others in order.
+class Child {
+public:
+    explicit Child(Words words) {
+        std::vector<char*> argv;
+        for (auto& word : words) argv.push_back(word.data());
+        argv.push_back(nullptr);
+        const pid_t parent = ::getpid();
+        pid_ = ::fork();
+        if (pid_ < 0) throw std::runtime_error("fork failed");
+        if (pid_ > 0) return;
+        ::setpgid(0, 0);
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (::getppid() == parent) ::execvp(argv[0], argv.data());
+        ::_exit(127);
+    }
+
+    Child(const Child&) = delete;
+    Child& operator=(const Child&) = delete;
+
+    ~Child() {
+        if (status_) return;
+        kill();
+        ::waitpid(pid_, nullptr, 0);
+    }
+
+    void kill() const { ::kill(pid_, SIGKILL); }
+
+    // The wait status, once the process has ended.
+    std::optional<int> status() {
+        int status = 0;
+        if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) status_ = status;
+        return status_;
+    }
+
+private:
+    pid_t pid_ = 0;
+    std::optional<int> status_;
+};
+
+class TemporaryDirectory {
+public:
+    TemporaryDirectory() : path_((std::filesystem::temp_directory_path() / "flash_sale.XXXXXX").string()) {
+        if (!::mkdtemp(path_.data())) throw std::runtime_error("cannot make a directory like " + path_);
+    }
+    TemporaryDirectory(const TemporaryDirectory&) = delete;
+    TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+    ~TemporaryDirectory() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+};
+
+// A redis-server of our own, behind a unix socket that nobody else can open.
+class PrivateServer {
+public:
+    PrivateServer() {
+        while (!answers()) {
+            if (process_.status())
+                throw std::runtime_error("redis-server does not start: install it, or set REDLATCH_URL to a server");
+            pause_briefly();
+        }
+    }
+
+    std::string url() const { return "unix://" + socket_; }
+
+private:
+    bool answers() const try {
+        Redis{url()}.command({"PING"});
+        return true;
+    } catch (const std::runtime_error&) {
+        return false;
+    }
+
+    TemporaryDirectory directory_;  // first made, last removed
+    std::string socket_ = directory_.path() + "/redis.sock";
+    Child process_{{"redis-server", "--port", "0", "--unixsocket", socket_, "--unixsocketperm", "700", "--save", "",
+                    "--appendonly", "no", "--dir", directory_.path(), "--logfile", directory_.path() + "/log"}};
+};
+
+// Removes what the sale leaves in Redis, the library's own keys included.
+class KeyRemover {
+public:
+    KeyRemover(Redis& redis, const Sale& sale) : redis_(redis), pattern_('*' + sale.prefix + '*') {}
+    KeyRemover(const KeyRemover&) = delete;
+    KeyRemover& operator=(const KeyRemover&) = delete;
+    ~KeyRemover() {
+        try {
+            std::string cursor = "0";
+            do {
+                const auto page = redis_.command({"SCAN", cursor, "MATCH", pattern_, "COUNT", "1000"});
+                cursor = page->element[0]->str;
+                Words del{"DEL"};
+                for (std::size_t i = 0; i < page->element[1]->elements; ++i)
+                    del.emplace_back(page->element[1]->element[i]->str);
+                if (del.size() > 1) redis_.command(del);
+            } while (cursor != "0");
+        } catch (const std::exception& error) {
+            std::fprintf(stderr, "flash_sale: keys of this run may be left: %s\n", error.what());
+        }
+    }
+
+private:
+    Redis& redis_;
+    std::string pattern_;
+};
+
+// A bar on a terminal, otherwise a line every so many sales.
+class Progress {
+public:
+    explicit Progress(long long step) : step_(step) {}
+
+    void show(long long sold) {
+        const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+        if (terminal_) {
+            const auto filled = static_cast<std::size_t>(std::min(sold, units) * 40 / units);
+            const std::string bar = std::string(filled, '#') + std::string(40 - filled, '.');
+            std::printf("\r[%s] %lld of %lld sold, %.1f s ", bar.c_str(), sold, units, seconds);
+        } else if (sold / step_ != shown_ / step_) {
+            std::printf("%5.1f s  %lld of %lld sold\n", seconds, sold, units);
+        }
+        shown_ = sold;
+        std::fflush(stdout);
+    }
+
+    void say(const std::string& line) const { std::printf("%s%s\n", terminal_ ? "\r\033[K" : "", line.c_str()); }
+
+private:
+    long long step_;
+    bool terminal_ = ::isatty(STDOUT_FILENO) == 1;
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+    long long shown_ = 0;
+};
+
+// Every second customer is impatient and comes twice, the second time soon after the first.
+void open_sale(Redis& redis, const Sale& sale) {
+    std::mt19937 random{500};
+    std::vector<std::pair<unsigned long, int>> visits;  // time, customer
+    for (int customer = 0; customer < customers; ++customer) {
+        const auto time = random() % customers;
+        visits.emplace_back(time, customer);
+        if (customer % 2 == 0) visits.emplace_back(time + random() % 20, customer);
+    }
+    std::sort(visits.begin(), visits.end());
+    Words queue{"RPUSH", sale.key("queue")};
+    for (const auto& visit : visits) queue.push_back(std::to_string(visit.second));
+    redis.command({"SET", sale.key("stock"), std::to_string(units)});
+    redis.command(queue);
+}
+
+// Follows the sale until the last seller has gone home, and kills the one that asks for it. The number of the killed.
+int watch(Redis& redis, const Sale& sale, std::deque<Child>& sellers) {
+    const auto deadline = std::chrono::steady_clock::now() + 120s;
+    Progress progress{sale.locked ? 50 : 500};
+    bool killing = false;
+    const auto ended = [](Child& seller) { return seller.status().has_value(); };
+    while (!std::all_of(sellers.begin(), sellers.end(), ended)) {
+        pause_briefly();
+        progress.show(redis.number({"LLEN", sale.key("orders")}));
+        if (const auto victim = redis.text({"GET", sale.key("victim")}); victim && !killing) {
+            killing = true;
+            sellers.at(std::stoul(*victim)).kill();
+            progress.say("seller " + *victim + " is killed while it holds the lock, whose lease ends in " +
+                         std::to_string(redis.number({"PTTL", sale.key("lock")})) + " ms");
+        }
+        if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("the sale does not come to its end");
+    }
+    progress.say("the queue is empty");
+
+    int killed = 0;
+    for (auto& seller : sellers) {
+        const int status = *seller.status();
+        if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+            ++killed;
+        } else if (status != 0) {
+            throw std::runtime_error("a seller failed");
+        }
+    }
+    return killed;
+}
+
+// Judges by the list of orders alone. True when it all went well.
+bool report(Redis& redis, const Sale& sale, int killed) {
+    std::set<int> buyers;
+    std::set<long long> ids;
+    std::vector<long long> times;
+    const auto orders = redis.command({"LRANGE", sale.key("orders"), "0", "-1"});
+    for (std::size_t i = 0; i < orders->elements; ++i) {
+        std::istringstream order{orders->element[i]->str};
+        int customer = 0;
+        long long id = 0;
+        order >> customer >> id >> times.emplace_back();
+        buyers.insert(customer);
+        ids.insert(id);
+    }
+    std::sort(times.begin(), times.end());
+    long long stall = 0;
+    for (std::size_t i = 1; i < times.size(); ++i) stall = std::max(stall, times[i] - times[i - 1]);
+
+    const auto sold = static_cast<long long>(times.size());
+    const auto oversold = std::max(0LL, sold - units);
+    const auto twice = sold - static_cast<long long>(buyers.size());
+    const auto same_ids = sold - static_cast<long long>(ids.size());
+    if (!sale.locked)
+        std::printf(
+            "Without the lock %lld units were sold %lld times: %lld too many, and %lld to customers who had one.\n",
+            units, sold, oversold, twice);
+    std::printf(
+        "result: stock=%lld sold=%lld oversold=%lld duplicate_customers=%lld duplicate_order_ids=%lld "
+        "killed_sellers=%d longest_stall_ms=%lld\n",
+        units, sold, oversold, twice, same_ids, killed, stall);
+    return sold == units && twice == 0 && same_ids == 0 && killed == 1 && stall < (lease + 1s).count();
+}
+
+bool run_sale(bool locked) {
+    std::optional<PrivateServer> server;
+    if (!std::getenv("REDLATCH_URL")) ::setenv("REDLATCH_URL", server.emplace().url().c_str(), 1);
+    std::random_device random;
+    const Sale sale{std::getenv("REDLATCH_URL"),
+                    "flash_sale:" + std::to_string(::getpid()) + '-' + std::to_string(random()) + ':', locked};
+    Redis redis{sale.url};
+    const KeyRemover remover{redis, sale};
+    open_sale(redis, sale);
+    std::printf("%d processes of %d threads sell %lld units %s\n", seller_processes, threads_per_seller, units,
+                locked ? "under one lock" : "without a lock");
+    std::fflush(stdout);
+    std::deque<Child> sellers;
+    for (int i = 0; i < seller_processes; ++i)
+        sellers.emplace_back(Words{"/proc/self/exe", "--seller", std::to_string(i), sale.prefix, locked ? "1" : "0"});
+    const int killed = watch(redis, sale, sellers);
+    return report(redis, sale, killed) || !locked;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+    const Words arguments(argv + 1, argv + argc);
+    if (const char* url = std::getenv("REDLATCH_URL"); url && arguments.size() == 4 && arguments[0] == "--seller") {
+        run_seller({url, arguments[2], arguments[3] == "1"}, std::stoi(arguments[1]));
+        return 0;
+    }
+    const bool locked = arguments.empty();
+    if (!locked && arguments != Words{"--without-lock"}) {
+        const bool help = arguments[0] == "--help";
+        std::fputs(
+            "usage: flash_sale [--without-lock | --help]\n"
+            "Sells 500 units to 2,000 customers, on a redis-server of its own or on the one at REDLATCH_URL.\n"
+            "  --without-lock  the same sale unprotected: shows how much it oversells\n"
+            "Exit status: 0 when everything was sold once and a killed seller held nobody up, else 1.\n",
+            help ? stdout : stderr);
+        return help ? 0 : 1;
+    }
+    std::signal(SIGPIPE, SIG_IGN);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, [](int number) { signalled = number; });
+    return run_sale(locked) ? 0 : 1;
+} catch (const std::exception& error) {
+    std::fprintf(stderr, "flash_sale: %s\n", error.what());
+    return signalled != 0 ? 128 + signalled : 1;
+}
