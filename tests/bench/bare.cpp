@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+#include "bare.hpp"
+
+#include <redlatch/core/names.hpp>
+#include <redlatch/scripts/rlock.hpp>
+#include <stdexcept>
+#include <utility>
+
+#include "support/socket.hpp"
+
+namespace redlatch::bench {
+namespace {
+
+constexpr const char* lease = "30000";  // the default, as an RLock without a lease sends it
+
+// As long as the real ones: an id of a client, and with it an owner.
+constexpr const char* client_id = "00000000-0000-4000-8000-000000000000";
+
+std::string owner_of(std::size_t thread) { return std::string{client_id} + ":" + std::to_string(thread + 1); }
+
+redisContext* connect(const std::string& url) {
+    const auto endpoint = test::Endpoint::parse(url);
+    return endpoint.path.empty() ? redisConnect("127.0.0.1", endpoint.port) : redisConnectUnix(endpoint.path.c_str());
+}
+
+Words acquire_words(const std::string& name, const std::string& owner) {
+    return Words{{"EVALSHA", std::string{scripts::rlock_acquire.digest()}, "1", name, owner, "1", lease}};
+}
+
+Words release_words(const std::string& name, const std::string& owner) {
+    const std::string latch = prefixed_key("redisson_unlock_latch", name) + ":" + client_id + ":1";
+    return Words{{"EVALSHA", std::string{scripts::rlock_release.digest()}, "3", name,
+                  prefixed_key("redisson_lock__channel", name), latch, owner, "0", "0", "0", "PUBLISH"}};
+}
+
+void check_acquired(const redisReply& reply) {
+    if (reply.type != REDIS_REPLY_NIL) throw std::runtime_error("a bare lock was taken already");
+}
+
+void check_released(const redisReply& reply) {
+    if (reply.type != REDIS_REPLY_INTEGER) throw std::runtime_error("a bare lock was not held");
+}
+
+}  // namespace
+
+Words::Words(std::vector<std::string> words) : words_(std::move(words)) {
+    for (const std::string& word : words_) {
+        pointers_.push_back(word.data());
+        sizes_.push_back(word.size());
+    }
+}
+
+Connection::Connection(const std::string& url) : context_(connect(url), &redisFree) {
+    if (!context_ || context_->err != 0) throw std::runtime_error("cannot connect to " + url);
+}
+
+Connection::Reply Connection::call(Words& words) {
+    return checked(redisCommandArgv(context_.get(), words.count(), words.pointers(), words.sizes()));
+}
+
+void Connection::append(Words& words) {
+    if (redisAppendCommandArgv(context_.get(), words.count(), words.pointers(), words.sizes()) != REDIS_OK)
+        throw std::runtime_error(context_->errstr);
+}
+
+Connection::Reply Connection::receive() {
+    void* reply = nullptr;
+    redisGetReply(context_.get(), &reply);
+    return checked(reply);
+}
+
+Connection::Reply Connection::checked(void* raw) const {
+    Reply reply{static_cast<redisReply*>(raw), &freeReplyObject};
+    if (!reply) throw std::runtime_error(context_->errstr);
+    if (reply->type == REDIS_REPLY_ERROR) throw std::runtime_error(reply->str);
+    return reply;
+}
+
+BareScripts::BareScripts(const std::string& name, std::size_t thread)
+    : acquire(acquire_words(name, owner_of(thread))), release(release_words(name, owner_of(thread))) {}
+
+void load_scripts(Connection& connection) {
+    for (const auto& script : {scripts::rlock_acquire, scripts::rlock_release}) {
+        Words load{{"SCRIPT", "LOAD", std::string{script.text}}};
+        connection.call(load);
+    }
+}
+
+BareLock::BareLock(const std::string& url, const std::string& name, std::size_t thread)
+    : connection_(url), scripts_(name, thread) {
+    load_scripts(connection_);
+}
+
+void BareLock::lock() { check_acquired(*connection_.call(scripts_.acquire)); }
+void BareLock::unlock() { check_released(*connection_.call(scripts_.release)); }
+
+Token::Token(const std::string& url, const std::string& name)
+    : connection_(url), pop_({"BLPOP", name, "0"}), push_(make(name)) {}
+
+Pipeline::Pipeline(const std::string& url, const std::vector<std::string>& names) : connection_(url) {
+    load_scripts(connection_);
+    for (std::size_t i = 0; i < names.size(); ++i) scripts_.push_back(std::make_unique<BareScripts>(names[i], i));
+}
+
+void Pipeline::lock_and_unlock_all() {
+    for (auto& scripts : scripts_) connection_.append(scripts->acquire);
+    for (std::size_t i = 0; i < scripts_.size(); ++i) check_acquired(*connection_.receive());
+    for (auto& scripts : scripts_) connection_.append(scripts->release);
+    for (std::size_t i = 0; i < scripts_.size(); ++i) check_released(*connection_.receive());
+}
+
+}  // namespace redlatch::bench

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+
+// Many want one lock at once.
+#include <algorithm>
+
+#include "scenarios.hpp"
+#include "subjects.hpp"
+
+namespace redlatch::bench {
+namespace {
+
+struct Load {
+    std::string scenario = {};
+    std::size_t processes = 1;
+    std::size_t threads = 1;
+    std::chrono::microseconds hold{0};
+    std::chrono::microseconds rest{0};
+    Placement placement = Placement::free;
+};
+
+// How long a holder stays when exclusion is what counts: two that are in and out again at once hardly ever meet.
+constexpr std::chrono::microseconds long_enough_to_meet{100};
+
+Setting setting_of(const Load& load, const std::string& link) {
+    Setting setting{.scenario = load.scenario,
+                    .link = link,
+                    .placement = std::string{name_of(load.placement)},
+                    .threads = load.threads};
+    if (load.processes > 1) setting.processes = load.processes;
+    return setting;
+}
+
+Slice one_slice(Bench& bench, const Load& load, const std::function<void(Crew&)>& process) {
+    bench.prepare(load.placement, token_key);
+    Fleet fleet{load.placement};
+    for (std::size_t i = 0; i < load.processes; ++i) fleet.add(load.threads, process);
+    return measure(bench, fleet, bench.round_time());
+}
+
+Slice redlatch_slice(Bench& bench, const Load& load, const std::string& url) {
+    return one_slice(bench, load, redlatch_process(url, one_key, contend(load.hold, load.rest)));
+}
+
+// The library, the token, and what else is given.
+std::vector<Subject> measure_all(Bench& bench, const Load& load, const std::string& url,
+                                 const std::vector<Subject>& others = {}) {
+    std::vector<Subject> subjects{
+        {"redlatch", [&] { return redlatch_slice(bench, load, url); }},
+        {"token", [&] { return one_slice(bench, load, token_process(url, contend(load.hold, load.rest))); }}};
+    subjects.insert(subjects.end(), others.begin(), others.end());
+    alternate(subjects);
+    return subjects;
+}
+
+void print_all(const Setting& setting, const Subject& subject) {
+    print(setting, subject.name, "pairs_per_second", each_round(subject, &Slice::per_second), "1/s");
+    print(setting, subject.name, "fairness", each_round(subject, &Slice::fairness), "max/min");
+    print(setting, subject.name, "same_holder", each_round(subject, &Slice::same_holder), "share");
+    print(setting, subject.name, "longest_wait", each_round(subject, &Slice::longest_wait_ms), "ms");
+    print(setting, subject.name, "held", each_round(subject, &Slice::held), "share");
+    print_handoffs(setting, subject);
+}
+
+bool report(Bench& bench, const Load& load, const std::string& link, const std::vector<Subject>& subjects) {
+    const Setting setting = setting_of(load, link);
+    const Subject& redlatch = subjects[0];
+    const Subject& token = subjects[1];
+    print_all(setting, redlatch);
+    print(setting, redlatch.name, "ratio_to_token", ratio(redlatch, token, &Slice::per_second), "ratio");
+    Load checked = load;
+    checked.hold = std::max(load.hold, long_enough_to_meet);
+    const double met = violations(redlatch) + redlatch_slice(bench, checked, bench.url(link)).violations;
+    const bool locks = print_exclusion(setting, redlatch.name, met);
+    print_all(setting, token);
+    const bool tokens = print_exclusion(setting, token.name, violations(token));
+    return locks && tokens;
+}
+
+// A hand-over inside a process is one script call. So it is held against the rate at which one thread alone can have
+// one script call after another.
+bool against_script_calls(Bench& bench, const Load& load, const std::string& link) {
+    const std::string url = bench.url(link);
+    const Load alone{.placement = load.placement};
+    const std::vector<Subject> subjects = measure_all(
+        bench, load, url,
+        {{"bare_hiredis", [&] { return one_slice(bench, alone, bare_process(url, one_key, lock_and_unlock)); }}});
+    const bool excluded = report(bench, load, link, subjects);
+
+    const Subject& redlatch = subjects[0];
+    const Subject& bare = subjects[2];
+    const auto calls_per_second = [](const Slice& slice) { return 2 * slice.per_second(); };  // two calls a pair
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < Bench::rounds; ++i)
+        ratios.push_back(redlatch.slices[i].per_second() / calls_per_second(bare.slices[i]));
+    const Setting setting = setting_of(load, link);
+    print(setting, bare.name, "script_calls_per_second", each_round(bare, calls_per_second), "1/s");
+    print(setting, redlatch.name, "ratio_to_bare_script_calls", ratios, "ratio");
+    return excluded;
+}
+
+}  // namespace
+
+// Both free, as a program would run, and pinned: left free, the one thread of the reference flips between two rates.
+bool contended_threads(Bench& bench, const std::string& link) {
+    bool excluded = true;
+    for (const Placement placement : {Placement::free, Placement::cross}) {
+        if (!possible(placement)) continue;
+        const Load load{.scenario = "contended_threads", .threads = 8, .placement = placement};
+        excluded &= against_script_calls(bench, load, link);
+    }
+    return excluded;
+}
+
+bool contended_processes(Bench& bench, const std::string& link) {
+    const Load load{.scenario = "contended_processes", .processes = 4};
+    return report(bench, load, link, measure_all(bench, load, bench.url(link)));
+}
+
+bool busy(Bench& bench, const std::string& link) {
+    const std::chrono::milliseconds one{1};
+    const Load load{.scenario = "busy", .threads = 8, .hold = one, .rest = one};
+    return report(bench, load, link, measure_all(bench, load, bench.url(link)));
+}
+
+}  // namespace redlatch::bench

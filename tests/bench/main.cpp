@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "scenarios.hpp"
+
+namespace {
+
+using redlatch::bench::Bench;
+
+constexpr const char* help = R"(redlatch_bench: measures redlatch against bare hiredis, on a private redis-server.
+
+  --scenario NAME[,NAME...]  uncontended, threads, contended_threads, contended_processes, busy, wake_up,
+                             idle_wait, watchdog; all of them if not given
+  --link unix|tcp            how the clients connect; both if not given
+  --seconds S                measuring time of each subject of a scenario, in 5 rounds; 2 if not given.
+                             The work of wake_up (50 times 200 ms), idle_wait (10 s) and watchdog (5 periods)
+                             is fixed; it is cut down in proportion when S is below 2
+  --help                     this text
+
+Every line on stdout is a JSON object: scenario, link, subject, metric, value, unit; where it applies placement
+(cross: client and server on a CPU each; same: on one CPU; free: left to the scheduler), processes, threads; where
+there are rounds, value is their median (of hand-offs: the quantile over all of them), and min and max of the rounds
+are beside it. Subjects take turns within a round, and a ratio is the median of the ratios round by round.
+
+  redlatch      this library, one client object for all threads of a process
+  bare_hiredis  the same two scripts with the same arguments by hiredis alone, a connection for each thread
+  pipelined     the scripts of all threads in one pipeline from one thread: the ceiling
+  token         a hand-off by BLPOP and RPUSH: the floor of every wait
+
+Exit status: 0; 1 when a scenario failed, or the lock was held twice at once; 2 for wrong arguments.
+)";
+
+struct Scenario {
+    std::string name;
+    bool (*run)(Bench&, const std::string& link);
+};
+
+const std::vector<Scenario> all_scenarios{
+    {"uncontended", redlatch::bench::uncontended},
+    {"threads", redlatch::bench::threads},
+    {"contended_threads", redlatch::bench::contended_threads},
+    {"contended_processes", redlatch::bench::contended_processes},
+    {"busy", redlatch::bench::busy},
+    {"wake_up", redlatch::bench::wake_up},
+    {"idle_wait", redlatch::bench::idle_wait},
+    {"watchdog", redlatch::bench::watchdog},
+};
+
+struct Options {
+    std::vector<Scenario> scenarios = all_scenarios;
+    std::vector<std::string> links{"unix", "tcp"};
+    double seconds = Bench::usual_seconds;
+};
+
+std::vector<Scenario> scenarios_named(const std::string& names) {
+    std::vector<Scenario> result;
+    std::istringstream list{names};
+    for (std::string name; std::getline(list, name, ',');) {
+        const auto found = std::find_if(all_scenarios.begin(), all_scenarios.end(),
+                                        [&](const Scenario& scenario) { return scenario.name == name; });
+        if (found == all_scenarios.end()) throw std::invalid_argument("no scenario is named '" + name + "'");
+        result.push_back(*found);
+    }
+    if (result.empty()) throw std::invalid_argument("--scenario needs a name");
+    return result;
+}
+
+double seconds_from(const std::string& text) {
+    std::size_t used = 0;
+    double seconds = 0;
+    try {
+        seconds = std::stod(text, &used);
+    } catch (const std::exception&) {
+        used = 0;
+    }
+    if (used == 0 || used != text.size() || !(seconds >= 0.05 && seconds <= 3600))
+        throw std::invalid_argument("--seconds takes a number from 0.05 to 3600, not '" + text + "'");
+    return seconds;
+}
+
+/// Nothing: only the help was wanted.
+std::optional<Options> parse(const std::vector<std::string>& words) {
+    Options options;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+        const std::string option = words[i].substr(0, words[i].find('='));
+        if (option == "--help" || option == "-h") return std::nullopt;
+        if (option != "--scenario" && option != "--link" && option != "--seconds")
+            throw std::invalid_argument("unknown option '" + words[i] + "'");
+        const bool joined = option.size() < words[i].size();
+        if (!joined && i + 1 == words.size()) throw std::invalid_argument(option + " needs a value");
+        const std::string value = joined ? words[i].substr(option.size() + 1) : words[++i];
+        if (option == "--scenario") options.scenarios = scenarios_named(value);
+        if (option == "--seconds") options.seconds = seconds_from(value);
+        if (option == "--link") {
+            if (value != "unix" && value != "tcp")
+                throw std::invalid_argument("--link takes unix or tcp, not '" + value + "'");
+            options.links = {value};
+        }
+    }
+    return options;
+}
+
+int run(const Options& options) {
+    redlatch::bench::catch_signals();
+    Bench bench{options.seconds};
+    bool good = true;
+    for (const std::string& link : options.links) {
+        for (const Scenario& scenario : options.scenarios) {
+            try {
+                if (scenario.run(bench, link)) continue;
+                std::cerr << scenario.name << " over " << link << ": the lock was held twice at once" << std::endl;
+            } catch (const redlatch::bench::Interrupted&) {
+                throw;
+            } catch (const std::exception& error) {
+                std::cerr << scenario.name << " over " << link << ": " << error.what() << std::endl;
+            }
+            good = false;
+        }
+    }
+    return good ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::optional<Options> options;
+    try {
+        options = parse({argv + 1, argv + argc});
+    } catch (const std::exception& error) {
+        std::cerr << "redlatch_bench: " << error.what() << "; try --help" << std::endl;
+        return 2;
+    }
+    if (!options) {
+        std::cout << help;
+        return 0;
+    }
+    try {
+        return run(*options);
+    } catch (const std::exception& error) {
+        std::cerr << "redlatch_bench: " << error.what() << std::endl;
+        return 1;
+    }
+}

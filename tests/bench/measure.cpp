@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#include "measure.hpp"
+
+#include <algorithm>
+
+#include "bare.hpp"
+
+namespace redlatch::bench {
+namespace {
+
+// Time in which a fleet that is asked to stop, or that works by itself, must be done.
+constexpr std::chrono::seconds patience{60};
+
+double fairness(const Shared& shared, std::size_t workers) {
+    const auto less = [](const Worker& a, const Worker& b) { return a.acquisitions < b.acquisitions; };
+    const auto [least, most] = std::minmax_element(shared.workers, shared.workers + workers, less);
+    return static_cast<double>(most->acquisitions) / static_cast<double>(least->acquisitions);
+}
+
+}  // namespace
+
+void Bench::prepare(Placement placement, const std::optional<std::string>& token) {
+    redis_.call("FLUSHALL");
+    if (token) redis_.command(Token::make(*token));
+    place_server(server_.pid(), placement);
+}
+
+Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds> time) {
+    fleet.gather();
+    const auto commands = bench.commands();
+    const auto cpu = fleet.cpu_time();
+    const auto began = now_ns();
+    fleet.go();
+    if (time) {
+        fleet.pause(*time);
+        fleet.stop();
+    }
+    fleet.wait_until_done(patience);
+    const auto ended = now_ns();
+    Slice slice;
+    slice.seconds = static_cast<double>(ended - began) / 1e9;
+    slice.cpu_us = static_cast<double>((fleet.cpu_time() - cpu).count()) / 1e3;
+    slice.commands = static_cast<double>(bench.commands() - commands);
+    fleet.dismiss();
+
+    const Shared& shared = fleet.shared();
+    const Critical& critical = shared.critical;
+    std::uint64_t acquisitions = 0;
+    std::int64_t longest_wait_ns = 0;
+    for (std::size_t i = 0; i < fleet.workers(); ++i) {
+        acquisitions += shared.workers[i].acquisitions;
+        longest_wait_ns = std::max(longest_wait_ns, shared.workers[i].longest_wait_ns);
+    }
+    for (std::size_t i = 0; i < critical.handoff_count(); ++i)
+        slice.handoffs_us.push_back(static_cast<double>(critical.handoff_ns(i)) / 1e3);
+    slice.acquisitions = static_cast<double>(acquisitions);
+    slice.fairness = fairness(shared, fleet.workers());
+    slice.same_holder = static_cast<double>(critical.same_holder()) / slice.acquisitions;
+    slice.held = static_cast<double>(critical.held_ns()) / static_cast<double>(ended - began);
+    slice.longest_wait_ms = static_cast<double>(longest_wait_ns) / 1e6;
+    slice.violations = static_cast<double>(critical.violations(acquisitions));
+    return slice;
+}
+
+void alternate(std::vector<Subject>& subjects) {
+    for (std::size_t round = 0; round < Bench::rounds; ++round)
+        for (Subject& subject : subjects) subject.slices.push_back(subject.run());
+}
+
+void print_handoffs(const Setting& setting, const Subject& subject) {
+    Figure p50 = each_round(subject, &Slice::handoff_p50_us);
+    Figure p99 = each_round(subject, &Slice::handoff_p99_us);
+    // A round alone may have few hand-offs.
+    std::vector<double> handoffs_us;
+    for (const Slice& slice : subject.slices)
+        handoffs_us.insert(handoffs_us.end(), slice.handoffs_us.begin(), slice.handoffs_us.end());
+    p50.value = quantile(handoffs_us, 0.5);
+    p99.value = quantile(handoffs_us, 0.99);
+    print(setting, subject.name, "handoff_p50", p50, "us");
+    print(setting, subject.name, "handoff_p99", p99, "us");
+    print(setting, subject.name, "commands_per_acquisition", each_round(subject, &Slice::commands_each), "commands");
+}
+
+bool print_exclusion(const Setting& setting, const std::string& subject, double violations) {
+    print(setting, subject, "exclusion_violations", violations, "count");
+    return violations == 0;
+}
+
+}  // namespace redlatch::bench

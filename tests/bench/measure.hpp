@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fleet.hpp"
+#include "report.hpp"
+#include "support/raw_redis.hpp"
+#include "support/redis_server.hpp"
+
+namespace redlatch::bench {
+
+/// The private server, and how long to measure.
+class Bench {
+public:
+    explicit Bench(double seconds) : seconds_(seconds) {}
+
+    std::string url(const std::string& link) const { return link == "tcp" ? server_.tcp_url() : server_.url(); }
+
+    /// Work of a fixed size is cut down in proportion when less time than usual is asked for.
+    static constexpr double usual_seconds = 2;
+    double share_of_usual() const { return seconds_ < usual_seconds ? seconds_ / usual_seconds : 1; }
+
+    static constexpr std::size_t rounds = 5;
+    std::chrono::nanoseconds round_time() const {
+        return std::chrono::nanoseconds{static_cast<std::int64_t>(seconds_ * 1e9 / rounds)};
+    }
+
+    /// An empty server in its place; with a token, if one is needed.
+    void prepare(Placement placement = Placement::free, const std::optional<std::string>& token = {});
+
+    /// Commands that clients have sent.
+    std::uint64_t commands() {
+        // No script of the library calls BLPOP or RPUSH.
+        return static_cast<std::uint64_t>(redis_.client_commands({"blpop", "rpush"}));
+    }
+    std::uint64_t script_calls() { return static_cast<std::uint64_t>(redis_.script_calls()); }
+    std::uint64_t keys() { return static_cast<std::uint64_t>(redis_.integer("DBSIZE")); }
+
+private:
+    double seconds_;
+    test::RedisServer server_{{.tcp = true}};
+    test::RawRedis redis_{server_};
+};
+
+/// What one fleet has done.
+struct Slice {
+    double seconds = 0;
+    double acquisitions = 0;
+    double commands = 0;
+    double cpu_us = 0;  // of the clients
+    double fairness = 0;
+    double same_holder = 0;
+    double held = 0;
+    double longest_wait_ms = 0;
+    std::vector<double> handoffs_us = {};  // from the unlock() of one to the return of another's lock()
+    double violations = 0;
+
+    double per_second() const { return acquisitions / seconds; }
+    double commands_each() const { return commands / acquisitions; }
+    double cpu_us_each() const { return cpu_us / acquisitions; }
+    double handoff_p50_us() const { return quantile(handoffs_us, 0.5); }
+    double handoff_p99_us() const { return quantile(handoffs_us, 0.99); }
+};
+
+/// Lets the fleet work for the time, or, if none is given, until it is done by itself.
+Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds> time);
+
+/// What is compared: a name, and a function that measures it once.
+struct Subject {
+    std::string name;
+    std::function<Slice()> run;
+    std::vector<Slice> slices = {};
+};
+
+inline double violations(const Subject& subject) {
+    double sum = 0;
+    for (const Slice& slice : subject.slices) sum += slice.violations;
+    return sum;
+}
+
+/// Runs the subjects in turn, A B C A B C ..., so that a drift of the machine meets all of them.
+void alternate(std::vector<Subject>& subjects);
+
+/// One number of every round.
+template <class Number>
+Figure each_round(const Subject& subject, Number number) {
+    std::vector<double> values;
+    for (const Slice& slice : subject.slices) values.push_back(std::invoke(number, slice));
+    return values;
+}
+
+/// The quotient of that number and the other subject's, round by round.
+template <class Number>
+Figure ratio(const Subject& subject, const Subject& reference, Number number) {
+    std::vector<double> values;
+    for (std::size_t i = 0; i < subject.slices.size(); ++i)
+        values.push_back(std::invoke(number, subject.slices[i]) / std::invoke(number, reference.slices[i]));
+    return values;
+}
+
+/// Prints how the lock went from hand to hand.
+void print_handoffs(const Setting& setting, const Subject& subject);
+
+/// Prints how often somebody else was found in the critical section. Returns whether that was never.
+bool print_exclusion(const Setting& setting, const std::string& subject, double violations);
+
+}  // namespace redlatch::bench

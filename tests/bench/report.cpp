@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+#include "report.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <utility>
+
+namespace redlatch::bench {
+namespace {
+
+std::string text(double number) {
+    if (!std::isfinite(number)) return "null";  // JSON knows no infinity
+    char digits[64];
+    std::snprintf(digits, sizeof digits, std::abs(number) < 1000 ? "%.4g" : "%.0f", number);
+    return digits;
+}
+
+// Names are our own words: nothing in them needs an escape.
+std::string quoted(std::string_view word) { return '"' + std::string{word} + '"'; }
+
+}  // namespace
+
+Figure::Figure(std::vector<double> rounds) : value(quantile(rounds, 0.5)) {
+    if (rounds.size() < 2) return;
+    const auto [least, most] = std::minmax_element(rounds.begin(), rounds.end());
+    min = *least;
+    max = *most;
+}
+
+double quantile(std::vector<double> values, double share) {
+    if (values.empty()) return 0;
+    const auto index = static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5);
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(index), values.end());
+    return values[index];
+}
+
+void print(const Setting& setting, std::string_view subject, std::string_view metric, const Figure& figure,
+           std::string_view unit) {
+    std::string line = "{\"scenario\":" + quoted(setting.scenario) + ",\"link\":" + quoted(setting.link);
+    if (!setting.placement.empty()) line += ",\"placement\":" + quoted(setting.placement);
+    if (setting.processes) line += ",\"processes\":" + std::to_string(*setting.processes);
+    if (setting.threads) line += ",\"threads\":" + std::to_string(*setting.threads);
+    line += ",\"subject\":" + quoted(subject) + ",\"metric\":" + quoted(metric) + ",\"value\":" + text(figure.value);
+    if (figure.min && figure.max) line += ",\"min\":" + text(*figure.min) + ",\"max\":" + text(*figure.max);
+    line += ",\"unit\":" + quoted(unit) + "}";
+    std::cout << line << std::endl;
+}
+
+}  // namespace redlatch::bench

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <time.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "support/shared_memory.hpp"
+
+namespace redlatch::bench {
+
+/// CLOCK_MONOTONIC, which all processes of the machine share.
+inline std::int64_t now_ns() {
+    timespec time{};
+    ::clock_gettime(CLOCK_MONOTONIC, &time);
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+/// What one thread has counted. Only that thread writes it.
+struct alignas(64) Worker {
+    std::uint64_t acquisitions = 0;
+    std::int64_t longest_wait_ns = 0;
+};
+
+/// What the holder of the lock under test touches. Deliberately no atomics: were there ever two holders at once, the
+/// owner word would show it, and increments of the counter would get lost.
+class alignas(64) Critical {
+public:
+    /// Right after lock(). `asked` is the time before it, `entered` the time after it.
+    void enter(std::size_t index, Worker& worker, std::int64_t asked, std::int64_t entered) {
+        const std::uint64_t me = index + 1;
+        if (owner_ != nobody) overlaps_ = overlaps_ + 1;
+        owner_ = me;
+        counter_ = counter_ + 1;
+        ++worker.acquisitions;
+        if (entered - asked > worker.longest_wait_ns) worker.longest_wait_ns = entered - asked;
+        if (last_owner_ == me) {
+            same_holder_ = same_holder_ + 1;
+        } else if (last_owner_ != nobody && asked < released_at_ && handoff_count_ < max_handoffs) {
+            handoffs_ns_[handoff_count_] = entered - released_at_;
+            handoff_count_ = handoff_count_ + 1;
+        }
+        last_owner_ = me;
+        entered_at_ = entered;
+    }
+
+    /// Right before unlock().
+    void leave(std::size_t index) {
+        if (owner_ != index + 1) overlaps_ = overlaps_ + 1;
+        owner_ = nobody;
+        released_at_ = now_ns();
+        held_ns_ = held_ns_ + released_at_ - entered_at_;
+    }
+
+    std::uint64_t violations(std::uint64_t acquisitions) const {
+        return overlaps_ + (acquisitions > counter_ ? acquisitions - counter_ : counter_ - acquisitions);
+    }
+
+    /// Acquisitions of the thread that had been the last holder too.
+    std::uint64_t same_holder() const { return same_holder_; }
+    std::int64_t held_ns() const { return held_ns_; }
+
+    /// From just before unlock() to the return of the lock() of another thread, which was waiting by then.
+    std::size_t handoff_count() const { return handoff_count_; }
+    std::int64_t handoff_ns(std::size_t i) const { return handoffs_ns_[i]; }
+
+private:
+    static constexpr std::uint64_t nobody = 0;
+    static constexpr std::size_t max_handoffs = std::size_t{1} << 17;
+
+    volatile std::uint64_t counter_ = 0;
+    volatile std::uint64_t owner_ = nobody;
+    volatile std::uint64_t last_owner_ = nobody;
+    volatile std::uint64_t overlaps_ = 0;
+    volatile std::uint64_t same_holder_ = 0;
+    volatile std::int64_t entered_at_ = 0;
+    volatile std::int64_t released_at_ = 0;
+    volatile std::int64_t held_ns_ = 0;
+    volatile std::size_t handoff_count_ = 0;
+    volatile std::int64_t handoffs_ns_[max_handoffs] = {};
+};
+
+/// What the processes of a fleet share.
+struct Shared {
+    static constexpr std::size_t max_workers = 64;
+
+    std::atomic<bool> stop{false};
+    Critical critical;
+    Worker workers[max_workers];
+};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+}  // namespace redlatch::bench

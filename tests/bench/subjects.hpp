@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <redlatch/redlatch.hpp>
+
+#include <cstddef>
+#include <string>
+#include <thread>
+
+#include "bare.hpp"
+#include "fleet.hpp"
+
+// What a process of a fleet runs for each subject: it makes what its threads share, then each thread makes its lock
+// and calls body(seat, lock).
+namespace redlatch::bench {
+
+using KeyOf = std::string (*)(std::size_t thread);
+
+inline std::string own_key(std::size_t thread) { return "own:" + std::to_string(thread); }
+inline std::string one_key(std::size_t) { return "one"; }
+inline const std::string token_key = "token";
+
+/// One client object for all threads of the process.
+template <class Body>
+auto redlatch_process(const std::string& url, KeyOf key, Body body) {
+    return [=](Crew& crew) {
+        Client redis{url};
+        crew.run([&](Seat& seat) {
+            RLock lock{redis, key(seat.index())};
+            body(seat, lock);
+        });
+    };
+}
+
+/// A connection for each thread, as for everything below.
+template <class Body>
+auto bare_process(const std::string& url, KeyOf key, Body body) {
+    return [=](Crew& crew) {
+        crew.run([&](Seat& seat) {
+            BareLock lock{url, key(seat.index()), seat.index()};
+            body(seat, lock);
+        });
+    };
+}
+
+template <class Body>
+auto token_process(const std::string& url, Body body) {
+    return [=](Crew& crew) {
+        crew.run([&](Seat& seat) {
+            Token lock{url, token_key};
+            body(seat, lock);
+        });
+    };
+}
+
+/// Opens connections, loads scripts, touches memory: what only the first acquisitions cost.
+template <class Lock>
+void warm_up(Lock& lock) {
+    for (int i = 0; i < 20; ++i) {
+        lock.lock();
+        lock.unlock();
+    }
+}
+
+/// Locks and unlocks as fast as possible, and does nothing else.
+inline constexpr auto lock_and_unlock = [](Seat& seat, auto& lock) {
+    std::uint64_t pairs = 0;
+    warm_up(lock);
+    seat.start();
+    for (; seat.running(); ++pairs) {
+        lock.lock();
+        lock.unlock();
+    }
+    seat.worker().acquisitions = pairs;
+    seat.finish();
+};
+
+/// Sleeps; but a time that is shorter than a sleep can be is spent awake.
+inline void stay(std::chrono::nanoseconds time) {
+    if (time >= std::chrono::milliseconds{1}) return std::this_thread::sleep_for(time);
+    for (const auto end = now_ns() + time.count(); now_ns() < end;) {
+    }
+}
+
+/// Enters the critical section and checks that nobody else is in it.
+template <class Lock>
+void enter_and_leave(Seat& seat, Lock& lock, std::chrono::nanoseconds hold) {
+    const auto asked = now_ns();
+    lock.lock();
+    seat.critical().enter(seat.index(), seat.worker(), asked, now_ns());
+    if (hold.count() > 0) stay(hold);
+    seat.critical().leave(seat.index());
+    lock.unlock();
+}
+
+/// Takes the lock again and again against others.
+inline auto contend(std::chrono::nanoseconds hold, std::chrono::nanoseconds rest) {
+    return [=](Seat& seat, auto& lock) {
+        warm_up(lock);
+        seat.start();
+        while (seat.running()) {
+            enter_and_leave(seat, lock, hold);
+            if (rest.count() > 0) stay(rest);
+        }
+        seat.finish();
+    };
+}
+
+}  // namespace redlatch::bench

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT
+// fork(): a child never speaks on its parent's connection, nor in its name.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/process.hpp"
+#include "support/shared_memory.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::errc;
+using redlatch::Lease;
+using redlatch::RLock;
+
+namespace {
+
+/// What a child found; a failed check in a child would not count.
+struct Findings {
+    char id[64] = {};
+    std::atomic<bool> stage_two = false;
+    std::atomic<int> passed = 0;
+    std::atomic<int> failed_line = 0;
+
+    void check(bool condition, int line) {
+        if (condition)
+            ++passed;
+        else if (failed_line == 0)
+            failed_line = line;
+    }
+};
+
+#define CHECK_IN_CHILD(condition) found->check(static_cast<bool>(condition), __LINE__)
+
+}  // namespace
+
+TEST_CASE("a forked child has an identity of its own and disturbs neither the parent's hold nor its connections") {
+    RedisServer server;
+    RawRedis redis{server};
+    SharedMemory<Findings> found;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    orders.lock();
+    const std::string id = client.id();
+    auto child = ChildProcess::run([&] {
+        client.id().copy(found->id, sizeof found->id - 1);
+        CHECK_IN_CHILD(!orders.is_held());
+        CHECK_IN_CHILD(orders.is_locked());
+        CHECK_IN_CHILD(!orders.try_lock());
+        CHECK_IN_CHILD(orders.lost().stop_requested());
+        RLock parcels{client, "parcels"};
+        for (int i = 0; i < 20; ++i) {
+            const std::lock_guard guard{parcels};
+            CHECK_IN_CHILD(parcels.hold_count() == 1);
+        }
+        CHECK_IN_CHILD(!orders.try_lock_for(50ms));
+        found->stage_two = true;
+        orders.lock();  // waits for the parent
+        CHECK_IN_CHILD(orders.is_held());
+        orders.unlock();
+        return 0;
+    });
+    // Both use their connections at the same time: an answer that went astray would be of the wrong kind or missing.
+    while (!found->stage_two && child.running()) {
+        CHECK(orders.hold_count() == 2);
+        CHECK(orders.is_locked());
+    }
+    CHECK(client.id() == id);
+    CHECK(redis.hgetall("orders") == Fields{{id + ":" + std::to_string(redlatch::this_thread_number()), "2"}});
+    orders.unlock();
+    orders.unlock();
+    CHECK(child.wait(60s) == ExitStatus{0, 0});
+    CHECK(found->failed_line == 0);
+    CHECK(found->passed == 26);
+    CHECK(std::string{found->id} != id);
+    CHECK(std::string{found->id}.size() == 36);
+    orders.lock();
+    orders.unlock();
+    CHECK(client.stats().reconnects == 0);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("guards of the parent that end in the child are silent, and end nothing") {
+    RedisServer server;
+    RawRedis redis{server};
+    SharedMemory<Findings> found;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    const std::string owner = owner_of(client);
+    {
+        std::unique_lock guard{orders};
+        auto child = ChildProcess::run([&] {
+            {
+                // As if the stack were unwound here.
+                const std::unique_lock moved = std::move(guard);
+            }
+            std::error_code ec;
+            orders.unlock(ec);
+            CHECK_IN_CHILD(ec == errc::hold_lost);
+            CHECK_IN_CHILD(orders.is_locked());
+            return 0;
+        });
+        CHECK(child.wait(60s) == ExitStatus{0, 0});
+        CHECK(found->failed_line == 0);
+        CHECK(found->passed == 2);
+        CHECK(redis.hgetall("orders") == Fields{{owner, "1"}});
+        CHECK(orders.is_held());
+        CHECK_FALSE(orders.lost().stop_requested());
+    }
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a child that destroys what it inherited, used or not, ends nothing of the parent's") {
+    RedisServer server;
+    RawRedis redis{server};
+    for (const bool used : {false, true}) {
+        CAPTURE(used);
+        SharedMemory<Findings> found;
+        auto client = std::make_optional<Client<>>(server.url(), with_watchdog(short_lease));
+        auto orders = std::make_optional<RLock<>>(*client, "orders");
+        orders->lock();
+        RawRedis other{server};
+        const long long connected = other.connected_clients();
+        auto child = ChildProcess::run([&] {
+            if (used) CHECK_IN_CHILD(orders->is_locked());
+            orders.reset();
+            client.reset();
+            return 0;
+        });
+        CHECK(child.wait(60s) == ExitStatus{0, 0});
+        CHECK(found->failed_line == 0);
+        CHECK(eventually([&] { return other.connected_clients() == connected; }));
+        CHECK_FALSE(eventually([&] { return !redis.exists("orders"); }, short_lease * 3 / 2, 5ms));
+        CHECK(orders->hold_count() == 1);
+        CHECK(client->stats().reconnects == 0);
+        orders->unlock();
+    }
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a child does not renew what its parent holds") {
+    RedisServer server;
+    RawRedis redis{server};
+    SharedMemory<Findings> found;
+    // A child of this process holds, its own child lives on.
+    auto holder = ChildProcess::run([&] {
+        Client client{server.url(), with_watchdog(short_lease)};
+        RLock orders{client, "orders"};
+        orders.lock();
+        if (::fork() == 0) {
+            RLock own{client, "own"};
+            own.lock();
+            found->stage_two = true;
+            eventually([&] { return found->passed == 1; }, 60s);
+            own.unlock();
+            ::_exit(0);
+        }
+        eventually([&] { return found->stage_two.load(); }, 60s);
+        std::this_thread::sleep_for(60s);  // killed here
+        return 0;
+    });
+    REQUIRE(eventually([&] { return found->stage_two.load(); }, 60s));
+    holder.kill();
+    CHECK(eventually([&] { return !redis.exists("orders"); }, short_lease + 10s));
+    CHECK(redis.exists("own"));
+    found->passed = 1;
+    CHECK(eventually([&] { return !redis.exists("own"); }, 20s));
+}
+
+TEST_CASE("a child forked while other threads use the client works at once") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    RLock parcels{client, "parcels"};
+    std::atomic<bool> enough = false;
+    std::vector<std::future<int>> workers;
+    for (int t = 0; t < 3; ++t)
+        workers.push_back(start([&] {
+            int turns = 0;
+            for (; !enough; ++turns) {
+                const std::lock_guard guard{orders};
+            }
+            return turns;
+        }));
+    for (int round = 0; round < 10; ++round) {
+        // The child's memory is a snapshot in which any of our mutexes may be locked for ever.
+        auto child = ChildProcess::run([&] {
+            const std::lock_guard guard{parcels};
+            return parcels.hold_count() == 1 ? 0 : 1;
+        });
+        CHECK(child.wait(patient(10s)) == ExitStatus{0, 0});
+    }
+    enough = true;
+    for (auto& worker : workers) CHECK(worker.get() > 0);
+    CHECK(client.stats().reconnects == 0);
+    CHECK(redis.keys().empty());
+}

@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: MIT
+// The client: identity, options, counters, events, and what it has in the process.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <optional>
+#include <regex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::ClientOptions;
+using redlatch::errc;
+using redlatch::Event;
+using redlatch::Lease;
+using redlatch::RLock;
+
+namespace {
+
+std::set<int> descriptors() {
+    std::set<int> open;
+    for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"})
+        open.insert(std::stoi(entry.path().filename().string()));
+    // The one that the iterator itself had.
+    std::erase_if(open, [](int fd) { return ::fcntl(fd, F_GETFD) == -1; });
+    return open;
+}
+
+template <class T>
+std::set<T> added(const std::set<T>& before, const std::set<T>& after) {
+    std::set<T> result;
+    for (const T& element : after)
+        if (!before.contains(element)) result.insert(element);
+    return result;
+}
+
+/// The signals that a thread blocks, one bit each.
+std::uint64_t blocked_signals(const std::string& thread) {
+    std::ifstream status{"/proc/self/task/" + thread + "/status"};
+    for (std::string line; std::getline(status, line);)
+        if (line.starts_with("SigBlk:")) return std::stoull(line.substr(7), nullptr, 16);
+    return 0;
+}
+
+std::atomic<pid_t> interrupted_thread = 0;
+void note_thread(int) { interrupted_thread = this_thread_id(); }
+
+}  // namespace
+
+TEST_CASE("a client's id is a random UUID, its own and constant") {
+    RedisServer server;
+    Client first{server.url()};
+    Client second{server.url()};
+    const std::regex uuid{"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"};
+    CHECK(std::regex_match(first.id(), uuid));
+    CHECK(std::regex_match(second.id(), uuid));
+    CHECK(first.id() != second.id());
+    const std::string id = first.id();
+    RLock orders{first, "orders"};
+    orders.lock();
+    orders.unlock();
+    CHECK(first.id() == id);
+}
+
+TEST_CASE("two clients of one process are strangers to each other") {
+    RedisServer server;
+    Client first{server.url()};
+    Client second{server.url()};
+    RLock a{first, "orders"};
+    RLock b{second, "orders"};
+    a.lock();
+    CHECK_FALSE(b.try_lock());
+    CHECK_FALSE(b.is_held());
+    CHECK(b.is_locked());
+    a.unlock();
+    CHECK(b.try_lock());
+    b.unlock();
+}
+
+TEST_CASE("key_prefix keeps applications apart on one server") {
+    RedisServer server;
+    RawRedis redis{server};
+    ClientOptions shop;
+    shop.key_prefix = "shop:";
+    ClientOptions bank;
+    bank.key_prefix = "bank:";
+    Client first{server.url(), shop};
+    Client second{server.url(), bank};
+    RLock a{first, "orders"};
+    RLock b{second, "orders"};
+    a.lock();
+    CHECK(b.try_lock());
+    CHECK(a.name() == "orders");
+    auto keys = redis.keys();
+    CHECK(std::set<std::string>(keys.begin(), keys.end()) == std::set<std::string>{"shop:orders", "bank:orders"});
+    a.unlock();
+    b.unlock();
+}
+
+TEST_CASE("the URL chooses the database") {
+    RedisServer server{{.tcp = true}};
+    RawRedis redis{server};
+    redis.text("SELECT", 3);
+    Client zero{server.url()};
+    Client three{server.url() + "?db=3"};
+    Client also_three{server.tcp_url() + "/3"};
+    RLock in_zero{zero, "orders"};
+    RLock in_three{three, "orders"};
+    RLock in_three_too{also_three, "orders"};
+    in_zero.lock();
+    CHECK_FALSE(redis.exists("orders"));
+    in_three.lock();
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(three), "1"}});
+    CHECK_FALSE(in_three_too.try_lock());
+    // Channels know no database, so a release in another one is a false alarm and no more.
+    auto waiter = start([&] { return in_three_too.lock(), in_three_too.unlock(), true; });
+    REQUIRE(is_listened_to(redis, "orders"));
+    in_zero.unlock();
+    CHECK_FALSE(ready(waiter, 50ms));
+    in_three.unlock();
+    CHECK(ready(waiter));
+    Client no_such{server.url() + "?db=999"};
+    RLock lock{no_such, "orders"};
+    CHECK(error_of_call([&] { lock.lock(); }) == errc::rejected);
+}
+
+TEST_CASE("unix sockets and TCP lead to the same lock") {
+    RedisServer server{{.tcp = true}};
+    Client by_path{server.url()};
+    Client by_port{server.tcp_url()};
+    RLock a{by_path, "orders"};
+    RLock b{by_port, "orders"};
+    a.lock();
+    auto waiter = start([&] { return b.lock(), b.unlock(), true; });
+    REQUIRE(has_waiters(by_port, 1));
+    a.unlock();
+    CHECK(ready(waiter));
+}
+
+TEST_CASE("stats count what happened") {
+    RedisServer server;
+    CommandMonitor monitor{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock orders{client, "orders"};
+    CHECK(client.stats().commands == 0);
+    orders.lock();
+    CHECK(client.stats().acquisitions == 1);
+    CHECK(client.stats().waits == 0);
+    orders.unlock();
+    handed_over(client, orders, [&] { return orders.lock(), orders.unlock(), true; });
+    CHECK(client.stats().handoffs == 1);
+    const auto waits = client.stats().waits;
+    CHECK(waits >= 1);
+    CHECK(client.stats().acquisitions == 1 + 2 * waits);
+    CHECK_FALSE([&] {
+        RawRedis{server}.integer("HSET", "taken", "somebody:1", 1);
+        RLock taken{client, "taken"};
+        return taken.try_lock();
+    }());
+    CHECK(client.stats().acquisitions == 1 + 2 * waits);
+    CHECK(client.stats().waits == waits);
+    orders.lock();
+    CHECK(eventually([&] { return client.stats().renewals >= 1; }, 20s));
+    RawRedis{server}.integer("DEL", "orders");
+    CHECK(eventually([&] { return client.stats().lost_holds == 1; }, 20s));
+    orders.unlock();
+    const auto stats = client.stats();
+    CHECK(stats.acquisitions == 2 + 2 * waits);
+    CHECK(stats.resends == 0);
+    CHECK(stats.reconnects == 0);
+    auto calls = monitor.take();
+    CHECK(stats.commands == static_cast<std::uint64_t>(calls["evalsha"] + calls["eval"] + calls["subscribe"]));
+}
+
+TEST_CASE("no thread of ours exists before the first lock, and one after it") {
+    RedisServer server;
+    Client other{server.url()};
+    RLock held{other, "busy"};
+    held.lock();  // whatever starts with the first use of threads and clients at all has started
+    elsewhere([] {});
+    const auto before = threads();
+    std::optional<Client<>> client;
+    client.emplace(server.url());
+    std::optional<RLock<>> orders;
+    orders.emplace(*client, "orders");
+    CHECK_FALSE(orders->is_locked());
+    CHECK_FALSE(orders->is_held());
+    RLock busy{*client, "busy"};
+    CHECK_FALSE(busy.try_lock());
+    CHECK(threads() == before);
+    orders->lock();
+    CHECK(added(before, threads()).size() == 1);
+    CHECK_FALSE(busy.try_lock_for(10ms));
+    orders->unlock();
+    orders->lock(Lease{10s});
+    CHECK(added(before, threads()).size() == 1);
+    orders->unlock();
+    held.unlock();
+}
+
+TEST_CASE("the threads go when the client and its primitives are gone") {
+    RedisServer server;
+    elsewhere([] {});
+    const auto before = threads();
+    const auto open = descriptors();
+    {
+        EventLog log;
+        ClientOptions options = with_watchdog(short_lease);
+        options.on_event = log.handler();
+        Client client{server.url(), options};
+        RLock orders{client, "orders"};
+        orders.lock();
+        CHECK(orders.force_unlock());
+        CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
+        CHECK_FALSE(added(before, threads()).empty());
+    }
+    CHECK(eventually([&] { return added(before, threads()).empty(); }));
+    CHECK(descriptors() == open);
+}
+
+TEST_CASE("our threads block the program's signals") {
+    RedisServer server;
+    elsewhere([] {});
+    const auto before = threads();
+    EventLog log;
+    ClientOptions options;
+    options.on_event = log.handler();
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    orders.force_unlock();  // an event starts the thread that tells
+    orders.unlock();
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
+    const auto ours = added(before, threads());
+    CHECK(ours.size() == 2);
+    for (const std::string& thread : ours) {
+        const std::uint64_t blocked = blocked_signals(thread);
+        for (const int signal :
+             {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGTERM, SIGCHLD, SIGPROF}) {
+            CAPTURE(signal);
+            CHECK((blocked >> (signal - 1) & 1) == 1);
+        }
+    }
+    // And the thread that made them has its own mask back.
+    sigset_t mine;
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &mine);
+    CHECK(::sigismember(&mine, SIGINT) == 0);
+    CHECK(::sigismember(&mine, SIGUSR1) == 0);
+}
+
+TEST_CASE("a signal that interrupts a waiting thread does not end the wait") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock orders{client, "orders"};
+    RLock held{other, "orders"};
+    held.lock();
+    struct sigaction action {};
+    struct sigaction before {};
+    action.sa_handler = note_thread;  // no SA_RESTART: system calls see EINTR
+    ::sigaction(SIGUSR2, &action, &before);
+    std::atomic<pthread_t> thread{};
+    std::atomic<pid_t> thread_id = 0;
+    auto waiter = start([&] {
+        thread = ::pthread_self();
+        thread_id = this_thread_id();
+        orders.lock();
+        for (int i = 0; i < 200; ++i) {
+            orders.lock();
+            orders.unlock();
+        }
+        orders.unlock();
+    });
+    REQUIRE(has_waiters(client, 1));
+    for (int i = 0; i < 20; ++i) {
+        interrupted_thread = 0;
+        ::pthread_kill(thread, SIGUSR2);
+        CHECK(eventually([&] { return interrupted_thread == thread_id; }));
+    }
+    CHECK_FALSE(ready(waiter, 20ms));
+    held.unlock();
+    while (!ready(waiter, 1ms)) {
+        if (waiter.valid() && client.stats().commands < 100) ::pthread_kill(thread, SIGUSR2);
+    }
+    ::sigaction(SIGUSR2, &before, nullptr);
+    CHECK(RawRedis{server}.keys().empty());
+}
+
+TEST_CASE("every descriptor of ours is close-on-exec") {
+    RedisServer server{{.tcp = true}};
+    RawRedis redis{server};
+    const auto before = descriptors();
+    Client by_path{server.url()};
+    Client by_port{server.tcp_url()};
+    RLock a{by_path, "orders"};
+    RLock b{by_port, "orders"};
+    a.lock();
+    CHECK_FALSE(b.try_lock_for(20ms));
+    REQUIRE(is_listened_to(redis, "orders"));
+    CHECK_FALSE(elsewhere([&] { return b.try_lock_for(20ms); }));
+    const auto ours = added(before, descriptors());
+    CHECK(ours.size() >= 4);
+    for (const int fd : ours) {
+        CAPTURE(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)).string());
+        CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+    }
+    a.unlock();
+}
+
+TEST_CASE("a client that is destroyed while a thread waits returns at once, and the waiter still gets the lock") {
+    RedisServer server;
+    Client other{server.url()};
+    RLock held{other, "orders"};
+    held.lock();
+    std::optional<Client<>> client;
+    client.emplace(server.url());
+    RLock orders{*client, "orders"};
+    std::atomic<bool> waiting = false;
+    auto waiter = start([&] {
+        waiting = true;
+        orders.lock();
+        const bool is_mine = orders.is_held();
+        orders.unlock();
+        return is_mine;
+    });
+    REQUIRE(has_waiters(*client, 1));
+    CHECK(within(patient(1s), [&] { client.reset(); }));
+    CHECK_FALSE(ready(waiter, 50ms));
+    held.unlock();
+    REQUIRE(ready(waiter));
+    CHECK(waiter.get());
+}
+
+TEST_CASE("primitives outlive their client, and are renewed") {
+    RedisServer server;
+    RawRedis redis{server};
+    std::optional<Client<>> client;
+    client.emplace(server.url(), with_watchdog(short_lease));
+    RLock before{*client, "before"};
+    RLock after{*client, "after"};
+    before.lock();
+    client.reset();
+    after.lock();
+    CHECK_FALSE(eventually([&] { return !redis.exists("before") || !redis.exists("after"); }, short_lease * 2, 5ms));
+    before.unlock();
+    after.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("with the client and its primitives gone, what is still held ends with its lease") {
+    RedisServer server;
+    RawRedis redis{server};
+    {
+        Client client{server.url(), with_watchdog(short_lease)};
+        RLock orders{client, "orders"};
+        orders.lock();
+    }
+    CHECK(redis.exists("orders"));
+    CHECK(eventually([&] { return !redis.exists("orders"); }, short_lease + 10s));
+}
+
+TEST_CASE("a client is destroyed within a bound while its server is frozen") {
+    RedisServer server;
+    ClientOptions options = with_watchdog(short_lease);
+    options.command_timeout = 500ms;
+    options.unreachable_timeout = 500ms;
+    Stopwatch watch;
+    {
+        Client client{server.url(), options};
+        RLock orders{client, "orders"};
+        RLock parcels{client, "parcels"};
+        parcels.lock();
+        RawRedis{server}.integer("HSET", "orders", "somebody:1", 1);
+        CHECK_FALSE(orders.try_lock_for(50ms));  // a subscription, too
+        server.stop();
+        parcels.unlock();  // in vain, so it goes on in the background
+        watch.restart();
+    }
+    CHECK(watch.elapsed() <= 500ms + patient(1s));
+    server.cont();
+}
+
+TEST_CASE("a client is destroyed within a bound when its server is gone") {
+    std::optional<RedisServer> server;
+    server.emplace();
+    ClientOptions options;
+    options.command_timeout = 500ms;
+    options.unreachable_timeout = 500ms;
+    Stopwatch watch;
+    {
+        Client client{server->url(), options};
+        RLock orders{client, "orders"};
+        orders.lock();
+        server.reset();
+        std::error_code ec;
+        orders.unlock(ec);
+        CHECK(ec == errc::unreachable);
+        watch.restart();
+    }
+    CHECK(watch.elapsed() <= 500ms + patient(1s));
+}
+
+TEST_CASE("a client that is never used needs no server") {
+    const Stopwatch watch;
+    {
+        Client client{"unix:///nowhere/at/all"};
+        RLock orders{client, "orders"};
+        CHECK(orders.name() == "orders");
+        CHECK(orders.lost().stop_requested());
+        CHECK(error_of_call([&] { orders.unlock(); }) == errc::not_owner);
+    }
+    CHECK(watch.elapsed() < patient(2s));
+}
+
+TEST_CASE("options that cannot work are refused") {
+    const auto refused = [](auto&& change) {
+        ClientOptions options;
+        change(options);
+        return error_of_call([&] { Client client("unix:///nowhere", options); }) == errc::invalid_argument;
+    };
+    CHECK(refused([](ClientOptions& o) { o.watchdog_timeout = 0ms; }));
+    CHECK(refused([](ClientOptions& o) { o.watchdog_timeout = -1s; }));
+    CHECK(refused([](ClientOptions& o) { o.watchdog_timeout = std::chrono::milliseconds::max(); }));
+    CHECK(refused([](ClientOptions& o) { o.command_timeout = 0ms; }));
+    CHECK(refused([](ClientOptions& o) { o.command_timeout = -1ms; }));
+    CHECK(refused([](ClientOptions& o) { o.unreachable_timeout = -1ms; }));
+    CHECK(refused([](ClientOptions& o) { o.key_prefix = "{}"; }));
+    CHECK_FALSE(refused([](ClientOptions& o) { o.unreachable_timeout = 0ms; }));
+    CHECK_FALSE(refused([](ClientOptions& o) { o.unreachable_timeout = std::chrono::milliseconds::max(); }));
+    CHECK_FALSE(refused([](ClientOptions& o) { o.local_handoff_limit = 0; }));
+    CHECK_FALSE(refused([](ClientOptions&) {}));
+}
+
+TEST_CASE("a client serves many threads that use many locks at once") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    std::atomic<int> failures = 0;
+    {
+        std::vector<std::jthread> workers;
+        for (int t = 0; t < 16; ++t)
+            workers.emplace_back([&, t] {
+                for (int i = 0; i < 20; ++i) {
+                    RLock own(client, "lock " + std::to_string(t) + " " + std::to_string(i % 3));
+                    own.lock();
+                    own.lock();
+                    if (own.hold_count() != 2) ++failures;
+                    own.unlock();
+                    own.unlock();
+                }
+            });
+    }
+    CHECK(failures == 0);
+    CHECK(client.stats().acquisitions == 16 * 20);
+    CHECK(redis.keys().empty());
+}

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: MIT
+// Answers that no Redis gives: never a crash, never a hold that is none, and all well with a good server afterwards.
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "integration/fault_kit.hpp"
+#include "support/scripted_server.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+constexpr std::chrono::milliseconds margin = 50ms + late;
+
+std::string repeated(const std::string& text, std::size_t times) {
+    std::string all;
+    for (std::size_t i = 0; i < times; ++i) all += text;
+    return all;
+}
+
+ScriptedReply then_close(std::string bytes) {
+    ScriptedReply reply{std::move(bytes)};
+    reply.close = true;
+    return reply;
+}
+
+struct Oddity {
+    std::string name;
+    ScriptedReply reply;
+};
+
+// None of them is an answer that any of our commands may get.
+std::vector<Oddity> oddities() {
+    return {
+        {"a status", "+OK\r\n"},
+        {"an empty status", "+\r\n"},
+        {"an empty array", "*0\r\n"},
+        {"an array of other things", "*2\r\n:1\r\n$-1\r\n"},
+        {"an array in an array", "*1\r\n*1\r\n:1\r\n"},
+        {"a number out of range", ":99999999999999999999999\r\n"},
+        {"a number that is none", ":12ab\r\n"},
+        {"words", "garbage\r\n"},
+        {"an empty line", "\r\n"},
+        {"another protocol", "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"},
+        {"control bytes", std::string("\0\x01\x02\x1b[31m\r\n\0", 11)},
+        {"2^31-1 elements", "*2147483647\r\n"},
+        {"2^40 elements", "*1099511627776\r\n"},
+        {"many elements", "*100000\r\n:1\r\n"},
+        {"a huge text", "$2147483647\r\nab"},
+        {"the hugest text", "$9223372036854775807\r\nab"},
+        {"a text of negative size", "$-7\r\n"},
+        {"an array of negative size", "*-7\r\n"},
+        {"a text that ends wrongly", "$3\r\nabcXY"},
+        {"nesting of 9", repeated("*1\r\n", 9) + ":1\r\n"},
+        {"nesting of 100,000", repeated("*1\r\n", 100'000) + ":1\r\n"},
+        {"a map", "%1\r\n+a\r\n:1\r\n"},
+        {"a null of RESP3", "_\r\n"},
+        {"a truth", "#t\r\n"},
+        {"a fraction", ",3.25\r\n"},
+        {"a push message", ">3\r\n+message\r\n+channel\r\n+0\r\n"},
+        {"a published message", "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n"},
+        {"half an answer, and the end", then_close("$-")},
+        {"the end", then_close("")},
+        {"silence", ""},
+    };
+}
+
+bool is_script(const CommandWords& command, const std::string& digest) {
+    return command.size() > 1 && command[0] == "EVALSHA" && command[1] == digest;
+}
+
+// Behind one path: a server that can be made hostile, and a good one.
+struct TwoServers {
+    explicit TwoServers(ScriptedServer::Handler handler) : hostile(std::move(handler)), proxy(hostile.url()) {}
+
+    void use_the_good_one() {
+        proxy.upstream(good.url());
+        proxy.kill_all();
+    }
+
+    RedisServer good;
+    ScriptedServer hostile;
+    Proxy proxy;
+};
+
+ClientOptions impatient() {
+    ClientOptions options = quick();
+    options.command_timeout = paced(100ms);
+    options.unreachable_timeout = paced(200ms);
+    return options;
+}
+
+bool is_expected(const std::error_code& ec) { return ec == errc::protocol_error || ec == errc::unreachable; }
+
+}  // namespace
+
+TEST_CASE("an odd answer to an acquire is an error and no hold; then a good server is used as ever") {
+    for (const Oddity& oddity : oddities()) {
+        CAPTURE(oddity.name);
+        TwoServers servers{[&](const CommandWords&) { return oddity.reply; }};
+        Client client{servers.proxy.url(), impatient()};
+        RLock orders{client, "orders"};
+        const Stopwatch watch;
+        const std::error_code ec = code_of([&] { orders.try_lock(); });
+        CHECK(is_expected(ec));
+        CHECK(watch.within(impatient().command_timeout + margin));
+        CHECK(orders.valid_until() == std::chrono::steady_clock::time_point::min());
+        CHECK(orders.lost().stop_requested());
+        CHECK(client.stats().acquisitions == 0);
+        CHECK(code_of([&] { orders.unlock(); }) == errc::not_owner);
+        CHECK_FALSE(servers.hostile.received().empty());
+
+        servers.use_the_good_one();
+        CHECK(orders.try_lock_for(10s));
+        CHECK(orders.hold_count() == 1);
+        orders.unlock();
+        CHECK_FALSE(RawRedis{servers.good}.exists("orders"));
+    }
+}
+
+TEST_CASE("an odd answer to a question is an error, never an answer") {
+    for (const Oddity& oddity : oddities()) {
+        CAPTURE(oddity.name);
+        ScriptedServer hostile{[&](const CommandWords&) { return oddity.reply; }};
+        Client client{hostile.url(), impatient()};
+        RLock orders{client, "orders"};
+        const Stopwatch watch;
+        CHECK(is_expected(code_of([&] { orders.is_locked(); })));
+        CHECK(is_expected(code_of([&] { orders.force_unlock(); })));
+        CHECK(watch.within(2 * (impatient().unreachable_timeout + margin)));
+    }
+    for (const std::string count :
+         {"$3\r\nabc\r\n", "$0\r\n\r\n", "$2\r\n1x\r\n", "$20\r\n99999999999999999999\r\n", ":1\r\n"}) {
+        CAPTURE(count);
+        ScriptedServer hostile{[&](const CommandWords&) { return ScriptedReply{count}; }};
+        Client client{hostile.url(), impatient()};
+        RLock orders{client, "orders"};
+        CHECK(code_of([&] { orders.hold_count(); }) == errc::protocol_error);
+    }
+}
+
+TEST_CASE("an odd answer to a reentry, a partial or a last release leaves no guard that throws") {
+    for (const Oddity& oddity : oddities()) {
+        CAPTURE(oddity.name);
+        std::atomic<bool> odd{false};
+        ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+            if (odd) return oddity.reply;
+            return is_script(command, acquire_digest) ? "$-1\r\n" : ":0\r\n";
+        }};
+        ClientOptions options = impatient();
+        options.watchdog_timeout = paced(1000ms);
+        Client client{hostile.url(), options};
+        RLock orders{client, "orders"};
+        {
+            const std::lock_guard outer{orders};
+            const std::lock_guard inner{orders};
+            odd = true;
+            CHECK(is_expected(code_of([&] { orders.lock(); })));
+        }
+        CHECK(code_of([&] { orders.unlock(); }) == errc::not_owner);
+    }
+}
+
+TEST_CASE("an odd answer to a hand-over leaves the waiter its turn, and no guard that throws") {
+    for (const Oddity& oddity : oddities()) {
+        CAPTURE(oddity.name);
+        std::atomic<int> handed_over{0};
+        ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+            if (command[0] == "SUBSCRIBE") return "";
+            if (is_script(command, hand_over_digest) && ++handed_over == 1) return oddity.reply;
+            return is_script(command, acquire_digest)     ? "$-1\r\n"
+                   : is_script(command, hand_over_digest) ? ":1\r\n"
+                                                          : ":0\r\n";
+        }};
+        Client client{hostile.url(), impatient()};
+        RLock orders{client, "orders"};
+        std::vector<std::future<bool>> heirs;
+        {
+            const std::lock_guard guard{orders};
+            for (std::uint64_t i = 1; i <= 2; ++i) {
+                heirs.push_back(in_thread([&] {
+                    std::error_code ec;
+                    const bool held = orders.try_lock_for(20s, ec);
+                    if (held) orders.unlock(ec);
+                    return held;
+                }));
+                REQUIRE(eventually([&] { return client.stats().waits == i; }));
+            }
+            REQUIRE(eventually([&] { return hostile.accepted() >= 2; }));  // waiting: the subscription was asked for
+        }
+        for (auto& heir : heirs) CHECK(heir.get());
+        CHECK(handed_over > 0);
+    }
+}
+
+TEST_CASE("an odd answer to a renewal does not end a hold before its time, and does not prolong it") {
+    const std::string answers[] = {"+OK\r\n",
+                                   ":1\r\n",
+                                   "$-1\r\n",
+                                   "*0\r\n",
+                                   "*2\r\n:1\r\n:1\r\n",
+                                   "*1\r\n$1\r\n1\r\n",
+                                   "*1\r\n*1\r\n:1\r\n",
+                                   "-ERR strange\r\n",
+                                   "garbage\r\n"};
+    std::vector<std::future<void>> rounds;
+    for (const std::string& answer : answers) {
+        rounds.push_back(in_thread([answer] {
+            CAPTURE(answer);
+            std::atomic<int> renewals{0};
+            ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+                if (is_script(command, renew_digest)) {
+                    ++renewals;
+                    return answer;
+                }
+                return is_script(command, acquire_digest) ? "$-1\r\n" : ":0\r\n";
+            }};
+            EventLog log;
+            ClientOptions options = log.in(impatient());
+            options.watchdog_timeout = paced(900ms);
+            Client client{hostile.url(), options};
+            RLock orders{client, "orders"};
+            const Stopwatch watch;
+            orders.lock();
+            const auto valid_until = orders.valid_until();
+            const std::stop_token lost = orders.lost();
+            CHECK(eventually([&] { return renewals >= 2; }, 10s));
+            CHECK(eventually([&] { return lost.stop_requested(); }, options.watchdog_timeout + margin));
+            CHECK(watch.elapsed() >= options.watchdog_timeout / 2);
+            CHECK(std::chrono::steady_clock::now() <= valid_until + late);
+            CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
+            CHECK(client.stats().renewals == 0);
+            // Tried again, but not as fast as it goes.
+            CHECK(renewals < 200);
+            std::error_code ec;
+            orders.unlock(ec);
+            CHECK(ec == errc::hold_lost);
+        }));
+    }
+    for (auto& round : rounds) round.get();
+}
+
+TEST_CASE("a line, a text or an answer without end is cut off at a bounded size") {
+    const std::string chunk(16 << 20, 'x');
+    for (const std::string& begin : {std::string{"+"}, std::string{"-ERR "}, std::string{":"},
+                                     std::string{"$16000000\r\n"}, std::string{"*3\r\n$16000000\r\n"}}) {
+        CAPTURE(begin);
+        ScriptedReply endless{begin + chunk};
+        endless.piece = 64 << 10;
+        ScriptedServer hostile{[&](const CommandWords&) { return endless; }};
+        ClientOptions options = quick();
+        options.command_timeout = patient(10s);  // it is the size that ends it, not the time
+        Client client{hostile.url(), options};
+        RLock orders{client, "orders"};
+        const Stopwatch watch;
+        CHECK(code_of([&] { orders.try_lock(); }) == errc::protocol_error);
+        CHECK(watch.within(patient(5s)));
+    }
+}
+
+TEST_CASE("an error text with control bytes is quoted harmlessly, and shortened") {
+    const std::string text = "ERR \x1b[31mred\x07 and " + std::string(5000, 'x');
+    ScriptedServer hostile{[&](const CommandWords&) { return ScriptedReply{"-" + text + "\r\n"}; }};
+    Client client{hostile.url(), impatient()};
+    RLock orders{client, "orders"};
+    try {
+        orders.try_lock();
+        FAIL("held by an error");
+    } catch (const Error& error) {
+        CHECK(error.code() == errc::rejected);
+        const std::string what = error.what();
+        CHECK(what.size() < 600);
+        CHECK(what.find('\x1b') == std::string::npos);
+        CHECK(what.find('\x07') == std::string::npos);
+        CHECK(what.find("red") != std::string::npos);
+    }
+}
+
+TEST_CASE("two answers to one request: the second is not taken for the answer to the next") {
+    // Another owner holds the lock for long; the surplus answer is what a grant looks like.
+    std::atomic<bool> surplus{true};
+    ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+        if (!is_script(command, acquire_digest)) return ":0\r\n";
+        return surplus ? ":60000\r\n$-1\r\n" : ":60000\r\n";
+    }};
+    Client client{hostile.url(), impatient()};
+    RLock orders{client, "orders"};
+    for (int round = 0; round < 5; ++round) {
+        std::error_code ec;
+        CHECK_FALSE(orders.try_lock(ec));
+        CHECK((!ec || is_expected(ec)));
+    }
+    CHECK(client.stats().acquisitions == 0);
+    CHECK(hostile.accepted() >= 5);  // each time the connection was given up
+    surplus = false;
+    CHECK_FALSE(orders.try_lock());
+}
+
+TEST_CASE("an unasked answer on an idle connection is not taken for a grant") {
+    for (const std::string frame :
+         {"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n", "$-1\r\n", "+OK\r\n", ":60000\r\n"}) {
+        CAPTURE(frame);
+        ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+            return is_script(command, acquire_digest) ? ":60000\r\n" : ":0\r\n";
+        }};
+        Client client{hostile.url(), impatient()};
+        RLock orders{client, "orders"};
+        CHECK_FALSE(orders.try_lock());
+        CHECK(hostile.open_connections() == 1);
+        hostile.push(frame);
+        CHECK(hostile.open_connections() == 1);  // the second question of its thread: the frame has been written
+        for (int round = 0; round < 3; ++round) {
+            std::error_code ec;
+            CHECK_FALSE(orders.try_lock(ec));
+            CHECK((!ec || is_expected(ec)));
+        }
+        CHECK(client.stats().acquisitions == 0);
+    }
+}
+
+TEST_CASE("odd answers to a subscription cost the waiter neither its deadline nor its turn") {
+    for (const std::string answer : {"garbage\r\n", "+OK\r\n", ":1\r\n", "$-1\r\n", "*0\r\n",
+                                     "*3\r\n:1\r\n:2\r\n:3\r\n", "*3\r\n$9\r\nsubscribe\r\n$5\r\nother\r\n:1\r\n",
+                                     "*3\r\n$7\r\nmessage\r\n$-1\r\n$-1\r\n", "*2147483647\r\n", ""}) {
+        CAPTURE(answer);
+        std::atomic<bool> free{false};
+        ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+            if (command[0] == "SUBSCRIBE") return answer;
+            if (is_script(command, acquire_digest)) return free ? "$-1\r\n" : ":100\r\n";
+            return ":0\r\n";
+        }};
+        Client client{hostile.url(), impatient()};
+        RLock orders{client, "orders"};
+        const Stopwatch watch;
+        CHECK_FALSE(orders.try_lock_for(150ms));
+        CHECK(watch.within(150ms + margin));
+        // With a back-off between the attempts.
+        CHECK(hostile.accepted() < 30);
+        auto waiting = in_thread([&] {
+            const bool held = orders.try_lock_for(10s);
+            if (held) orders.unlock();
+            return held;
+        });
+        CHECK(eventually([&] { return client.stats().waits == 2; }));
+        free = true;
+        CHECK(waiting.get());
+    }
+}
+
+TEST_CASE("an odd answer to the login is told at once, and does no harm") {
+    for (const Oddity& oddity : oddities()) {
+        CAPTURE(oddity.name);
+        TwoServers servers{[&](const CommandWords& command) -> ScriptedReply {
+            return command[0] == "SELECT" ? oddity.reply : "$-1\r\n";
+        }};
+        Client client{servers.proxy.url() + "?db=1", impatient()};
+        RLock orders{client, "orders"};
+        const Stopwatch watch;
+        std::error_code ec;
+        const bool held = orders.try_lock(ec);
+        CHECK(watch.within(impatient().command_timeout + margin));
+        // What is a whole reply and no error may pass as consent.
+        CHECK(held == !ec);
+        CHECK((held || is_expected(ec)));
+        if (held) orders.unlock(ec);
+        servers.use_the_good_one();
+        CHECK(in_thread([&] {
+                  const bool got = orders.try_lock_for(10s);
+                  if (got) orders.unlock();
+                  return got;
+              }).get());
+        CHECK(RawRedis{servers.good}.integer("EXISTS", "orders") == 0);
+    }
+}
+
+TEST_CASE("foreign messages on the channel, however large, neither grant nor harm anything") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client other{server.url(), quick()};
+    RLock held{other, "orders"};
+    held.lock(Lease{60s});
+    Client client{server.url(), quick()};
+    auto waiting = in_thread([&] {
+        RLock orders{client, "orders"};
+        const std::error_code ec = code_of([&] { orders.lock(); });
+        if (!ec) orders.unlock();
+        return ec;
+    });
+    REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }));
+    const std::string payloads[] = {"",
+                                    "1",
+                                    "garbage",
+                                    std::string("\0\r\n$-1\r\n*9", 11),
+                                    std::string(100'000, 'x'),
+                                    "0",
+                                    std::string(2'000'000, 'y')};
+    for (const std::string& payload : payloads) {
+        CAPTURE(payload.size());
+        REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }, 10s));
+        CHECK(redis.integer("PUBLISH", channel_of("orders"), payload) == 1);
+    }
+    CHECK_FALSE(ready_within(waiting, 50ms));
+    CHECK(client.stats().acquisitions == 0);
+    // The largest costs the connection, which comes back; then a release is heard as ever.
+    REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }, 10s));
+    held.unlock();
+    CHECK(ready_within(waiting, 5s));
+    CHECK(waiting.get() == std::error_code{});
+    CHECK(redis.keys().empty());
+}

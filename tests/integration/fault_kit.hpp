@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <doctest/doctest.h>
+#include <time.h>
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <redlatch/redlatch.hpp>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/process.hpp"
+#include "support/proxy.hpp"
+#include "support/raw_redis.hpp"
+#include "support/redis_server.hpp"
+#include "support/wait.hpp"
+
+// What the fault tests share: quick options, a record of events, a server behind a proxy.
+namespace redlatch::fault {
+
+using namespace redlatch::test;
+
+using namespace std::chrono_literals;
+
+// Time-outs of the library, not bounds of a test: doubled where a sanitizer slows everything down.
+constexpr std::chrono::milliseconds paced(std::chrono::milliseconds time) {
+    return time * (slow_build_factor > 1 ? 2 : 1);
+}
+
+inline constexpr std::chrono::milliseconds command_timeout = paced(300ms);
+inline constexpr std::chrono::milliseconds watchdog_timeout = paced(1500ms);
+inline constexpr std::chrono::milliseconds unreachable_timeout = paced(5000ms);
+
+// How much later than it should a call may come back on a busy machine.
+inline constexpr std::chrono::milliseconds late = patient(400ms);
+
+inline ClientOptions quick() {
+    ClientOptions options;
+    options.watchdog_timeout = watchdog_timeout;
+    options.command_timeout = command_timeout;
+    options.unreachable_timeout = unreachable_timeout;
+    return options;
+}
+
+// Remembers the events of a client, also of one that outlives it.
+class EventLog {
+public:
+    ClientOptions in(ClientOptions options) const {
+        options.on_event = [record = record_](const Event& event) {
+            const std::lock_guard hold{record->mutex};
+            record->events.push_back(event);
+        };
+        return options;
+    }
+
+    std::size_t count(Event::Kind kind) const {
+        const std::lock_guard hold{record_->mutex};
+        std::size_t found = 0;
+        for (const Event& event : record_->events) found += event.kind == kind ? 1 : 0;
+        return found;
+    }
+
+    std::string text() const {
+        const std::lock_guard hold{record_->mutex};
+        std::string all;
+        for (const Event& event : record_->events) all += event.name + ": " + event.detail + "\n";
+        return all;
+    }
+
+private:
+    struct Record {
+        std::mutex mutex;
+        std::vector<Event> events;
+    };
+    std::shared_ptr<Record> record_ = std::make_shared<Record>();
+};
+
+inline const std::string acquire_digest{scripts::rlock_acquire.digest()};
+inline const std::string release_digest{scripts::rlock_release.digest()};
+inline const std::string renew_digest{scripts::rlock_renew.digest()};
+inline const std::string hand_over_digest{scripts::rlock_hand_over.digest()};
+
+// So that each operation is one EVALSHA, and a rule of the proxy strikes exactly what it names.
+inline void load_scripts(RawRedis& redis) {
+    for (const Script* script : {&scripts::rlock_acquire, &scripts::rlock_release, &scripts::rlock_renew,
+                                 &scripts::rlock_hand_over, &scripts::rlock_force_release})
+        redis.text("SCRIPT", "LOAD", script->text);
+}
+
+// A server, a look at it past the proxy, and the proxy. The URL is what a client under test gets.
+struct FaultyPath {
+    explicit FaultyPath(bool over_tcp = false, RedisServerOptions options = {})
+        : tcp(over_tcp), server(std::move(options)), redis(server), proxy(server.url(), over_tcp) {
+        load_scripts(redis);
+    }
+
+    std::string url() const { return tcp ? proxy.tcp_url() : proxy.url(); }
+
+    bool tcp;
+    RedisServer server;
+    RawRedis redis;
+    Proxy proxy;
+};
+
+inline std::string channel_of(const std::string& name) { return "redisson_lock__channel:{" + name + "}"; }
+
+inline long long listeners(RawRedis& redis, const std::string& name) {
+    return std::stoll(redis.list("PUBSUB", "NUMSUB", channel_of(name)).at(1));
+}
+
+// The hold counts of all owners in the key, as Redis has them.
+inline std::vector<std::string> hold_counts(RawRedis& redis, const std::string& name) {
+    return redis.list("HVALS", name);
+}
+
+// The code of the Error that a call throws, empty when it throws none.
+template <class Call>
+std::error_code code_of(Call&& call) {
+    try {
+        std::forward<Call>(call)();
+    } catch (const Error& error) {
+        return error.code();
+    }
+    return {};
+}
+
+inline std::chrono::nanoseconds cpu_time_of_this_thread() {
+    timespec used{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
+}
+
+// Runs in a thread of its own; what it returns or throws comes out of get().
+template <class Function>
+auto in_thread(Function&& function) {
+    return std::async(std::launch::async, std::forward<Function>(function));
+}
+
+template <class Result>
+bool ready_within(const std::future<Result>& result, std::chrono::milliseconds bound) {
+    return result.wait_for(bound) == std::future_status::ready;
+}
+
+}  // namespace redlatch::fault

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: MIT
+// A reply, or a request, that is lost on the way: what was asked for happens once, and the caller is told the truth.
+#include "integration/fault_kit.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+std::string name_of(Then then) { return then == Then::close ? "connection cut" : "connection silent"; }
+
+constexpr Then both[] = {Then::close, Then::silence};
+
+// Gives the lock from this thread to a waiting one until the fault has struck. The first heir may just be asking the
+// server itself, and then gets the lock without a hand-over.
+template <class Struck>
+void hand_over_until(FaultyPath& path, Client<HiredisTransport>& client, Struck struck) {
+    RLock orders{client, "orders"};
+    for (std::uint64_t round = 1; round <= 50 && !struck(); ++round) {
+        REQUIRE(orders.try_lock_for(10s));
+        auto heir = in_thread([&] {
+            RawRedis redis{path.server};
+            if (!orders.try_lock_for(20s)) return false;
+            const bool held = orders.is_held() && hold_counts(redis, "orders") == std::vector<std::string>{"1"};
+            orders.unlock();
+            return held;
+        });
+        REQUIRE(eventually([&] { return client.stats().waits >= round && listeners(path.redis, "orders") == 1; }));
+        orders.unlock();
+        CHECK(heir.get());
+    }
+    REQUIRE(struck());
+}
+
+}  // namespace
+
+TEST_CASE("an acquire whose reply is lost holds the lock once, and one unlock frees it") {
+    for (const bool tcp : {false, true}) {
+        FaultyPath path{tcp};
+        for (const Then then : both) {
+            CAPTURE(tcp);
+            CAPTURE(name_of(then));
+            Client client{path.url(), quick()};
+            RLock orders{client, "orders"};
+            const auto before = path.proxy.counts().dropped;
+            path.proxy.drop_next_replies(1, acquire_digest, then);
+            orders.lock();
+            CHECK(path.proxy.counts().dropped == before + 1);
+            CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
+            CHECK(orders.hold_count() == 1);
+            CHECK(client.stats().resends > 0);
+            CHECK(client.stats().acquisitions == 1);
+            orders.unlock();
+            CHECK_FALSE(path.redis.exists("orders"));
+        }
+    }
+}
+
+TEST_CASE("an acquire whose reply is lost four times in a row holds the lock once") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    path.proxy.drop_next_replies(4, acquire_digest);
+    orders.lock();
+    CHECK(path.proxy.counts().dropped == 4);
+    CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
+    orders.unlock();
+    CHECK_FALSE(path.redis.exists("orders"));
+}
+
+TEST_CASE("an acquire whose request is lost is sent again") {
+    for (const Then then : both) {
+        CAPTURE(name_of(then));
+        FaultyPath path;
+        Client client{path.url(), quick()};
+        RLock orders{client, "orders"};
+        path.proxy.drop_next_requests(2, acquire_digest, then);
+        orders.lock();
+        CHECK(path.proxy.counts().dropped == 2);
+        CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
+        orders.unlock();
+        CHECK_FALSE(path.redis.exists("orders"));
+    }
+}
+
+TEST_CASE("a reentry whose reply is lost is counted once") {
+    for (const Then then : both) {
+        CAPTURE(name_of(then));
+        FaultyPath path;
+        Client client{path.url(), quick()};
+        RLock orders{client, "orders"};
+        orders.lock();
+        path.proxy.drop_next_replies(1, acquire_digest, then);
+        orders.lock();
+        CHECK(path.proxy.counts().dropped == 1);
+        CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"2"});
+        orders.unlock();
+        CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
+        orders.unlock();
+        CHECK_FALSE(path.redis.exists("orders"));
+    }
+}
+
+TEST_CASE("a release whose reply is lost has succeeded, and is published once") {
+    EventLog log;
+    FaultyPath path;
+    Client client{path.url(), log.in(quick())};
+    RLock orders{client, "orders"};
+    RawRedis listener{path.server};
+    listener.call("SUBSCRIBE", channel_of("orders"));
+    for (const Then then : both) {
+        CAPTURE(name_of(then));
+        const auto before = path.proxy.counts().dropped;
+        orders.lock();
+        path.proxy.drop_next_replies(1, release_digest, then);
+        std::error_code ec;
+        orders.unlock(ec);
+        // When there was no time for a second try in the foreground, it is made in the background.
+        if (then == Then::silence && ec == errc::unreachable) ec.clear();
+        CHECK_FALSE(ec);
+        CHECK(path.proxy.counts().dropped == before + 1);
+        CHECK_FALSE(path.redis.exists("orders"));
+        CHECK(listener.receive().elements.at(2).string == "0");
+        // The same thread may go on at once.
+        CHECK(orders.try_lock_for(5s));
+        orders.unlock();
+        CHECK(listener.receive().elements.at(2).string == "0");
+        CHECK_FALSE(path.redis.exists("orders"));
+    }
+    CHECK_FALSE(listener.receive_within(50ms));
+    CHECK(log.count(Event::Kind::hold_lost) == 0);
+    CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
+}
+
+TEST_CASE("a release whose reply is lost does not disturb who took the lock meanwhile") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    Client other{path.server.url(), quick()};
+    RLock same_orders{other, "orders"};
+
+    orders.lock();
+    path.proxy.drop_next_replies(1, release_digest, Then::silence);
+    auto released = in_thread([&] { return code_of([&] { same_orders.lock(); }); });
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(path.proxy.counts().dropped == 1);
+    CHECK(ready_within(released, 10s));
+    CHECK_FALSE(released.get());
+    // When the second sending has been answered, the thread may ask for the lock again.
+    CHECK_FALSE(orders.try_lock_for(2 * command_timeout));
+    CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
+    CHECK(path.redis.keys("redisson_unlock_latch:*").size() == 1);
+    CHECK(same_orders.is_locked());
+    CHECK(same_orders.force_unlock());
+}
+
+// The client gives up on a release and sends it again on another connection; the first copy sits in the network, and
+// comes when the same thread, so the same owner id, holds the lock anew.
+TEST_CASE("a delayed copy of a release does nothing to a later hold of the same thread") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    path.proxy.hold_next_requests(1, release_digest);
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(path.proxy.counts().held == 1);
+
+    REQUIRE(orders.try_lock_for(10s));
+    const auto scripts = path.redis.script_calls();
+    path.proxy.release();
+    REQUIRE(eventually([&] { return path.redis.script_calls() > scripts; }));
+    CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
+    CHECK(orders.is_held());
+    CHECK_FALSE(orders.lost().stop_requested());
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK_FALSE(path.redis.exists("orders"));
+}
+
+TEST_CASE("a delayed copy of an acquire takes nothing from a later holder") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    path.proxy.hold_next_requests(1, acquire_digest);
+    orders.lock();
+    CHECK(path.proxy.counts().held == 1);
+    orders.unlock();
+
+    Client other{path.server.url(), quick()};
+    RLock same_orders{other, "orders"};
+    same_orders.lock();
+    const auto holder = path.redis.hgetall("orders");
+    const auto scripts = path.redis.script_calls();
+    path.proxy.release();
+    REQUIRE(eventually([&] { return path.redis.script_calls() > scripts; }));
+    CHECK(path.redis.hgetall("orders") == holder);
+    same_orders.unlock();
+    CHECK_FALSE(path.redis.exists("orders"));
+}
+
+TEST_CASE("a renewal whose reply is lost is made again early, and the hold is never lost") {
+    for (const Then then : both) {
+        CAPTURE(name_of(then));
+        EventLog log;
+        FaultyPath path;
+        ClientOptions options = log.in(quick());
+        options.watchdog_timeout = paced(3000ms);
+        Client client{path.url(), options};
+        RLock orders{client, "orders"};
+        path.proxy.drop_next_replies(1, renew_digest, then);
+        orders.lock();
+        const std::stop_token lost = orders.lost();
+        REQUIRE(eventually([&] { return path.proxy.counts().dropped == 1; }, 20s));
+        const Stopwatch since_the_drop;
+        REQUIRE(eventually([&] { return client.stats().renewals == 1; }, 20s));
+        // A third of the lease is the ordinary period.
+        CHECK(since_the_drop.elapsed() < options.watchdog_timeout / 3);
+        CHECK(orders.valid_until() > std::chrono::steady_clock::now());
+        CHECK_FALSE(lost.stop_requested());
+        CHECK(orders.is_held());
+        CHECK(log.count(Event::Kind::hold_lost) == 0);
+        orders.unlock();
+        CHECK_FALSE(path.redis.exists("orders"));
+    }
+}
+
+TEST_CASE("a hand-over whose reply is lost gives the lock to one thread, and nothing stays behind") {
+    for (const Then then : both) {
+        CAPTURE(name_of(then));
+        FaultyPath path;
+        Client client{path.url(), quick()};
+        RLock orders{client, "orders"};
+        path.proxy.drop_next_replies(1, hand_over_digest, then);
+        hand_over_until(path, client, [&] { return path.proxy.counts().matched == 1; });
+        CHECK(path.proxy.counts().dropped == 1);
+        CHECK(eventually([&] { return !path.redis.exists("orders"); }));
+        // Nothing that is still to be given back comes in the way of either thread.
+        CHECK(orders.try_lock_for(5s));
+        orders.unlock();
+        CHECK_FALSE(path.redis.exists("orders"));
+    }
+}
+
+TEST_CASE("a delayed copy of a hand-over moves no later hold") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    path.proxy.hold_next_requests(1, hand_over_digest);
+    hand_over_until(path, client, [&] { return path.proxy.counts().matched == 1; });
+    REQUIRE(path.proxy.counts().held == 1);
+
+    REQUIRE(orders.try_lock_for(10s));
+    const auto holder = path.redis.hgetall("orders");
+    const auto scripts = path.redis.script_calls();
+    path.proxy.release();
+    REQUIRE(eventually([&] { return path.redis.script_calls() > scripts; }));
+    CHECK(path.redis.hgetall("orders") == holder);
+    CHECK(orders.is_held());
+    orders.unlock();
+    CHECK_FALSE(path.redis.exists("orders"));
+}
+
+TEST_CASE("a connection that is cut after any byte of a reply costs nothing but a retry") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    std::uint64_t dropped = 0;
+    // "$-1\r\n" to the acquire, ":0\r\n" to the release.
+    for (std::size_t byte = 0; byte < 5; ++byte) {
+        CAPTURE(byte);
+        path.proxy.cut_after_reply_bytes(byte, acquire_digest);
+        orders.lock();
+        CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
+        if (byte < 4) path.proxy.cut_after_reply_bytes(byte, release_digest);
+        std::error_code ec;
+        orders.unlock(ec);
+        CHECK_FALSE(ec);
+        CHECK_FALSE(path.redis.exists("orders"));
+        dropped += byte < 4 ? 2 : 1;
+        CHECK(path.proxy.counts().dropped == dropped);
+    }
+}
+
+TEST_CASE("a connection that is cut after any byte of a request costs nothing but a retry") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    std::uint64_t dropped = 0;
+    for (std::size_t byte = 0; byte < 130; byte += 3) {
+        CAPTURE(byte);
+        path.proxy.cut_after_request_bytes(byte, acquire_digest);
+        orders.lock();
+        CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
+        path.proxy.cut_after_request_bytes(byte, release_digest);
+        std::error_code ec;
+        orders.unlock(ec);
+        CHECK_FALSE(ec);
+        CHECK_FALSE(path.redis.exists("orders"));
+        CHECK(path.proxy.counts().dropped == (dropped += 2));
+    }
+}

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: MIT
+// Slow, silent, half-dead and absent networks: every call ends on time, and leaves nothing behind.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "integration/fault_kit.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+// What the contract allows a call beyond its deadline, and what a busy machine needs.
+constexpr std::chrono::milliseconds margin = 50ms + late;
+
+// A connection is there, so that what follows is not about connecting.
+void warm_up(RLock<HiredisTransport>& lock) { CHECK_FALSE(lock.is_locked()); }
+
+}  // namespace
+
+TEST_CASE("an acquire that is answered after its lease is no hold, and is given back") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    warm_up(orders);
+    const Lease lease{50ms};
+    path.proxy.delay(0ms, 120ms);
+    CHECK_FALSE(orders.try_lock(lease));
+    CHECK(orders.valid_until() == std::chrono::steady_clock::time_point::min());
+    CHECK(orders.lost().stop_requested());
+    CHECK(code_of([&] { orders.unlock(); }) == errc::not_owner);
+    CHECK(client.stats().acquisitions == 0);
+    path.proxy.delay(0ms, 0ms);
+    CHECK(eventually([&] { return !path.redis.exists("orders"); }));
+    // A waiting call asks again. (By the time it can look, such a short lease may be over.)
+    path.proxy.hold_next_replies(1, acquire_digest);
+    auto waiting = in_thread([&] { return orders.try_lock_for(20s, lease); });
+    REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }));
+    REQUIRE(eventually([&] { return !path.redis.exists("orders"); }));
+    path.proxy.release();
+    CHECK(waiting.get());
+    CHECK(client.stats().acquisitions == 1);
+}
+
+TEST_CASE("a hold is valid from before its command was sent, not from its reply") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    warm_up(orders);
+    path.proxy.delay(0ms, 150ms);
+    const auto before = std::chrono::steady_clock::now();
+    REQUIRE(orders.try_lock(Lease{10s}));
+    CHECK(std::chrono::steady_clock::now() - before >= 150ms);
+    // The instant of sending is not ours to know, but it lies closer to the call than to the reply.
+    CHECK(orders.valid_until() - before < 10s + 100ms);
+    orders.unlock();
+}
+
+TEST_CASE("an acquire that is given up at the caller's deadline leaves nothing behind") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    for (const auto& delay : {std::pair{0ms, 200ms}, std::pair{200ms, 0ms}}) {
+        warm_up(orders);
+        path.proxy.delay(delay.first, delay.second);
+        const Stopwatch watch;
+        CHECK_FALSE(orders.try_lock_for(60ms));
+        CHECK(watch.within(60ms + margin));
+        path.proxy.delay(0ms, 0ms);
+        CHECK(orders.lost().stop_requested());
+        // Another thread, so that nothing waits for what is pending in our name.
+        CHECK(in_thread([&] {
+                  const bool held = orders.try_lock_for(10s);
+                  if (held) orders.unlock();
+                  return held;
+              }).get());
+        CHECK(eventually([&] { return !path.redis.exists("orders"); }));
+    }
+    CHECK(client.stats().acquisitions == 2);
+}
+
+TEST_CASE("an acquire that is stopped while its reply is on the way leaves nothing behind") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    warm_up(orders);
+    path.proxy.hold_next_replies(1, acquire_digest);
+    std::stop_source stop;
+    auto waiting = in_thread([&] { return orders.lock(stop.get_token()); });
+    REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }));
+    CHECK(path.redis.exists("orders"));
+    const Stopwatch watch;
+    stop.request_stop();
+    CHECK_FALSE(waiting.get());
+    CHECK(watch.within(command_timeout + margin));
+    CHECK(eventually([&] { return !path.redis.exists("orders"); }));
+    path.proxy.release();
+}
+
+TEST_CASE("a command after a time-out never gets the answer to the one before") {
+    FaultyPath path;
+    Client other{path.server.url(), quick()};
+    RLock held{other, "orders"};
+    held.lock(Lease{60s});
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    RLock free{client, "free"};
+
+    // Given up by the caller, with the connection still good.
+    for (int round = 0; round < 10; ++round) {
+        path.proxy.delay(0ms, 30ms);
+        CHECK_FALSE(orders.try_lock_for(10ms));
+        // The late answer is a number, this one a nil, and the next a list of nothing: none is taken for another.
+        CHECK(orders.hold_count() == 0);
+        CHECK_FALSE(free.is_locked());
+        path.proxy.delay(0ms, 0ms);
+        CHECK(orders.is_locked());
+    }
+    // Given up by the client: the connection is closed.
+    const auto accepted = path.proxy.counts().accepted;
+    path.proxy.hold_next_replies(1, acquire_digest);
+    CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
+    CHECK(path.proxy.counts().held == 1);
+    path.proxy.release();
+    CHECK(orders.hold_count() == 0);
+    CHECK_FALSE(free.is_locked());
+    CHECK(orders.is_locked());
+    CHECK(path.proxy.counts().accepted > accepted);
+    held.unlock();
+}
+
+TEST_CASE("in a network that swallows everything each call ends on time") {
+    for (const bool tcp : {false, true}) {
+        CAPTURE(tcp);
+        FaultyPath path{tcp};
+        ClientOptions options = quick();
+        options.unreachable_timeout = paced(900ms);
+        Client client{path.url(), options};
+        RLock orders{client, "orders"};
+        RLock held{client, "held"};
+        warm_up(orders);
+        held.lock();
+        const auto bytes = path.proxy.counts().bytes_to_client;
+        path.proxy.blackhole(true);
+        Stopwatch watch;
+        std::error_code ec;
+
+        CHECK_FALSE(orders.try_lock_for(150ms, ec));
+        CHECK(watch.within(150ms + margin));
+
+        watch.restart();
+        held.unlock();
+        CHECK(watch.within(command_timeout + margin));
+
+        in_thread([&] {
+            Stopwatch time;
+            CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
+            CHECK(time.within(command_timeout + margin));
+            time.restart();
+            CHECK_FALSE(orders.try_lock_for(command_timeout + 100ms, ec));
+            CHECK(time.within(command_timeout + 100ms + margin));
+        }).get();
+
+        in_thread([&] {
+            Stopwatch time;
+            CHECK(code_of([&] { orders.lock(); }) == errc::unreachable);
+            CHECK(time.within(options.unreachable_timeout + margin));
+            CHECK(time.elapsed() >= options.unreachable_timeout - command_timeout);
+            time.restart();
+            CHECK(code_of([&] { orders.hold_count(); }) == errc::unreachable);
+            CHECK(time.within(options.unreachable_timeout + margin));
+        }).get();
+
+        CHECK(path.proxy.counts().bytes_to_client == bytes);
+        path.proxy.blackhole(false);
+        CHECK(in_thread([&] {
+                  const bool got = orders.try_lock_for(10s);
+                  if (got) orders.unlock();
+                  return got;
+              }).get());
+        CHECK(
+            eventually([&] { return path.redis.keys().empty() || path.redis.keys("redisson*") == path.redis.keys(); }));
+    }
+}
+
+// The first command in flight is overdue, but its caller has gone: whoever comes later on that connection must neither
+// spin nor wait for longer than the server was given.
+TEST_CASE("waiting for a silent server costs no processor time") {
+    FaultyPath path;
+    ClientOptions options = quick();
+    options.unreachable_timeout = options.command_timeout;
+    Client client{path.url(), options};
+    RLock orders{client, "orders"};
+    warm_up(orders);
+    path.proxy.blackhole(true);
+    const auto before = cpu_time_of_this_thread();
+    const Stopwatch watch;
+    std::error_code ec;
+    CHECK_FALSE(orders.try_lock_for(command_timeout - 50ms, ec));
+    CHECK_FALSE(orders.is_held(ec));
+    CHECK(ec == errc::unreachable);
+    const auto used = std::chrono::duration_cast<std::chrono::milliseconds>(cpu_time_of_this_thread() - before);
+    CHECK(watch.elapsed() >= command_timeout);
+    CHECK(used < watch.elapsed_ms() / 5);
+    path.proxy.blackhole(false);
+}
+
+TEST_CASE("a connection of which either half is closed is dead, and is replaced") {
+    for (const Side side : {Side::client, Side::server}) {
+        FaultyPath path;
+        Client client{path.url(), quick()};
+        RLock orders{client, "orders"};
+        warm_up(orders);
+        path.proxy.half_close(side);
+        const Stopwatch watch;
+        orders.lock();
+        CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
+        path.proxy.half_close(side);
+        orders.unlock();
+        CHECK(watch.within(2 * command_timeout + margin));
+        CHECK_FALSE(path.redis.exists("orders"));
+        CHECK(client.stats().reconnects >= 2);
+    }
+}
+
+TEST_CASE("a waiter whose subscription is half-closed still wakes soon after the release") {
+    for (const Side side : {Side::client, Side::server}) {
+        FaultyPath path;
+        Client other{path.server.url(), quick()};
+        RLock held{other, "orders"};
+        held.lock(Lease{60s});
+        Client client{path.url(), quick()};
+        RLock orders{client, "orders"};
+        auto waiting = in_thread([&] {
+            orders.lock();
+            orders.unlock();
+            return true;
+        });
+        REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+        const auto accepted = path.proxy.counts().accepted;
+        path.proxy.half_close(side);
+        held.unlock();
+        CHECK(ready_within(waiting, 5s));
+        CHECK(waiting.get());
+        CHECK(path.proxy.counts().accepted > accepted);
+    }
+}
+
+TEST_CASE("replies and messages may come byte by byte") {
+    FaultyPath path;
+    path.proxy.trickle(1, 1ms);
+    Client other{path.server.url(), quick()};
+    RLock held{other, "orders"};
+    held.lock(Lease{60s});
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    auto waiting = in_thread([&] {
+        orders.lock();
+        orders.lock();
+        const int count = orders.hold_count();
+        orders.unlock();
+        orders.unlock();
+        return count;
+    });
+    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+    held.unlock();
+    REQUIRE(ready_within(waiting, 10s));
+    CHECK(waiting.get() == 2);
+    CHECK_FALSE(path.redis.exists("orders"));
+}
+
+TEST_CASE("the deadline covers the whole reply, however slowly it comes") {
+    FaultyPath path;
+    ClientOptions options = quick();
+    options.unreachable_timeout = paced(900ms);
+    Client client{path.url(), options};
+    RLock orders{client, "orders"};
+    warm_up(orders);
+    path.proxy.trickle(1, command_timeout / 3);
+    Stopwatch watch;
+    CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
+    CHECK(watch.within(command_timeout + margin));
+    watch.restart();
+    CHECK(code_of([&] { orders.hold_count(); }) == errc::unreachable);
+    CHECK(watch.within(options.unreachable_timeout + margin));
+    path.proxy.trickle(0, 0ms);
+    CHECK(orders.try_lock_for(10s));
+    orders.unlock();
+    CHECK(eventually([&] { return !path.redis.exists("orders"); }));
+}
+
+TEST_CASE("connections that are refused for a while delay a call, and no more") {
+    FaultyPath path{true};
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    path.proxy.refuse(true);
+    auto locking = in_thread([&] {
+        const std::error_code ec = code_of([&] { orders.lock(); });
+        if (!ec) orders.unlock();
+        return ec;
+    });
+    REQUIRE(eventually([&] { return path.proxy.counts().refused >= 3; }));
+    path.proxy.refuse(false);
+    CHECK(ready_within(locking, 5s));
+    CHECK_FALSE(locking.get());
+    // With a back-off: far fewer attempts than a loop would make.
+    CHECK(path.proxy.counts().refused < 200);
+}
+
+TEST_CASE("an endpoint where nobody listens is told as unreachable, without its password") {
+    const TempDir dir;
+    ClientOptions options = quick();
+    options.unreachable_timeout = paced(300ms);
+    const std::string nobody = "127.0.0.1:" + std::to_string(pick_free_port());
+    for (const std::string& url : {"unix://" + dir.file("nobody.sock"), "redis://me:geheim@" + nobody}) {
+        CAPTURE(url);
+        Client client{url, options};
+        RLock orders{client, "orders"};
+        const Stopwatch watch;
+        try {
+            orders.lock();
+            FAIL("held on no server");
+        } catch (const Error& error) {
+            CHECK(error.code() == errc::unreachable);
+            CHECK(error.name() == "orders");
+            CHECK(std::string{error.what()}.find("geheim") == std::string::npos);
+        }
+        CHECK(watch.within(options.unreachable_timeout + margin));
+        CHECK(watch.elapsed() >= options.unreachable_timeout);
+    }
+}
+
+// A profiler's timer interrupts system calls all the time; a time-out that starts anew after each would never end.
+TEST_CASE("signals that interrupt a call do not prolong its deadline") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    warm_up(orders);
+    static std::atomic<int> interruptions{0};
+    struct sigaction handler {};
+    struct sigaction before {};
+    handler.sa_handler = [](int) { ++interruptions; };
+    REQUIRE(::sigaction(SIGUSR1, &handler, &before) == 0);
+
+    path.proxy.blackhole(true);
+    const pthread_t caller = ::pthread_self();
+    std::atomic<bool> stopping{false};
+    // Ends by itself, or a call that never ends would hang the test.
+    std::thread storm{[&] {
+        const Stopwatch watch;
+        while (!stopping && watch.within(20 * command_timeout)) {
+            ::pthread_kill(caller, SIGUSR1);
+            std::this_thread::sleep_for(5ms);
+        }
+    }};
+    const Stopwatch watch;
+    CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
+    CHECK(watch.within(command_timeout + margin));
+    path.proxy.blackhole(false);
+    CHECK(orders.try_lock_for(10s));
+    orders.unlock();
+    stopping = true;
+    storm.join();
+    CHECK(interruptions > 5);
+    ::sigaction(SIGUSR1, &before, nullptr);
+}
+
+// In a process of its own, because the limit is one of the whole process.
+namespace {
+
+int run_out_of_descriptors(std::span<const std::string> args) {
+    ClientOptions options = quick();
+    options.unreachable_timeout = paced(400ms);
+    Client hasty{args[0], options};
+    Client client{args[0], quick()};
+    std::vector<Fd> hoard;
+    const rlimit limit{64, 64};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+    for (;;) {
+        Fd fd{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+        if (!fd) break;
+        hoard.push_back(std::move(fd));
+    }
+    if (errno != EMFILE) return 2;
+    {
+        RLock orders{hasty, "orders"};
+        const Stopwatch watch;
+        if (code_of([&] { orders.lock(); }) != errc::unreachable) return 3;
+        if (!watch.within(options.unreachable_timeout + margin)) return 4;
+    }
+    auto locking = in_thread([&] {
+        RLock orders{client, "orders"};
+        std::error_code ec;
+        if (!orders.try_lock_for(20s, ec)) return false;
+        orders.unlock(ec);
+        return !ec;
+    });
+    if (!eventually([&] { return client.stats().commands > 0; })) return 5;
+    if (ready_within(locking, 20ms)) return 6;
+    hoard.clear();
+    return locking.get() ? 0 : 7;
+}
+
+const Role out_of_descriptors{"fault: out of descriptors", run_out_of_descriptors};
+
+}  // namespace
+
+// Not with a sanitizer: UBSan needs a free descriptor itself to look at an object, and reports nonsense without one.
+TEST_CASE("without a free descriptor a call fails in time, and later calls work" *
+          doctest::skip(slow_build_factor > 1)) {
+    RedisServer server;
+    ChildProcess child = spawn_self("fault: out of descriptors", {server.url()});
+    const auto status = child.wait(60s);
+    REQUIRE(status);
+    CHECK(status->code == 0);
+}

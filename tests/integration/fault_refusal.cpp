@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: MIT
+// A server that answers, and refuses: busy, full, out of memory, without replicas, with other access rights.
+#include <atomic>
+#include <thread>
+
+#include "integration/fault_kit.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+constexpr std::chrono::milliseconds margin = 50ms + late;
+
+// Runs a script without end until it is told to stop; the server answers BUSY meanwhile.
+class BusyScript {
+public:
+    explicit BusyScript(const RedisServer& server) : killer_(server), runner_(server) {
+        killer_.text("CONFIG", "SET", "busy-reply-threshold", 1);
+        runner_.send({"EVAL", "while true do end", "0"});
+        REQUIRE(eventually([&] { return killer_.call("PING").string.starts_with("BUSY"); }, 10s));
+    }
+    ~BusyScript() { end(); }
+
+    void end() {
+        if (ended_) return;
+        ended_ = true;
+        killer_.call("SCRIPT", "KILL");
+        runner_.receive();
+    }
+
+private:
+    RawRedis killer_;
+    RawRedis runner_;
+    bool ended_ = false;
+};
+
+bool refused_with(RawRedis& redis, const std::string& code) {
+    return redis.info("errorstats", "errorstat_" + code).starts_with("count=");
+}
+
+// Fills the memory, and forbids it to grow.
+void fill_memory(RawRedis& redis) {
+    redis.text("CONFIG", "SET", "maxmemory-policy", "noeviction");
+    redis.text("SET", "ballast", std::string(1 << 20, 'x'));
+    redis.text("CONFIG", "SET", "maxmemory", 1 << 20);
+    REQUIRE(redis.call("SET", "more", "x").string.starts_with("OOM"));
+}
+
+}  // namespace
+
+TEST_CASE("while a foreign script keeps the server busy, try_lock() is refused and lock() waits") {
+    RedisServer server;
+    Client client{server.url(), quick()};
+    RLock orders{client, "orders"};
+    CHECK_FALSE(orders.is_locked());
+    BusyScript script{server};
+    const Stopwatch watch;
+    CHECK(code_of([&] { orders.try_lock(); }) == errc::overloaded);
+    CHECK(watch.within(command_timeout + margin));
+    auto locking = in_thread([&] {
+        RLock same_orders{client, "orders"};
+        const std::error_code ec = code_of([&] { same_orders.lock(); });
+        if (!ec) same_orders.unlock();
+        return ec;
+    });
+    const auto resends = client.stats().resends;
+    CHECK(eventually([&] { return client.stats().resends > resends; }));
+    script.end();
+    CHECK(ready_within(locking, 5s));
+    CHECK_FALSE(locking.get());
+    RawRedis redis{server};
+    CHECK(refused_with(redis, "BUSY"));
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a hold and a release outlast a busy server") {
+    RedisServer server;
+    EventLog log;
+    ClientOptions options = log.in(quick());
+    options.watchdog_timeout = patient(3000ms);
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    RLock given_back{client, "given back"};
+    orders.lock();
+    given_back.lock();
+    {
+        const BusyScript script{server};
+        std::error_code ec;
+        given_back.unlock(ec);
+        CHECK(ec == errc::overloaded);
+    }
+    RawRedis redis{server};
+    CHECK(eventually([&] { return !redis.exists("given back"); }));
+    CHECK(orders.is_held());
+    CHECK_FALSE(orders.lost().stop_requested());
+    orders.unlock();
+    CHECK(refused_with(redis, "BUSY"));
+    CHECK(log.count(Event::Kind::hold_lost) == 0);
+    CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
+}
+
+// The subscriber connection comes back while the server answers BUSY to everything, also to SUBSCRIBE. That passes; the
+// waiter has nothing to complain of.
+TEST_CASE("a waiter does not fail because its subscription is refused for the moment") {
+    FaultyPath path;
+    Client other{path.server.url(), quick()};
+    RLock held{other, "orders"};
+    held.lock(Lease{60s});
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    auto waiting = in_thread([&] {
+        const std::error_code ec = code_of([&] { orders.lock(); });
+        if (!ec) orders.unlock();
+        return ec;
+    });
+    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+    {
+        BusyScript script{path.server};
+        const auto accepted = path.proxy.counts().accepted;
+        const auto told = path.proxy.counts().bytes_to_client;
+        path.proxy.kill_all();
+        REQUIRE(eventually([&] { return path.proxy.counts().accepted > accepted; }));
+        REQUIRE(eventually([&] { return path.proxy.counts().bytes_to_client >= told + 80; }));  // "-BUSY Redis is …"
+        CHECK_FALSE(ready_within(waiting, 50ms));
+    }
+    CHECK(path.redis.info("commandstats", "cmdstat_subscribe").find("rejected_calls=1") != std::string::npos);
+    held.unlock();
+    CHECK(ready_within(waiting, 5s));
+    CHECK(waiting.get() == std::error_code{});
+}
+
+TEST_CASE("a full server: try_lock() fails in time, lock() waits for a place") {
+    RedisServer server;
+    RawRedis redis{server};
+    const auto limit = redis.connected_clients() + 1;
+    redis.text("CONFIG", "SET", "maxclients", limit);
+    Client client{server.url(), quick()};
+    RLock orders{client, "orders"};
+    const Stopwatch watch;
+    const std::error_code ec = code_of([&] { orders.try_lock(); });
+    // Which of the two depends on whether the refusal or the end of the connection is seen first.
+    CHECK((ec == errc::overloaded || ec == errc::unreachable));
+    CHECK(watch.within(command_timeout + margin));
+    auto locking = in_thread([&] {
+        const std::error_code failed = code_of([&] { orders.lock(); });
+        if (!failed) orders.unlock();
+        return failed;
+    });
+    const auto resends = client.stats().resends;
+    CHECK(eventually([&] { return client.stats().resends > resends; }));
+    CHECK(std::stoll(redis.info("stats", "rejected_connections")) > 0);
+    redis.text("CONFIG", "SET", "maxclients", 1000);
+    CHECK(ready_within(locking, unreachable_timeout));
+    CHECK(locking.get() == std::error_code{});
+    // With a back-off, not as fast as it goes.
+    CHECK(std::stoll(redis.info("stats", "rejected_connections")) < 500);
+}
+
+TEST_CASE("a waiter does not fail because there is no place for its subscriber connection") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client other{server.url(), quick()};
+    RLock held{other, "orders"};
+    const Lease lease{paced(800ms)};
+    held.lock(lease);
+    Client client{server.url(), quick()};
+    std::atomic<bool> connected{false};
+    std::atomic<bool> full{false};
+    auto waiting = in_thread([&] {
+        RLock orders{client, "orders"};
+        orders.is_locked();  // this thread's connection is there now
+        connected = true;
+        eventually([&] { return full.load(); });
+        const std::error_code ec = code_of([&] { orders.lock(); });
+        if (!ec) orders.unlock();
+        return ec;
+    });
+    REQUIRE(eventually([&] { return connected.load(); }));
+    redis.text("CONFIG", "SET", "maxclients", redis.connected_clients() + 1);
+    full = true;
+    REQUIRE(eventually([&] { return std::stoll(redis.info("stats", "rejected_connections")) > 0; }));
+    // Without messages it waits for the end of the lease.
+    CHECK(ready_within(waiting, lease.length() + margin));
+    CHECK(waiting.get() == std::error_code{});
+    std::error_code ec;
+    held.unlock(ec);
+}
+
+TEST_CASE("without memory acquires are refused; renewals, releases and hand-overs succeed") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog log;
+    Client client{server.url(), log.in(quick())};
+    RLock full{client, "full"};
+    RLock partly{client, "partly"};
+    RLock passed{client, "passed"};
+    full.lock();
+    partly.lock();
+    partly.lock();
+    partly.lock();
+    passed.lock();
+    auto heir = in_thread([&] {
+        std::error_code ec;
+        if (!passed.try_lock_for(60s, ec)) return false;
+        passed.unlock(ec);
+        return !ec;
+    });
+    REQUIRE(eventually([&] { return listeners(redis, "passed") == 1; }));
+    fill_memory(redis);
+
+    RLock fresh{client, "fresh"};
+    CHECK(code_of([&] { fresh.try_lock(); }) == errc::overloaded);
+    CHECK_FALSE(redis.exists("fresh"));
+    CHECK(code_of([&] { partly.try_lock(); }) == errc::overloaded);
+
+    const auto renewals = client.stats().renewals;
+    CHECK(eventually([&] { return client.stats().renewals >= renewals + 3; }, 20s));
+    std::error_code ec;
+    full.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK_FALSE(redis.exists("full"));
+    partly.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(hold_counts(redis, "partly") == std::vector<std::string>{"2"});
+    partly.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(hold_counts(redis, "partly") == std::vector<std::string>{"1"});
+    passed.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(eventually([&] { return client.stats().handoffs == 1; }));
+    CHECK(heir.get());
+    CHECK(redis.call("SET", "more", "x").string.starts_with("OOM"));
+    CHECK(log.count(Event::Kind::hold_lost) == 0);
+
+    redis.text("CONFIG", "SET", "maxmemory", 0);
+    CHECK(fresh.try_lock());
+    fresh.unlock();
+    partly.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(redis.keys() == std::vector<std::string>{"ballast"});
+}
+
+TEST_CASE("without memory a release that has to be sent again succeeds, too") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    fill_memory(path.redis);
+    path.proxy.drop_next_replies(1, release_digest);
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(path.proxy.counts().dropped == 1);
+    CHECK_FALSE(path.redis.exists("orders"));
+}
+
+TEST_CASE("without enough replicas lock() waits, and goes on when they are there") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.text("CONFIG", "SET", "min-replicas-to-write", 1);
+    Client client{server.url(), quick()};
+    RLock orders{client, "orders"};
+    CHECK(code_of([&] { orders.try_lock(); }) == errc::overloaded);
+    auto locking = in_thread([&] {
+        const std::error_code ec = code_of([&] { orders.lock(); });
+        if (!ec) orders.unlock();
+        return ec;
+    });
+    const auto resends = client.stats().resends;
+    CHECK(eventually([&] { return client.stats().resends > resends; }));
+    redis.text("CONFIG", "SET", "min-replicas-to-write", 0);
+    CHECK(ready_within(locking, 5s));
+    CHECK(locking.get() == std::error_code{});
+    CHECK(refused_with(redis, "NOREPLICAS"));
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("without enough replicas a release goes on in the background until it is delivered") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog log;
+    ClientOptions options = log.in(quick());
+    options.watchdog_timeout = patient(10s);
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    redis.text("CONFIG", "SET", "min-replicas-to-write", 1);
+    const Stopwatch watch;
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::overloaded);
+    CHECK(watch.within(command_timeout + margin));
+    CHECK(redis.exists("orders"));
+    CHECK(refused_with(redis, "NOREPLICAS"));
+    redis.text("CONFIG", "SET", "min-replicas-to-write", 0);
+    CHECK(eventually([&] { return !redis.exists("orders"); }, patient(3s)));
+    CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
+    CHECK(orders.try_lock_for(5s));
+    orders.unlock();
+}
+
+TEST_CASE("without enough replicas the end of a guard is quiet, and at last told as not delivered") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog log;
+    Client client{server.url(), log.in(quick())};
+    RLock orders{client, "orders"};
+    Stopwatch watch;
+    {
+        const std::lock_guard guard{orders};
+        redis.text("CONFIG", "SET", "min-replicas-to-write", 1);
+        watch.restart();
+    }
+    CHECK(watch.within(command_timeout + margin));
+    CHECK(eventually([&] { return log.count(Event::Kind::unlock_not_delivered) == 1; }, watchdog_timeout + margin));
+    // A key whose time is over is gone for everybody, although no replica was told.
+    CHECK(eventually([&] { return !redis.exists("orders"); }, watchdog_timeout + margin));
+}
+
+TEST_CASE("a partial release that was refused is made good by the next one") {
+    RedisServer server;
+    RawRedis redis{server};
+    ClientOptions options = quick();
+    options.watchdog_timeout = patient(10s);
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    for (int i = 0; i < 3; ++i) orders.lock();
+    redis.text("CONFIG", "SET", "min-replicas-to-write", 1);
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::overloaded);
+    CHECK(hold_counts(redis, "orders") == std::vector<std::string>{"3"});
+    redis.text("CONFIG", "SET", "min-replicas-to-write", 0);
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(hold_counts(redis, "orders") == std::vector<std::string>{"1"});
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK_FALSE(redis.exists("orders"));
+}
+
+TEST_CASE("a user that is deleted: the hold is lost in time, new calls are rejected at once, no password is told") {
+    RedisServer server{{.tcp = true}};
+    RawRedis redis{server};
+    const auto set_user = [&](const std::string& password) {
+        redis.text("ACL", "SETUSER", "seller", "reset", "on", ">" + password, "~*", "&*", "+@all");
+    };
+    set_user("geheim-1");
+    EventLog log;
+    Client client{"redis://seller:geheim-1@127.0.0.1:" + std::to_string(server.port()), log.in(quick())};
+    RLock orders{client, "orders"};
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    const auto valid_until = orders.valid_until();
+    CHECK(redis.integer("ACL", "DELUSER", "seller") == 1);
+
+    in_thread([&] {
+        RLock fresh{client, "fresh"};
+        const Stopwatch watch;
+        try {
+            fresh.lock();
+            FAIL("held without access");
+        } catch (const Error& error) {
+            CHECK(error.code() == errc::rejected);
+            CHECK(std::string{error.what()}.find("geheim") == std::string::npos);
+        }
+        CHECK(watch.within(margin));
+    }).get();
+    CHECK(eventually([&] { return lost.stop_requested(); }, watchdog_timeout + margin));
+    // A renewal that came before moves it by a period at most.
+    CHECK(std::chrono::steady_clock::now() < valid_until + watchdog_timeout / 3 + late);
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+
+    set_user("geheim-2");
+    CHECK(in_thread([&] { return code_of([&] { orders.lock(); }); }).get() == errc::rejected);
+    set_user("geheim-1");
+    // Each attempt may end with the refusal from before, as long as the back-off lasts.
+    CHECK(eventually([&] { return orders.try_lock_for(1s, ec); }, 20s));
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(log.text().find("geheim") == std::string::npos);
+}
+
+TEST_CASE("a password that changed matters at the next connection only, and is not needed for a good one") {
+    RedisServer server{{.tcp = true}};
+    RawRedis redis{server};
+    redis.text("ACL", "SETUSER", "seller", "reset", "on", ">old", "~*", "&*", "+@all");
+    Client client{"redis://seller:old@127.0.0.1:" + std::to_string(server.port()), quick()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    redis.text("ACL", "SETUSER", "seller", "resetpass", ">new");
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(redis.kill_clients("normal") > 0);
+    const Stopwatch watch;
+    CHECK(code_of([&] { orders.lock(); }) == errc::rejected);
+    CHECK(watch.within(margin));
+    redis.text("ACL", "SETUSER", "seller", ">old");
+    CHECK(eventually([&] { return orders.try_lock_for(1s, ec); }, 20s));
+    orders.unlock();
+    CHECK_FALSE(redis.exists("orders"));
+}
+
+TEST_CASE("a user without a right that the scripts need is rejected at once") {
+    RedisServer server{{.tcp = true}};
+    RawRedis redis{server};
+    redis.text("ACL", "SETUSER", "seller", "reset", "on", ">pw", "~*", "&*", "+@all", "-hincrby");
+    Client client{"redis://seller:pw@127.0.0.1:" + std::to_string(server.port()), quick()};
+    RLock orders{client, "orders"};
+    const Stopwatch watch;
+    CHECK(code_of([&] { orders.lock(); }) == errc::rejected);
+    CHECK(watch.within(margin));
+    // And one that may not listen: told, instead of waiting without messages.
+    Client other{server.url(), quick()};
+    RLock held{other, "orders"};
+    held.lock();
+    redis.text("ACL", "SETUSER", "seller", "resetchannels", "+hincrby");
+    CHECK(in_thread([&] { return code_of([&] { orders.lock(); }); }).get() == errc::rejected);
+    held.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a key of another type is told by name, and left alone") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.text("SET", "orders", "a string");
+    Client client{server.url(), quick()};
+    RLock orders{client, "orders"};
+    try {
+        orders.lock();
+        FAIL("held on a string");
+    } catch (const Error& error) {
+        CHECK(error.code() == errc::wrong_type);
+        CHECK(error.name() == "orders");
+        CHECK(std::string{error.what()}.find("WRONGTYPE") != std::string::npos);
+    }
+    CHECK(code_of([&] { orders.try_lock(); }) == errc::wrong_type);
+    CHECK(code_of([&] { orders.hold_count(); }) == errc::wrong_type);
+    CHECK(redis.text("GET", "orders") == "a string");
+
+    // And one that becomes so while it is held.
+    redis.integer("DEL", "orders");
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    redis.text("SET", "orders", "a string");
+    CHECK(eventually([&] { return lost.stop_requested(); }, watchdog_timeout + margin));
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    CHECK(redis.text("GET", "orders") == "a string");
+}

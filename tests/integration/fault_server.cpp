@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: MIT
+// A server that goes, comes back, freezes, drops its clients or forgets its scripts.
+#include <atomic>
+#include <thread>
+
+#include "integration/fault_kit.hpp"
+#include "support/history.hpp"
+#include "support/plain_counter.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+constexpr std::chrono::milliseconds margin = 50ms + late;
+constexpr std::chrono::milliseconds restart_lease = patient(4000ms);
+
+// Waits for the lock in a thread of its own, and gives it back at once: when it got it.
+template <class AnyClient>
+std::future<std::int64_t> waiter(AnyClient& client) {
+    return in_thread([&client] {
+        RLock orders{client, "orders"};
+        std::error_code ec;
+        if (!orders.try_lock_for(60s, ec) || ec) return std::int64_t{0};
+        const std::int64_t when = monotonic_ns();
+        orders.unlock(ec);
+        return when;
+    });
+}
+
+bool is_waiting(RawRedis& redis, long long waiters = 1) {
+    return eventually([&] { return listeners(redis, "orders") == waiters; }, 20s);
+}
+
+}  // namespace
+
+TEST_CASE("a server that is gone and back with its data: the holder holds on, and the waiter gets its turn") {
+    RedisServer server{{.appendonly = true}};
+    EventLog log;
+    ClientOptions options = log.in(quick());
+    options.watchdog_timeout = restart_lease;
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    Client other{server.url(), quick()};
+    auto waiting = waiter(other);
+    {
+        RawRedis redis{server};
+        REQUIRE(is_waiting(redis));
+    }
+    const Stopwatch watch;
+    server.kill();
+    server.restart();
+    REQUIRE(watch.elapsed() < restart_lease);
+    RawRedis redis{server};
+    REQUIRE(is_waiting(redis));
+    const auto renewals = client.stats().renewals;
+    REQUIRE(eventually([&] { return client.stats().renewals > renewals; }, restart_lease));
+    CHECK(hold_counts(redis, "orders") == std::vector<std::string>{"1"});
+    CHECK(orders.is_held());
+    CHECK_FALSE(lost.stop_requested());
+    CHECK_FALSE(ready_within(waiting, 0ms));
+    std::error_code ec;
+    const auto released = monotonic_ns();
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    REQUIRE(ready_within(waiting, 5s));
+    CHECK(waiting.get() > released);
+    CHECK(log.count(Event::Kind::hold_lost) == 0);
+    CHECK(client.stats().reconnects > 0);
+}
+
+TEST_CASE("a server that is back without its data: lost() within a renewal period, and the waiter gets in") {
+    RedisServer server;
+    EventLog log;
+    Client client{server.url(), log.in(quick())};
+    RLock orders{client, "orders"};
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    Client other{server.url(), quick()};
+    auto waiting = waiter(other);
+    {
+        RawRedis redis{server};
+        REQUIRE(is_waiting(redis));
+    }
+    server.restart();
+    const Stopwatch since_back;
+    REQUIRE(eventually([&] { return lost.stop_requested(); }, 20s));
+    CHECK(since_back.elapsed() < watchdog_timeout / 3 + margin);
+    CHECK(ready_within(waiting, 5s));
+    CHECK(waiting.get() != 0);
+    CHECK(orders.valid_until() == std::chrono::steady_clock::time_point::min());
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
+    CHECK(RawRedis{server}.keys("orders").empty());
+}
+
+TEST_CASE("a lock() that finds the server gone goes on when it is back") {
+    RedisServer server;
+    Client client{server.url(), quick()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    orders.unlock();
+    server.kill();
+    auto locking = in_thread([&] { return code_of([&] { orders.lock(); }); });
+    CHECK(eventually([&] { return client.stats().resends > 0; }));
+    CHECK_FALSE(ready_within(locking, 0ms));
+    server.restart();
+    REQUIRE(ready_within(locking, unreachable_timeout));
+    CHECK_FALSE(locking.get());
+    RawRedis redis{server};
+    CHECK(hold_counts(redis, "orders") == std::vector<std::string>{"1"});
+    CHECK(orders.force_unlock());
+}
+
+TEST_CASE("a release while the subscriptions were cut wakes the waiter soon after they are back") {
+    FaultyPath path;
+    Client other{path.server.url(), quick()};
+    RLock held{other, "orders"};
+    Client client{path.url(), quick()};
+    // As long as there is a lock object, the subscription stays; or the last round's could be taken for the next one's.
+    const RLock kept{client, "orders"};
+    std::uint64_t waits = 0;
+    for (const std::string type : {"pubsub", "normal"}) {
+        CAPTURE(type);
+        // So long a lease that its end is not what wakes anybody.
+        held.lock(Lease{60s});
+        auto waiting = waiter(client);
+        ++waits;
+        REQUIRE(eventually([&] { return client.stats().waits == waits; }));
+        REQUIRE(is_waiting(path.redis));
+        const auto refused = path.proxy.counts().refused;
+        path.proxy.refuse(true);
+        if (type == "normal") {
+            // The waiter's command connection; the holder's goes with it, and comes back by itself.
+            CHECK(path.redis.kill_clients("normal") > 0);
+        }
+        CHECK(path.redis.kill_clients("pubsub") == 1);
+        REQUIRE(eventually([&] { return path.proxy.counts().refused > refused; }, 10s));
+        std::error_code ec;
+        held.unlock(ec);
+        CHECK_FALSE(ec);
+        CHECK_FALSE(ready_within(waiting, 0ms));
+        path.proxy.refuse(false);
+        const Stopwatch watch;
+        REQUIRE(ready_within(waiting, 30s));
+        CHECK(waiting.get() != 0);
+        // The longest back-off is a second.
+        CHECK(watch.within(1000ms + margin));
+        CHECK_FALSE(path.redis.exists("orders"));
+    }
+}
+
+TEST_CASE("killing all connections again and again costs no exclusion, no hold and no wake-up") {
+    RedisServer server;
+    EventLog log;
+    Client first{server.url(), log.in(quick())};
+    Client second{server.url(), log.in(quick())};
+    PlainCounter counter;
+    std::atomic<bool> stopping{false};
+    std::atomic<long long> killed{0};
+    std::thread killer{[&] {
+        RawRedis redis{server};
+        while (!stopping) {
+            for (const char* type : {"normal", "pubsub"}) {
+                killed += redis.kill_clients(type);
+                std::this_thread::sleep_for(15ms);
+            }
+        }
+    }};
+    constexpr std::uint64_t sections = 40;
+    std::vector<std::future<std::uint64_t>> workers;
+    for (auto* client : {&first, &second, &first, &second}) {
+        workers.push_back(in_thread([&, client] {
+            RLock orders{*client, "orders"};
+            std::uint64_t done = 0;
+            std::error_code ec;
+            for (std::uint64_t i = 0; i < sections; ++i) {
+                orders.lock(ec);
+                if (ec) continue;
+                counter.add_one_unseen(1ms);
+                ++done;
+                orders.unlock(ec);
+                if (ec) --done;
+            }
+            return done;
+        }));
+    }
+    std::uint64_t done = 0;
+    for (auto& worker : workers) done += worker.get();
+    stopping = true;
+    killer.join();
+    INFO(log.text());
+    CHECK(done == 4 * sections);
+    CHECK(counter.value() == 4 * sections);
+    CHECK(killed > 4);
+    CHECK(first.stats().reconnects > 0);
+    CHECK(log.count(Event::Kind::hold_lost) == 0);
+    RawRedis redis{server};
+    CHECK(eventually([&] { return !redis.exists("orders"); }));
+}
+
+TEST_CASE("SCRIPT FLUSH at any moment is repaired unseen") {
+    RedisServer server;
+    Client client{server.url(), quick()};
+    PlainCounter counter;
+    std::atomic<bool> stopping{false};
+    std::atomic<int> flushes{0};
+    std::thread flusher{[&] {
+        RawRedis redis{server};
+        while (!stopping) {
+            redis.text("SCRIPT", "FLUSH");
+            ++flushes;
+        }
+    }};
+    std::vector<std::future<bool>> workers;
+    for (int i = 0; i < 4; ++i) {
+        workers.push_back(in_thread([&] {
+            RLock orders{client, "orders"};
+            std::error_code first;
+            for (int round = 0; round < 100; ++round) {
+                std::error_code ec;
+                orders.lock(ec);
+                if (!ec) orders.lock(ec);
+                if (!ec) counter.add_one();
+                std::error_code partly;
+                orders.unlock(partly);
+                if (!ec) orders.unlock(ec);
+                if (ec || partly) return false;
+            }
+            return true;
+        }));
+    }
+    for (auto& worker : workers) CHECK(worker.get());
+    stopping = true;
+    flusher.join();
+    CHECK(counter.value() == 400);
+    CHECK(flushes > 10);
+    RawRedis redis{server};
+    CHECK(redis.info("errorstats", "errorstat_NOSCRIPT").starts_with("count="));
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a renewal survives SCRIPT FLUSH") {
+    RedisServer server;
+    Client client{server.url(), quick()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    RawRedis redis{server};
+    for (std::uint64_t renewals = 1; renewals <= 3; ++renewals) {
+        redis.text("SCRIPT", "FLUSH");
+        REQUIRE(eventually([&] { return client.stats().renewals >= renewals; }, 20s));
+    }
+    CHECK_FALSE(orders.lost().stop_requested());
+    orders.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("while the server pauses writes, holders keep what they have and waiters keep their deadlines") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog log;
+    ClientOptions options = log.in(quick());
+    options.watchdog_timeout = patient(3000ms);
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    RLock others{client, "others"};
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    const auto pause = paced(700ms);
+    CHECK(redis.text("CLIENT", "PAUSE", pause.count(), "WRITE") == "OK");
+    const Stopwatch watch;
+
+    CHECK_FALSE(others.try_lock_for(100ms));
+    CHECK(watch.within(100ms + margin));
+    // A client's commands are answered in their order, so these go through another.
+    Client fresh{server.url(), quick()};
+    RLock same_others{fresh, "others"};
+    same_others.lock();
+    CHECK(watch.elapsed() >= pause);
+    CHECK(hold_counts(redis, "others") == std::vector<std::string>{"1"});
+    same_others.unlock();
+    CHECK(orders.is_held());
+    CHECK_FALSE(lost.stop_requested());
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(log.count(Event::Kind::hold_lost) == 0);
+    CHECK(eventually([&] { return redis.keys("o*").empty(); }));
+}
+
+TEST_CASE("lost() is requested before the lease ends at the server, so before another enters") {
+    FaultyPath path;
+    Client other{path.server.url(), quick()};
+    for (const bool watched : {false, true}) {
+        CAPTURE(watched);
+        EventLog log;
+        ClientOptions options = log.in(quick());
+        options.watchdog_timeout = paced(600ms);
+        Client client{path.url(), options};
+        RLock orders{client, "orders"};
+        if (watched)
+            orders.lock();
+        else
+            orders.lock(Lease{options.watchdog_timeout});
+        std::atomic<std::int64_t> told{0};
+        const std::stop_token lost = orders.lost();
+        const std::stop_callback on_lost{lost, [&] { told = monotonic_ns(); }};
+        path.proxy.blackhole(true);  // no renewal comes through
+        auto waiting = waiter(other);
+        const std::int64_t entered = waiting.get();
+        REQUIRE(entered != 0);
+        REQUIRE(eventually([&] { return told != 0; }));
+        CHECK(told < entered);
+        CHECK(orders.valid_until() == std::chrono::steady_clock::time_point::min());
+        path.proxy.blackhole(false);
+        std::error_code ec;
+        orders.unlock(ec);
+        CHECK(ec == errc::hold_lost);
+        CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
+        CHECK(client.stats().lost_holds == 1);
+        CHECK(eventually([&] { return !path.redis.exists("orders"); }));
+    }
+}
+
+TEST_CASE("a server that freezes for longer than a lease: the holder is told, and the hold is not revived") {
+    RedisServer server;
+    ClientOptions options = quick();
+    options.watchdog_timeout = paced(600ms);
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    std::atomic<std::int64_t> told{0};
+    const std::stop_token lost = orders.lost();
+    const std::stop_callback on_lost{lost, [&] { told = monotonic_ns(); }};
+    REQUIRE(eventually([&] { return client.stats().renewals > 0; }));
+    server.stop();
+    std::int64_t valid_until = monotonic_ns(orders.valid_until());
+    // A last renewal may have been on its way.
+    while (!lost.stop_requested() && monotonic_ns() < valid_until) {
+        if (const auto now = orders.valid_until(); now != std::chrono::steady_clock::time_point::min())
+            valid_until = monotonic_ns(now);
+        std::this_thread::sleep_for(1ms);
+    }
+    REQUIRE(eventually([&] { return told != 0; }));
+    CHECK(told <= valid_until + std::chrono::nanoseconds(late).count());
+
+    // Frozen still for as long as the server itself may believe in the hold.
+    const std::int64_t over = told + std::chrono::nanoseconds(options.watchdog_timeout).count();
+    REQUIRE(eventually([&] { return monotonic_ns() > over; }, 10s));
+    Client other{server.url(), quick()};
+    auto waiting = waiter(other);
+    server.cont();
+    REQUIRE(ready_within(waiting, 10s));
+    CHECK(waiting.get() > told);
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    RawRedis redis{server};
+    CHECK(eventually([&] { return !redis.exists("orders"); }));
+    CHECK(orders.try_lock_for(10s));
+    orders.unlock();
+}
+
+TEST_CASE("the end of a guard with the server dead is quiet and in time") {
+    RedisServer server;
+    EventLog log;
+    Client client{server.url(), log.in(quick())};
+    RLock orders{client, "orders"};
+    RLock twice{client, "twice"};
+    Stopwatch watch;
+    {
+        const std::lock_guard guard{orders};
+        const std::lock_guard outer{twice};
+        const std::lock_guard inner{twice};
+        server.kill();
+        watch.restart();
+    }
+    CHECK(watch.within(3 * command_timeout + margin));
+    // In the end it is told: as not delivered, or as lost when the lease was over before.
+    CHECK(eventually(
+        [&] { return log.count(Event::Kind::unlock_not_delivered) + log.count(Event::Kind::hold_lost) >= 2; },
+        watchdog_timeout + patient(2000ms)));
+    CHECK(code_of([&] { orders.unlock(); }) == errc::not_owner);
+    server.restart();
+    CHECK(orders.try_lock_for(10s));
+    orders.unlock();
+    CHECK(RawRedis{server}.keys("orders").empty());
+}
+
+TEST_CASE("a release that finds the server dead is delivered when it is back in time") {
+    RedisServer server{{.appendonly = true}};
+    EventLog log;
+    ClientOptions options = log.in(quick());
+    options.watchdog_timeout = patient(10s);
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    server.kill();
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::unreachable);
+    server.restart();
+    RawRedis redis{server};
+    CHECK(redis.exists("orders"));
+    CHECK(eventually([&] { return !redis.exists("orders"); }, patient(5s)));
+    CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
+}
+
+// Here only the watchdog talks to the server: nobody waits, nobody calls.
+TEST_CASE("on_event tells that the server is away, and that it is back") {
+    RedisServer server;
+    EventLog log;
+    Client client{server.url(), log.in(quick())};
+    RLock orders{client, "orders"};
+    orders.lock();
+    server.kill();
+    CHECK(eventually([&] { return log.count(Event::Kind::disconnected) == 1; }, watchdog_timeout));
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }, watchdog_timeout + margin));
+    server.restart();
+    CHECK_FALSE(in_thread([&] { return orders.is_locked(); }).get());
+    CHECK(eventually([&] { return log.count(Event::Kind::reconnected) == 1; }));
+}
+
+TEST_CASE("calls to a dead server end on time, with the right error") {
+    RedisServer server;
+    ClientOptions options = quick();
+    options.unreachable_timeout = paced(800ms);
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    orders.unlock();
+    server.kill();
+    // Each in a thread of its own: what one leaves to be cleaned up is not the next one's matter.
+    in_thread([&] {
+        const Stopwatch watch;
+        std::error_code ec;
+        CHECK_FALSE(orders.try_lock_for(200ms, ec));
+        CHECK(watch.within(200ms + margin));
+        CHECK((!ec || ec == errc::unreachable));
+    }).get();
+    in_thread([&] {
+        const Stopwatch watch;
+        CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
+        CHECK(watch.within(command_timeout + margin));
+    }).get();
+    in_thread([&] {
+        const Stopwatch watch;
+        CHECK(code_of([&] { orders.lock(); }) == errc::unreachable);
+        CHECK(watch.within(options.unreachable_timeout + margin));
+        CHECK(watch.elapsed() >= options.unreachable_timeout);
+    }).get();
+    std::stop_source stop;
+    auto waiting = in_thread([&] {
+        std::error_code ec;
+        return orders.lock(stop.get_token(), ec);
+    });
+    CHECK_FALSE(ready_within(waiting, 20ms));
+    const Stopwatch watch;
+    stop.request_stop();
+    CHECK_FALSE(waiting.get());
+    CHECK(watch.within(command_timeout + margin));
+}
+
+TEST_CASE("threads that wait together share the time that the server is unreachable") {
+    RedisServer server;
+    ClientOptions options = quick();
+    options.watchdog_timeout = paced(600ms);
+    options.unreachable_timeout = paced(1500ms);
+    Client other{server.url(), quick()};
+    RLock held{other, "orders"};
+    held.lock(Lease{paced(600ms)});
+    Client client{server.url(), options};
+    constexpr std::uint64_t threads = 12;
+    std::vector<std::future<std::error_code>> waiting;
+    for (std::uint64_t i = 0; i < threads; ++i) {
+        waiting.push_back(in_thread([&] {
+            RLock orders{client, "orders"};
+            return code_of([&] { orders.lock(); });
+        }));
+    }
+    REQUIRE(eventually([&] { return client.stats().waits == threads; }));
+    server.kill();
+    const Stopwatch watch;
+    for (auto& one : waiting) CHECK(one.get() == errc::unreachable);
+    CHECK(watch.within(paced(600ms) + options.unreachable_timeout + threads * 100ms + patient(1000ms)));
+}
+
+// An acquire of unknown outcome leaves a release to be delivered; with a long lease that takes long. A thread that asks
+// again meanwhile must not wait for it longer than for a server that is away.
+TEST_CASE("after an acquire of unknown outcome a second lock() is unreachable in time, too") {
+    FaultyPath path;
+    ClientOptions options = quick();
+    options.unreachable_timeout = paced(500ms);
+    Client client{path.url(), options};
+    RLock orders{client, "orders"};
+    CHECK_FALSE(orders.is_locked());
+    path.proxy.blackhole(true);
+    CHECK(code_of([&] { orders.lock(Lease{std::chrono::hours{1}}); }) == errc::unreachable);
+    auto second = in_thread([&] {
+        const Stopwatch watch;
+        RLock same_orders{client, "orders"};
+        std::error_code ec;
+        same_orders.try_lock_for(command_timeout, Lease{std::chrono::hours{1}}, ec);
+        // Whatever that was, the same thread now asks without a deadline of its own.
+        const Stopwatch without;
+        std::stop_source stop;
+        // Ends what would not end by itself.
+        std::thread end{[&] {
+            eventually([&] { return stop.stop_requested(); }, options.unreachable_timeout + margin + patient(2000ms));
+            stop.request_stop();
+        }};
+        same_orders.lock(stop.get_token(), ec);
+        const bool in_time = without.within(options.unreachable_timeout + margin);
+        stop.request_stop();
+        end.join();
+        return ec == errc::unreachable && in_time;
+    });
+    CHECK(second.get());
+    path.proxy.blackhole(false);
+    CHECK(eventually([&] { return !path.redis.exists("orders"); }, 10s));
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <redlatch/redlatch.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/raw_redis.hpp"
+#include "support/redis_server.hpp"
+#include "support/wait.hpp"
+
+namespace redlatch::test {
+
+using HiredisClient = Client<HiredisTransport>;
+using HiredisRLock = RLock<HiredisTransport>;
+using Fields = std::map<std::string, std::string>;
+using Words = std::vector<std::string>;
+
+/// The calling thread's owner id, as it stands in Redis.
+template <class AnyClient>
+std::string owner_of(const AnyClient& client) {
+    return client.id() + ":" + std::to_string(this_thread_number());
+}
+
+inline std::string channel_of(const std::string& key) { return prefixed_key("redisson_lock__channel", key); }
+
+inline ClientOptions with_watchdog(std::chrono::milliseconds timeout) {
+    ClientOptions options;
+    options.watchdog_timeout = timeout;
+    return options;
+}
+
+/// A lease that is short for a test and still long enough to be renewed in time on a busy machine.
+inline constexpr std::chrono::milliseconds short_lease = patient(std::chrono::milliseconds{750});
+
+/// Runs the function in a thread of its own; what it returns or throws comes out of the future.
+template <class Function>
+auto start(Function&& function) {
+    return std::async(std::launch::async, std::forward<Function>(function));
+}
+
+/// The same, and waits for it: "another thread does this".
+template <class Function>
+auto elsewhere(Function&& function) {
+    return start(std::forward<Function>(function)).get();
+}
+
+/// Whether the result is there in time. A test that fails here may hang in the future's destructor: that is for ctest's
+/// time limit, because a thread cannot be ended from outside.
+template <class Result>
+bool ready(const std::future<Result>& future, std::chrono::milliseconds deadline = std::chrono::seconds{20}) {
+    return future.wait_for(deadline) == std::future_status::ready;
+}
+
+/// True when a thread of this process sleeps in the kernel.
+inline bool is_asleep(pid_t thread) {
+    std::ifstream file{"/proc/self/task/" + std::to_string(thread) + "/stat"};
+    const std::string text{std::istreambuf_iterator<char>{file}, {}};
+    const auto name_end = text.rfind(')');
+    return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] == 'S';
+}
+
+inline pid_t this_thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+
+/// The ids of this process's threads.
+inline std::set<std::string> threads() {
+    std::set<std::string> ids;
+    for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/task"})
+        ids.insert(entry.path().filename().string());
+    return ids;
+}
+
+/// Waits until that many acquisitions of the client have had to wait, in total.
+template <class AnyClient>
+bool has_waiters(const AnyClient& client, std::uint64_t total) {
+    return eventually([&] { return client.stats().waits >= total; }, std::chrono::seconds{20});
+}
+
+/// Runs the function, which will have to wait for a lock, in a thread of its own; returns when that thread stands in line.
+template <class AnyClient, class Function>
+auto start_waiting(const AnyClient& client, Function&& function) {
+    const std::uint64_t waits = client.stats().waits;
+    const auto thread = std::make_shared<std::atomic<pid_t>>(0);
+    auto future = start([thread, function = std::forward<Function>(function)]() mutable {
+        *thread = this_thread_id();
+        return function();
+    });
+    // The wait is counted just before the thread joins the line and goes to sleep.
+    if (!has_waiters(client, waits + 1) || !eventually([&] { return is_asleep(*thread); }, std::chrono::seconds{20}))
+        throw std::runtime_error("the thread does not wait");
+    return future;
+}
+
+/// Locks, has another thread run the function, which locks too, and unlocks: again and again until that unlock handed the
+/// hold over inside the process. A first in line that is just asking the server is passed over, which happens in the
+/// first rounds. Gives what the function returned.
+template <class Function>
+auto handed_over(HiredisClient& client, HiredisRLock& lock, Function&& function) {
+    for (int round = 0; round < 100; ++round) {
+        const std::uint64_t handoffs = client.stats().handoffs;
+        lock.lock();
+        auto heir = start_waiting(client, std::ref(function));
+        lock.unlock();
+        const auto result = heir.get();
+        if (client.stats().handoffs > handoffs) return result;
+    }
+    throw std::runtime_error("no hand-over");
+}
+
+/// Waits until somebody, of whatever process, listens to the releases of this key.
+inline bool is_listened_to(RawRedis& redis, const std::string& key, long long listeners = 1) {
+    return eventually(
+        [&] {
+            return redis.command({"PUBSUB", "NUMSUB", channel_of(key)}).elements.at(1).integer >= listeners;
+        },
+        std::chrono::seconds{20});
+}
+
+/// What is published on a channel.
+class Messages {
+public:
+    Messages(const RedisServer& server, std::string channel)
+        : stream_(server), publisher_(server), channel_(std::move(channel)) {
+        stream_.call("SUBSCRIBE", channel_);
+    }
+
+    /// The messages since the last take; all that were published before are in it.
+    std::vector<std::string> take() {
+        const std::string end = "end of take " + std::to_string(++takes_);
+        publisher_.integer("PUBLISH", channel_, end);
+        std::vector<std::string> messages;
+        while (true) {
+            std::string message = stream_.receive().elements.at(2).string;
+            if (message == end) return messages;
+            messages.push_back(std::move(message));
+        }
+    }
+
+private:
+    RawRedis stream_;
+    RawRedis publisher_;
+    std::string channel_;
+    int takes_ = 0;
+};
+
+/// The writes that scripts do, in their order, word by word.
+class ScriptWrites {
+public:
+    explicit ScriptWrites(const RedisServer& server) : stream_(server), marker_(server) { stream_.call("MONITOR"); }
+
+    std::vector<Words> take() {
+        const std::string end = "end of take " + std::to_string(++takes_);
+        marker_.text("ECHO", end);
+        std::vector<Words> writes;
+        while (true) {
+            const std::string line = stream_.receive().string;
+            if (line.find(end) != std::string::npos) return writes;
+            if (line.find(" lua] \"") == std::string::npos) continue;
+            Words words = words_of(line);
+            static const std::set<std::string> reads{"exists", "hexists", "hget", "hlen", "pttl", "type"};
+            if (!reads.contains(words.at(0))) writes.push_back(std::move(words));
+        }
+    }
+
+private:
+    static Words words_of(const std::string& line) {
+        Words words;
+        for (auto at = line.find("] \"") + 3; at < line.size();) {
+            const auto end = line.find('"', at);
+            words.push_back(line.substr(at, end - at));
+            at = end + 3;
+        }
+        std::transform(words[0].begin(), words[0].end(), words[0].begin(),
+                       [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+        return words;
+    }
+
+    RawRedis stream_;
+    RawRedis marker_;
+    int takes_ = 0;
+};
+
+/// What on_event was told, for any thread.
+class EventLog {
+public:
+    std::function<void(const Event&)> handler() {
+        return [this](const Event& event) {
+            const std::lock_guard guard{mutex_};
+            events_.push_back(event);
+        };
+    }
+
+    std::vector<Event> all() const {
+        const std::lock_guard guard{mutex_};
+        return events_;
+    }
+
+    std::size_t count(Event::Kind kind) const {
+        const std::vector<Event> events = all();
+        return static_cast<std::size_t>(
+            std::count_if(events.begin(), events.end(), [&](const Event& event) { return event.kind == kind; }));
+    }
+
+private:
+    mutable std::mutex mutex_;
+    std::vector<Event> events_;
+};
+
+/// The code of the Error that the call throws; no code when it throws none.
+template <class Call>
+std::error_code error_of_call(Call&& call) {
+    try {
+        std::forward<Call>(call)();
+    } catch (const Error& error) {
+        return error.code();
+    }
+    return {};
+}
+
+/// The text of the Error that the call throws.
+template <class Call>
+std::string text_of_error(Call&& call) {
+    try {
+        std::forward<Call>(call)();
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return "no error";
+}
+
+}  // namespace redlatch::test

@@ -1,0 +1,611 @@
+// SPDX-License-Identifier: MIT
+// Every member and overload of RLock, and the standard library's tools on top of it.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <concepts>
+#include <condition_variable>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/plain_counter.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::errc;
+using redlatch::Lease;
+using redlatch::RLock;
+
+namespace {
+
+template <class L>
+concept BasicLockable = requires(L& lock) {
+    { lock.lock() } -> std::same_as<void>;
+    { lock.unlock() } -> std::same_as<void>;
+};
+
+template <class L>
+concept Lockable = BasicLockable<L> && requires(L& lock) {
+    { lock.try_lock() } -> std::same_as<bool>;
+};
+
+template <class L>
+concept TimedLockable = Lockable<L> &&
+    requires(L& lock, std::chrono::duration<float, std::ratio<60>> relative,
+             std::chrono::time_point<std::chrono::system_clock, std::chrono::hours> absolute) {
+    { lock.try_lock_for(relative) } -> std::same_as<bool>;
+    { lock.try_lock_until(absolute) } -> std::same_as<bool>;
+};
+
+static_assert(TimedLockable<HiredisRLock>);
+static_assert(!std::copy_constructible<HiredisRLock> && !std::move_constructible<HiredisRLock>);
+static_assert(!std::is_copy_assignable_v<HiredisRLock> && !std::is_move_assignable_v<HiredisRLock>);
+static_assert(!std::copy_constructible<HiredisClient> && !std::move_constructible<HiredisClient>);
+static_assert(!std::is_copy_assignable_v<HiredisClient> && !std::is_move_assignable_v<HiredisClient>);
+static_assert(std::same_as<decltype(RLock{std::declval<HiredisClient&>(), "name"}), HiredisRLock>);
+static_assert(std::same_as<decltype(Client{"redis://127.0.0.1"}), HiredisClient>);
+static_assert(!std::convertible_to<std::chrono::seconds, Lease>, "a lease is said in so many words");
+
+template <class L, class... Tail>
+concept LocksWith = requires(L& lock, Tail&&... tail) {
+    lock.lock(std::forward<Tail>(tail)...);
+};
+template <class L, class... Tail>
+concept TriesWith = requires(L& lock, Tail&&... tail) {
+    lock.try_lock(std::forward<Tail>(tail)...);
+};
+
+template <class... Tail>
+using LockResult = decltype(std::declval<HiredisRLock&>().lock(std::declval<Tail>()...));
+
+// Only a call that can be stopped tells whether it got the lock.
+static_assert(std::is_void_v<LockResult<>>);
+static_assert(std::is_void_v<LockResult<Lease>>);
+static_assert(std::is_void_v<LockResult<std::error_code&>>);
+static_assert(std::is_void_v<LockResult<Lease, std::error_code&>>);
+static_assert(std::same_as<LockResult<std::stop_token>, bool>);
+static_assert(std::same_as<LockResult<Lease, std::stop_token>, bool>);
+static_assert(std::same_as<LockResult<std::stop_token, std::error_code&>, bool>);
+static_assert(std::same_as<LockResult<const Lease&, const std::stop_token&, std::error_code&>, bool>);
+
+// The order of the trailing arguments is fixed, each comes once, and nothing else passes for one.
+static_assert(!LocksWith<HiredisRLock, std::stop_token, Lease>);
+static_assert(!LocksWith<HiredisRLock, std::error_code&, Lease>);
+static_assert(!LocksWith<HiredisRLock, std::error_code&, std::stop_token>);
+static_assert(!LocksWith<HiredisRLock, Lease, Lease>);
+static_assert(!LocksWith<HiredisRLock, std::chrono::seconds>);
+static_assert(!LocksWith<HiredisRLock, int>);
+static_assert(!LocksWith<HiredisRLock, std::error_code>, "an error code that nobody can read");
+static_assert(!LocksWith<HiredisRLock, const std::error_code&>);
+static_assert(!TriesWith<HiredisRLock, std::stop_token>, "it does not wait, so there is nothing to stop");
+static_assert(!TriesWith<HiredisRLock, std::chrono::seconds>);
+
+/// One way to take the lock, and what it promises.
+struct Way {
+    const char* text;
+    bool leased;     // the hold has the lease below; otherwise the watchdog keeps it
+    bool stoppable;  // waits until the token is requested
+    bool timed;      // waits until some_time is over
+    std::function<bool(HiredisRLock&, std::stop_token, std::error_code&)> take;
+};
+
+const Lease some_lease{7000ms};
+constexpr auto some_time = 40ms;
+
+auto soon() { return std::chrono::steady_clock::now() + some_time; }
+
+const std::vector<Way>& ways() {
+    using L = HiredisRLock;
+    using S = std::stop_token;
+    using E = std::error_code;
+    static const std::vector<Way> all{
+        {"lock()", false, false, false, [](L& l, S, E&) { return l.lock(), true; }},
+        {"lock(ec)", false, false, false, [](L& l, S, E& e) { return l.lock(e), true; }},
+        {"lock(Lease)", true, false, false, [](L& l, S, E&) { return l.lock(some_lease), true; }},
+        {"lock(Lease, ec)", true, false, false, [](L& l, S, E& e) { return l.lock(some_lease, e), true; }},
+        {"lock(token)", false, true, false, [](L& l, S s, E&) { return l.lock(s); }},
+        {"lock(token, ec)", false, true, false, [](L& l, S s, E& e) { return l.lock(s, e); }},
+        {"lock(Lease, token)", true, true, false, [](L& l, S s, E&) { return l.lock(some_lease, s); }},
+        {"lock(Lease, token, ec)", true, true, false, [](L& l, S s, E& e) { return l.lock(some_lease, s, e); }},
+
+        {"try_lock()", false, false, true, [](L& l, S, E&) { return l.try_lock(); }},
+        {"try_lock(ec)", false, false, true, [](L& l, S, E& e) { return l.try_lock(e); }},
+        {"try_lock(Lease)", true, false, true, [](L& l, S, E&) { return l.try_lock(some_lease); }},
+        {"try_lock(Lease, ec)", true, false, true, [](L& l, S, E& e) { return l.try_lock(some_lease, e); }},
+
+        {"try_lock_for(d)", false, false, true, [](L& l, S, E&) { return l.try_lock_for(some_time); }},
+        {"try_lock_for(d, ec)", false, false, true, [](L& l, S, E& e) { return l.try_lock_for(some_time, e); }},
+        {"try_lock_for(d, Lease)", true, false, true,
+         [](L& l, S, E&) { return l.try_lock_for(some_time, some_lease); }},
+        {"try_lock_for(d, Lease, ec)", true, false, true,
+         [](L& l, S, E& e) { return l.try_lock_for(some_time, some_lease, e); }},
+        {"try_lock_for(d, token)", false, true, true, [](L& l, S s, E&) { return l.try_lock_for(some_time, s); }},
+        {"try_lock_for(d, token, ec)", false, true, true,
+         [](L& l, S s, E& e) { return l.try_lock_for(some_time, s, e); }},
+        {"try_lock_for(d, Lease, token)", true, true, true,
+         [](L& l, S s, E&) { return l.try_lock_for(some_time, some_lease, s); }},
+        {"try_lock_for(d, Lease, token, ec)", true, true, true,
+         [](L& l, S s, E& e) { return l.try_lock_for(some_time, some_lease, s, e); }},
+
+        {"try_lock_until(t)", false, false, true, [](L& l, S, E&) { return l.try_lock_until(soon()); }},
+        {"try_lock_until(t, ec)", false, false, true, [](L& l, S, E& e) { return l.try_lock_until(soon(), e); }},
+        {"try_lock_until(t, Lease)", true, false, true,
+         [](L& l, S, E&) { return l.try_lock_until(soon(), some_lease); }},
+        {"try_lock_until(t, Lease, ec)", true, false, true,
+         [](L& l, S, E& e) { return l.try_lock_until(soon(), some_lease, e); }},
+        {"try_lock_until(t, token)", false, true, true, [](L& l, S s, E&) { return l.try_lock_until(soon(), s); }},
+        {"try_lock_until(t, token, ec)", false, true, true,
+         [](L& l, S s, E& e) { return l.try_lock_until(soon(), s, e); }},
+        {"try_lock_until(t, Lease, token)", true, true, true,
+         [](L& l, S s, E&) { return l.try_lock_until(soon(), some_lease, s); }},
+        {"try_lock_until(t, Lease, token, ec)", true, true, true,
+         [](L& l, S s, E& e) { return l.try_lock_until(soon(), some_lease, s, e); }},
+    };
+    return all;
+}
+
+const std::error_code stale = std::make_error_code(std::errc::address_in_use);
+
+bool takes_code(const Way& way) { return std::string{way.text}.find("ec)") != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("every way to take a free lock takes it, with the lease that it says") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    for (const Way& way : ways()) {
+        CAPTURE(way.text);
+        std::error_code ec = stale;
+        CHECK(way.take(orders, {}, ec));
+        CHECK(ec == (takes_code(way) ? std::error_code{} : stale));
+        CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+        const long long pttl = redis.pttl("orders");
+        CHECK(pttl <= (way.leased ? 7000 : 30000));
+        CHECK(pttl > (way.leased ? 0 : 7000));
+        orders.unlock();
+        CHECK_FALSE(redis.exists("orders"));
+    }
+}
+
+TEST_CASE("every way to take a lock re-enters it") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    int depth = 0;
+    for (const Way& way : ways()) {
+        CAPTURE(way.text);
+        std::error_code ec;
+        CHECK(way.take(orders, {}, ec));
+        CHECK(orders.hold_count() == ++depth);
+    }
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client), std::to_string(depth)}});
+    while (depth > 0) {
+        orders.unlock();
+        CHECK(orders.hold_count() == --depth);
+    }
+    CHECK_FALSE(redis.exists("orders"));
+}
+
+TEST_CASE("a held lock refuses those who wait for a time, when it is over and not before") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock held{other, "orders"};
+    held.lock();
+    RLock orders{client, "orders"};
+    for (const Way& way : ways()) {
+        if (!way.timed) continue;
+        CAPTURE(way.text);
+        const bool one_try = std::string{way.text}.starts_with("try_lock(");
+        std::error_code ec = stale;
+        const Stopwatch watch;
+        CHECK_FALSE(way.take(orders, {}, ec));
+        if (!one_try) CHECK(watch.elapsed() >= some_time);
+        CHECK(watch.elapsed() < patient(5s));
+        CHECK(ec == (takes_code(way) ? std::error_code{} : stale));
+    }
+    CHECK(held.hold_count() == 1);
+    held.unlock();
+    CHECK(RawRedis{server}.keys().empty());
+}
+
+TEST_CASE("whoever may be stopped gives up when the stop is requested, whether before or meanwhile") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock held{other, "orders"};
+    held.lock();
+    RLock orders{client, "orders"};
+    for (const Way& way : ways()) {
+        if (!way.stoppable) continue;
+        CAPTURE(way.text);
+        std::stop_source before;
+        before.request_stop();
+        std::error_code ec = stale;
+        CHECK_FALSE(way.take(orders, before.get_token(), ec));
+        CHECK(ec == (takes_code(way) ? std::error_code{} : stale));
+
+        const auto waits = client.stats().waits;
+        std::stop_source meanwhile;
+        std::error_code second = stale;
+        auto waiter = start([&] { return way.take(orders, meanwhile.get_token(), second); });
+        REQUIRE(has_waiters(client, waits + 1));
+        meanwhile.request_stop();
+        REQUIRE(ready(waiter));
+        CHECK_FALSE(waiter.get());
+        CHECK(second == (takes_code(way) ? std::error_code{} : stale));
+    }
+    held.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("whoever waits without end gets the lock when it is free") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock held{other, "orders"};
+    RLock orders{client, "orders"};
+    for (const Way& way : ways()) {
+        if (way.timed) continue;
+        CAPTURE(way.text);
+        held.lock();
+        const auto waits = client.stats().waits;
+        std::error_code ec = stale;
+        auto waiter = start([&] {
+            const bool got = way.take(orders, {}, ec);
+            const auto left = orders.remaining_lease().value_or(0ms);
+            orders.unlock();
+            return got && left > (way.leased ? 0ms : 7000ms) && left <= (way.leased ? 7000ms : 30000ms);
+        });
+        REQUIRE(has_waiters(client, waits + 1));
+        held.unlock();
+        REQUIRE(ready(waiter));
+        CHECK(waiter.get());
+        CHECK(ec == (takes_code(way) ? std::error_code{} : stale));
+    }
+}
+
+TEST_CASE("waits of any chrono type are understood, and those that are over are one try") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    using std::chrono::duration;
+    using std::chrono::steady_clock;
+    using std::chrono::system_clock;
+    const auto taken = [&](bool got) {
+        if (got) orders.unlock();
+        return got;
+    };
+    // Long and endless waits must not overflow into the past: a free lock is got by one try, so that alone proves
+    // little; another holder lets go of it meanwhile.
+    Client other{server.url()};
+    RLock held{other, "orders"};
+    const std::vector<std::function<bool()>> endless{
+        [&] { return taken(orders.try_lock_for(std::chrono::hours::max())); },
+        [&] { return taken(orders.try_lock_for(std::chrono::nanoseconds::max())); },
+        [&] { return taken(orders.try_lock_for(duration<double>{std::numeric_limits<double>::infinity()})); },
+        [&] { return taken(orders.try_lock_for(duration<double, std::ratio<86400>>{1e300})); },
+        [&] { return taken(orders.try_lock_until(steady_clock::time_point::max())); },
+        [&] { return taken(orders.try_lock_until(system_clock::time_point::max())); },
+        [&] { return taken(orders.try_lock_until(system_clock::now() + 1h)); },
+    };
+    for (std::size_t i = 0; i < endless.size(); ++i) {
+        CAPTURE(i);
+        held.lock();
+        const auto waits = client.stats().waits;
+        auto waiter = start(endless[i]);
+        REQUIRE(has_waiters(client, waits + 1));
+        held.unlock();
+        REQUIRE(ready(waiter));
+        CHECK(waiter.get());
+    }
+
+    const std::vector<std::function<bool()>> over{
+        [&] { return taken(orders.try_lock_for(0ms)); },
+        [&] { return taken(orders.try_lock_for(-1h)); },
+        [&] { return taken(orders.try_lock_for(std::chrono::hours::min())); },
+        [&] { return taken(orders.try_lock_for(duration<double>{std::numeric_limits<double>::quiet_NaN()})); },
+        [&] { return taken(orders.try_lock_until(steady_clock::now() - 1s)); },
+        [&] { return taken(orders.try_lock_until(steady_clock::time_point::min())); },
+        [&] { return taken(orders.try_lock_until(system_clock::time_point{})); },
+    };
+    for (std::size_t i = 0; i < over.size(); ++i) {
+        CAPTURE(i);
+        CHECK(over[i]());
+        held.lock();
+        CHECK_FALSE(over[i]());
+        held.unlock();
+    }
+}
+
+TEST_CASE("inquiries tell what the server says, of anybody's hold") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    std::error_code ec = stale;
+    const auto ask = [&](bool locked, bool held, int count) {
+        CHECK(orders.is_locked() == locked);
+        CHECK(orders.is_held() == held);
+        CHECK(orders.hold_count() == count);
+        CHECK(orders.remaining_lease().has_value() == locked);
+        CHECK(orders.is_locked(ec = stale) == locked);
+        CHECK_FALSE(ec);
+        CHECK(orders.is_held(ec = stale) == held);
+        CHECK_FALSE(ec);
+        CHECK(orders.hold_count(ec = stale) == count);
+        CHECK_FALSE(ec);
+        CHECK(orders.remaining_lease(ec = stale).has_value() == locked);
+        CHECK_FALSE(ec);
+    };
+    ask(false, false, 0);
+    orders.lock();
+    ask(true, true, 1);
+    orders.lock(Lease{50s});
+    ask(true, true, 2);
+    CHECK(orders.remaining_lease().value() > 30s);
+    CHECK(orders.remaining_lease().value() <= 50s);
+    elsewhere([&] { ask(true, false, 0); });
+    RLock same{client, "orders"};
+    CHECK(same.hold_count() == 2);
+    same.unlock();
+    orders.unlock();
+    ask(false, false, 0);
+    CHECK(orders.name() == "orders");
+}
+
+TEST_CASE("valid_until is on the safe side, and says min when nothing is held") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    using Time = std::chrono::steady_clock::time_point;
+    CHECK(orders.valid_until() == Time::min());
+    const auto before = std::chrono::steady_clock::now();
+    orders.lock(Lease{10s});
+    CHECK(orders.valid_until() > before);
+    CHECK(orders.valid_until() <= before + 10s + (std::chrono::steady_clock::now() - before));
+    const auto left = std::chrono::milliseconds{redis.pttl("orders")};
+    CHECK(orders.valid_until() <= std::chrono::steady_clock::now() + left);
+    CHECK(elsewhere([&] { return orders.valid_until(); }) == Time::min());
+    orders.unlock();
+    CHECK(orders.valid_until() == Time::min());
+}
+
+TEST_CASE("lost() is requested already when nothing is held, and not while something is") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    CHECK(orders.lost().stop_requested());
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    CHECK(lost.stop_possible());
+    CHECK_FALSE(lost.stop_requested());
+    CHECK(elsewhere([&] { return orders.lost().stop_requested(); }));
+    orders.lock();
+    orders.unlock();
+    CHECK_FALSE(lost.stop_requested());
+    orders.unlock();
+    CHECK_FALSE(lost.stop_requested());  // given back is not lost
+    CHECK(orders.lost().stop_requested());
+}
+
+TEST_CASE("force_unlock ends a hold of anybody's, of any depth, and tells whether there was one") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock orders{client, "orders"};
+    RLock theirs{other, "orders"};
+    CHECK_FALSE(orders.force_unlock());
+    theirs.lock();
+    theirs.lock();
+    CHECK(orders.force_unlock());
+    CHECK_FALSE(redis.exists("orders"));
+    CHECK_FALSE(orders.force_unlock());
+
+    std::error_code ec = stale;
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    CHECK(orders.force_unlock(ec));
+    CHECK_FALSE(ec);
+    CHECK(eventually([&] { return lost.stop_requested(); }));  // our own hold: known at once
+    CHECK_FALSE(orders.force_unlock(ec = stale));
+    CHECK_FALSE(ec);
+    orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    theirs.unlock();
+    theirs.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("unlock with an error code tells all and throws nothing") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    std::error_code ec = stale;
+    orders.unlock(ec);
+    CHECK(ec == errc::not_owner);
+    CHECK(ec == std::errc::operation_not_permitted);
+    orders.lock();
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    orders.lock();
+    RawRedis{server}.integer("DEL", "orders");
+    orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    orders.unlock(ec);
+    CHECK(ec == errc::not_owner);
+}
+
+TEST_CASE("two objects of one name are one lock, and a hold survives the object that took it") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock second{client, "orders"};
+    {
+        RLock first{client, "orders"};
+        first.lock();
+        second.lock();
+        CHECK(first.hold_count() == 2);
+        first.unlock();
+    }
+    CHECK(second.hold_count() == 1);
+    second.unlock();
+    {
+        RLock third{client, "parcels"};
+        third.lock();
+    }
+    CHECK(redis.exists("parcels"));
+    RLock fourth{client, "parcels"};
+    CHECK(fourth.is_held());
+    fourth.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("lock_guard, and an exception inside it") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    {
+        const std::lock_guard guard{orders};
+        CHECK(redis.exists("orders"));
+        const std::lock_guard inner{orders};
+        CHECK(orders.hold_count() == 2);
+    }
+    CHECK_FALSE(redis.exists("orders"));
+    CHECK_THROWS_AS(
+        [&] {
+            const std::lock_guard guard{orders};
+            throw std::runtime_error("inside");
+        }(),
+        std::runtime_error);
+    CHECK_FALSE(redis.exists("orders"));
+}
+
+TEST_CASE("unique_lock in all its forms") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock orders{client, "orders"};
+    RLock theirs{other, "orders"};
+    using Guard = std::unique_lock<HiredisRLock>;
+    {
+        Guard guard{orders};
+        CHECK(redis.exists("orders"));
+        guard.unlock();
+        CHECK_FALSE(redis.exists("orders"));
+        CHECK(guard.try_lock());
+    }
+    CHECK_FALSE(redis.exists("orders"));
+    theirs.lock();
+    CHECK_FALSE(Guard(orders, std::try_to_lock).owns_lock());
+    CHECK_FALSE(Guard(orders, 20ms).owns_lock());
+    CHECK_FALSE(Guard(orders, std::chrono::system_clock::now() + 20ms).owns_lock());
+    theirs.unlock();
+    CHECK(Guard(orders, std::try_to_lock).owns_lock());
+    CHECK(Guard(orders, 20s).owns_lock());
+    CHECK(Guard(orders, std::chrono::steady_clock::now() + 20s).owns_lock());
+    CHECK_FALSE(redis.exists("orders"));
+    {
+        Guard guard{orders, std::defer_lock};
+        CHECK_FALSE(redis.exists("orders"));
+        CHECK(guard.try_lock_for(20s));
+        Guard moved = std::move(guard);
+        CHECK(redis.exists("orders"));
+    }
+    orders.lock(Lease{20s});
+    { const Guard guard{orders, std::adopt_lock}; }
+    CHECK_FALSE(redis.exists("orders"));
+}
+
+TEST_CASE("scoped_lock takes two locks in any order without a deadlock") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock a1{client, "a"};
+    RLock b1{client, "b"};
+    RLock a2{other, "a"};
+    RLock b2{other, "b"};
+    PlainCounter counter;
+    constexpr std::uint64_t times = 25;
+    auto there = start([&] {
+        for (std::uint64_t i = 0; i < times; ++i) {
+            const std::scoped_lock both{a1, b1};
+            counter.add_one_unseen();
+        }
+    });
+    auto back = start([&] {
+        for (std::uint64_t i = 0; i < times; ++i) {
+            const std::scoped_lock both{b2, a2};
+            counter.add_one_unseen();
+        }
+    });
+    REQUIRE(ready(there, patient(30s)));
+    REQUIRE(ready(back, patient(30s)));
+    CHECK(counter.value() == 2 * times);
+    CHECK(RawRedis{server}.keys().empty());
+}
+
+TEST_CASE("condition_variable_any waits on it") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    std::condition_variable_any changed;
+    int stock = 0;
+    int sold = 0;
+    constexpr int times = 20;
+    auto buyer = start([&] {
+        std::unique_lock guard{orders};
+        while (sold < times) {
+            changed.wait(guard, [&] { return stock > 0; });
+            --stock;
+            ++sold;
+            changed.notify_all();
+        }
+    });
+    for (int i = 0; i < times; ++i) {
+        std::unique_lock guard{orders};
+        changed.wait(guard, [&] { return stock == 0; });
+        ++stock;
+        changed.notify_all();
+    }
+    REQUIRE(ready(buyer));
+    CHECK(sold == times);
+    std::unique_lock guard{orders};
+    CHECK_FALSE(changed.wait_for(guard, 20ms, [&] { return stock > 0; }));
+    CHECK(orders.hold_count() == 1);
+}
+
+TEST_CASE("an owner is a thread, and no number is ever used again") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    const auto holder = [&] {
+        orders.lock();
+        const std::string owner = redis.hgetall("orders").begin()->first;
+        orders.unlock();
+        return owner;
+    };
+    std::set<std::string> owners{holder(), holder()};
+    CHECK(owners.size() == 1);
+    for (int i = 0; i < 10; ++i) owners.insert(elsewhere(holder));
+    CHECK(owners.size() == 11);
+    for (const std::string& owner : owners) CHECK(owner.starts_with(client.id() + ":"));
+}

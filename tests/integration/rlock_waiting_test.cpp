@@ -1,0 +1,601 @@
+// SPDX-License-Identifier: MIT
+// Waiting for another holder: who gets the lock and when, and what those leave behind who give up.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <mutex>
+#include <random>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/plain_counter.hpp"
+#include "support/process.hpp"
+#include "support/proxy.hpp"
+#include "support/shared_memory.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::ClientOptions;
+using redlatch::Lease;
+using redlatch::RLock;
+
+namespace {
+
+/// Told between this process and a child that holds or wants the lock.
+struct Shared {
+    std::atomic<bool> entered = false;
+    std::atomic<bool> may_leave = false;
+    std::atomic<int> turns = 0;
+    std::atomic<long long> wanting = 0;  // when the child has begun to wait, the acquisitions here until then
+    std::atomic<long long> here = 0;     // acquisitions of this process
+    std::atomic<long long> most = 0;     // acquisitions here while the child waited once
+    std::atomic<bool> done = false;
+    PlainCounter counter;
+};
+
+const Role holder{"hold a lock", [](std::span<const std::string> args) {
+                      auto shared = SharedMemory<Shared>::open(args[1]);
+                      Client client{args[0]};
+                      RLock lock{client, "orders"};
+                      lock.lock();
+                      shared->entered = true;
+                      const bool told = eventually([&] { return shared->may_leave.load(); }, 60s);
+                      lock.unlock();
+                      return told ? 0 : 1;
+                  }};
+
+const Role visitor{"take a lock now and then", [](std::span<const std::string> args) {
+                       auto shared = SharedMemory<Shared>::open(args[1]);
+                       Client client{args[0]};
+                       RLock lock{client, "orders"};
+                       for (int turn = 0; turn < 20; ++turn) {
+                           const long long before = shared->here;
+                           lock.lock();
+                           shared->most = std::max(shared->most.load(), shared->here - before);
+                           shared->counter.add_one_unseen();
+                           lock.unlock();
+                           ++shared->turns;
+                       }
+                       shared->done = true;
+                       return 0;
+                   }};
+
+/// The best of some rounds shows that a promise about time is kept: the others may have met a busy machine.
+constexpr int rounds = 5;
+
+}  // namespace
+
+TEST_CASE("a second holder waits until the first lets go: two threads of one client") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    PlainCounter counter;
+    orders.lock();
+    auto second = start([&] {
+        const std::lock_guard guard{orders};
+        counter.add_one();
+        return counter.value();
+    });
+    REQUIRE(has_waiters(client, 1));
+    CHECK_FALSE(ready(second, 100ms));
+    counter.add_one(1ms);
+    orders.unlock();
+    CHECK(second.get() == 2);
+}
+
+TEST_CASE("a second holder waits until the first lets go: two clients") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock orders{client, "orders"};
+    RLock theirs{other, "orders"};
+    orders.lock();
+    orders.lock();
+    auto second = start([&] { return theirs.lock(), theirs.unlock(), true; });
+    REQUIRE(has_waiters(other, 1));
+    CHECK_FALSE(ready(second, 100ms));
+    orders.unlock();
+    CHECK_FALSE(ready(second, 100ms));  // one level is left
+    orders.unlock();
+    CHECK(ready(second));
+}
+
+TEST_CASE("a second holder waits until the first lets go: two processes") {
+    RedisServer server;
+    TempDir dir;
+    auto shared = SharedMemory<Shared>::create(dir.file("shared"));
+    ChildProcess child = spawn_self("hold a lock", {server.url(), dir.file("shared")});
+    REQUIRE(eventually([&] { return shared->entered.load(); }, 60s));
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    auto second = start([&] { return orders.lock(), orders.unlock(), true; });
+    REQUIRE(has_waiters(client, 1));
+    CHECK_FALSE(ready(second, 100ms));
+    shared->may_leave = true;
+    CHECK(ready(second));
+    CHECK(child.wait() == ExitStatus{0, 0});
+}
+
+TEST_CASE("a release wakes a waiter of another client within 50 ms") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock orders{client, "orders"};
+    RLock theirs{other, "orders"};
+    auto best = std::chrono::milliseconds::max();
+    for (int round = 0; round < rounds; ++round) {
+        orders.lock();
+        const auto waits = other.stats().waits;
+        auto waiter = start([&] {
+            theirs.lock();
+            const auto entered = std::chrono::steady_clock::now();
+            theirs.unlock();
+            return entered;
+        });
+        REQUIRE(has_waiters(other, waits + 1));
+        REQUIRE(is_listened_to(redis, "orders"));
+        const auto released = std::chrono::steady_clock::now();
+        orders.unlock();
+        REQUIRE(ready(waiter));
+        best = std::min(best, std::chrono::duration_cast<std::chrono::milliseconds>(waiter.get() - released));
+    }
+    CHECK(best <= 50ms);
+}
+
+TEST_CASE("threads of one process get the lock in the order of their arrival") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    std::vector<int> order;  // guarded by the lock
+    std::vector<std::future<void>> waiters;
+    constexpr int threads = 8;
+    for (int t = 0; t < threads; ++t) {
+        waiters.push_back(start_waiting(client, [&, t] {
+            orders.lock();
+            order.push_back(t);
+            orders.unlock();
+        }));
+    }
+    orders.unlock();
+    for (auto& waiter : waiters) waiter.get();
+    // The first may be asking the server at the moment of the unlock, and then the second is served before it.
+    if (order.front() == 1) std::swap(order[0], order[1]);
+    CHECK(order == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
+    CHECK(client.stats().handoffs >= threads - 1);
+}
+
+TEST_CASE("all of eight threads get their turn, and the lock orders what they write") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    PlainCounter counter;
+    constexpr int threads = 8;
+    std::atomic<bool> enough = false;
+    std::atomic<int> satisfied = 0;
+    std::vector<std::future<std::uint64_t>> workers;
+    for (int t = 0; t < threads; ++t)
+        workers.push_back(start([&] {
+            std::uint64_t turns = 0;
+            while (!enough) {
+                const std::lock_guard guard{orders};
+                counter.add_one();
+                if (++turns == 25) ++satisfied;
+            }
+            return turns;
+        }));
+    CHECK(eventually([&] { return satisfied == threads; }, 60s));
+    enough = true;
+    std::uint64_t total = 0;
+    for (auto& worker : workers) total += worker.get();
+    CHECK(counter.value() == total);
+    CHECK(client.stats().acquisitions == total);
+}
+
+TEST_CASE("local_handoff_limit lets another process in") {
+    RedisServer server;
+    TempDir dir;
+    auto shared = SharedMemory<Shared>::create(dir.file("shared"));
+    ClientOptions options;
+    options.local_handoff_limit = 4;
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    ChildProcess child = spawn_self("take a lock now and then", {server.url(), dir.file("shared")});
+    std::vector<std::future<void>> workers;
+    for (int t = 0; t < 6; ++t)
+        workers.push_back(start([&] {
+            while (!shared->done) {
+                const std::lock_guard guard{orders};
+                ++shared->here;
+                shared->counter.add_one_unseen();
+            }
+        }));
+    CHECK(eventually([&] { return shared->done.load() || !child.running(); }, 60s));
+    shared->done = true;
+    for (auto& worker : workers) worker.get();
+    CHECK(child.wait() == ExitStatus{0, 0});
+    CHECK(shared->turns == 20);
+    CHECK(shared->most <= 60 * (4 + 1));  // each release gives it an honest chance, no more
+    CHECK(shared->counter.value() == static_cast<std::uint64_t>(shared->here + shared->turns));
+    const auto stats = client.stats();
+    CHECK(stats.handoffs > 0);
+    CHECK(stats.handoffs <= 4 * (stats.acquisitions - stats.handoffs));
+}
+
+TEST_CASE("with a local_handoff_limit of zero every release is a real one") {
+    RedisServer server;
+    ClientOptions options;
+    options.local_handoff_limit = 0;
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    auto waiter = start_waiting(client, [&] { return orders.lock(), orders.unlock(), true; });
+    Messages messages{server, channel_of("orders")};
+    orders.unlock();
+    CHECK(ready(waiter));
+    CHECK(client.stats().handoffs == 0);
+    CHECK(messages.take() == Words{"0", "0"});
+}
+
+TEST_CASE("timed waits end on time") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock held{other, "orders"};
+    held.lock();
+    RLock orders{client, "orders"};
+    auto best = std::chrono::steady_clock::duration::max();
+    for (int round = 0; round < rounds; ++round) {
+        const auto deadline = std::chrono::steady_clock::now() + 120ms;
+        const bool got = round % 2 == 0 ? orders.try_lock_until(deadline) : orders.try_lock_for(120ms);
+        CHECK_FALSE(got);
+        const auto late = std::chrono::steady_clock::now() - deadline;
+        CHECK(late >= 0ms);
+        best = std::min(best, late);
+    }
+    CHECK(best <= 50ms);
+    held.unlock();
+}
+
+TEST_CASE("timed waits of many threads end on time, each at its own") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    std::vector<std::future<std::chrono::steady_clock::duration>> waiters;
+    for (int t = 0; t < 8; ++t)
+        waiters.push_back(start([&, t] {
+            const auto deadline = std::chrono::steady_clock::now() + 50ms + t * 20ms;
+            if (orders.try_lock_until(deadline)) return std::chrono::steady_clock::duration::max();
+            return std::chrono::steady_clock::now() - deadline;
+        }));
+    for (auto& waiter : waiters) {
+        const auto late = waiter.get();
+        CHECK(late >= 0ms);
+        CHECK(late <= patient(1s));
+    }
+    orders.unlock();
+    CHECK(client.stats().handoffs == 0);
+    CHECK(RawRedis{server}.keys().empty());
+}
+
+TEST_CASE("a stop request ends a wait promptly and leaves nothing") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    auto best = std::chrono::steady_clock::duration::max();
+    for (int round = 0; round < rounds; ++round) {
+        std::stop_source stop;
+        const auto waits = client.stats().waits;
+        auto waiter = start([&] {
+            const bool got = round % 2 == 0 ? orders.lock(stop.get_token()) : orders.try_lock_for(1h, stop.get_token());
+            return std::pair{got, std::chrono::steady_clock::now()};
+        });
+        REQUIRE(has_waiters(client, waits + 1));
+        CHECK_FALSE(ready(waiter, 20ms));
+        const auto asked = std::chrono::steady_clock::now();
+        stop.request_stop();
+        REQUIRE(ready(waiter));
+        const auto [got, ended] = waiter.get();
+        CHECK_FALSE(got);
+        best = std::min(best, ended - asked);
+    }
+    CHECK(best <= 50ms);
+    orders.unlock();  // to nobody
+    CHECK(client.stats().handoffs == 0);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a stop request, or a deadline, that removes the first in line does not stall the next") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock held{other, "orders"};
+    RLock orders{client, "orders"};
+    for (const bool by_deadline : {false, true}) {
+        CAPTURE(by_deadline);
+        held.lock();
+        std::stop_source stop;
+        const auto waits = client.stats().waits;
+        auto first = start([&] { return by_deadline ? orders.try_lock_for(300ms) : orders.lock(stop.get_token()); });
+        REQUIRE(has_waiters(client, waits + 1));
+        auto next = start([&] { return orders.lock(), orders.unlock(), true; });
+        REQUIRE(has_waiters(client, waits + 2));
+        REQUIRE(is_listened_to(redis, "orders"));
+        stop.request_stop();
+        REQUIRE(ready(first));
+        CHECK_FALSE(first.get());
+        CHECK_FALSE(ready(next, 20ms));
+        held.unlock();
+        CHECK(ready(next));
+    }
+}
+
+TEST_CASE("force_unlock wakes the waiters") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    Client third{server.url()};
+    RLock orders{client, "orders"};
+    RLock theirs{other, "orders"};
+    orders.lock();
+    auto here = start([&] { return orders.lock(), orders.unlock(), true; });
+    auto there = start([&] { return theirs.lock(), theirs.unlock(), true; });
+    REQUIRE(has_waiters(client, 1));
+    REQUIRE(has_waiters(other, 1));
+    RLock key{third, "orders"};
+    CHECK(key.force_unlock());
+    CHECK(ready(there));
+    CHECK(ready(here));  // although this thread's hold, which ended without its doing, is not given back yet
+    CHECK_NOTHROW(orders.unlock());
+    CHECK(RawRedis{server}.keys().empty());
+}
+
+// The waiter that force_unlock wakes may have the lock before the answer to that call has come; its hold is not the one
+// that was ended.
+TEST_CASE("a thread that gets the lock by a force_unlock of its own process keeps it") {
+    RedisServer server;
+    RawRedis redis{server};
+    Proxy proxy{server.url()};
+    Client client{proxy.url()};
+    RLock orders{client, "orders"};
+    CHECK_FALSE(orders.force_unlock());  // the server knows the script
+    for (int round = 0; round < 4; ++round) {
+        CAPTURE(round);
+        redis.integer("HSET", "orders", "somebody:1", 1);
+        const auto waits = client.stats().waits;
+        std::atomic<bool> entered = false;
+        std::promise<void> end;
+        auto waiter = start([&] {
+            orders.lock();
+            const std::stop_token lost = orders.lost();
+            entered = true;
+            end.get_future().wait();
+            const bool kept = !lost.stop_requested() && orders.is_held();
+            std::error_code ec;
+            orders.unlock(ec);
+            return kept && !ec;
+        });
+        REQUIRE(has_waiters(client, waits + 1));
+        REQUIRE(is_listened_to(redis, "orders"));
+        proxy.hold_next_replies(1, std::string{redlatch::scripts::rlock_force_release.digest()});
+        auto force = start([&] { return orders.force_unlock(); });
+        REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
+        // The two threads may share a connection, and then the waiter's answer comes after the other: not in all rounds.
+        eventually([&] { return entered.load(); }, 500ms);
+        proxy.release();
+        CHECK(force.get());
+        REQUIRE(eventually([&] { return entered.load(); }, 20s));
+        end.set_value();
+        CHECK(waiter.get());
+        CHECK_FALSE(redis.exists("orders"));
+        redis.integer("DEL", "orders");
+    }
+    CHECK(client.stats().lost_holds == 0);
+}
+
+TEST_CASE("the end of another thread's lease lets a waiting thread of the same process in") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    auto best = std::chrono::steady_clock::duration::max();
+    for (int round = 0; round < rounds; ++round) {
+        const auto begin = std::chrono::steady_clock::now();
+        orders.lock(Lease{200ms});
+        const auto entered = elsewhere([&] {
+            orders.lock();
+            const auto now = std::chrono::steady_clock::now();
+            orders.unlock();
+            return now;
+        });
+        CHECK(entered - begin >= 199ms);
+        best = std::min(best, entered - begin);
+        CHECK_NOTHROW(orders.unlock());
+    }
+    CHECK(best <= 300ms);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a wait that is too short to connect is a failed try, not an unreachable server") {
+    RedisServer server;
+    for (int round = 0; round < 20; ++round) {
+        CAPTURE(round);
+        Client client{server.url()};
+        RLock orders{client, "orders"};
+        const Stopwatch watch;
+        std::error_code ec;
+        if (orders.try_lock_for(std::chrono::microseconds{1 + round * 20}, ec)) orders.unlock();
+        CHECK_FALSE(ec);
+    }
+    CHECK(eventually([&] { return RawRedis{server}.keys().empty(); }));
+}
+
+TEST_CASE("a release between the first try and the confirmed subscription is not missed") {
+    RedisServer server;
+    RawRedis redis{server};
+    Proxy proxy{server.url()};
+    Client client{proxy.url()};
+    for (int round = 0; round < 3; ++round) {
+        const std::string name = "orders " + std::to_string(round);
+        RLock lock{client, name};
+        redis.integer("HSET", name, "somebody:1", 1);
+        redis.integer("PEXPIRE", name, 60000);
+        const auto waits = client.stats().waits;
+        proxy.hold_next_requests(1, "SUBSCRIBE");
+        auto waiter = start([&] { return lock.lock(), lock.unlock(), true; });
+        REQUIRE(has_waiters(client, waits + 1));  // the first try is over
+        REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
+        redis.integer("DEL", name);
+        CHECK(redis.integer("PUBLISH", channel_of(name), "0") == 0);  // nobody hears it
+        CHECK_FALSE(ready(waiter, 20ms));
+        proxy.release();
+        CHECK(ready(waiter));
+    }
+}
+
+// A releasing thread keeps the others of its process from asking until it knows the outcome, and leaves it to the message
+// to tell them when other processes listen, too. The message may come before the answer.
+TEST_CASE("a release whose message is faster than its answer is not missed") {
+    RedisServer server;
+    RawRedis redis{server};
+    Proxy proxy{server.url()};
+    ClientOptions options;
+    options.local_handoff_limit = 0;
+    Client client{proxy.url(), options};
+    RLock orders{client, "orders"};
+    Messages others{server, channel_of("orders")};
+    orders.lock();
+    orders.unlock();  // the server knows the script
+    CHECK(others.take() == Words{"0"});
+    for (int round = 0; round < rounds; ++round) {
+        orders.lock();
+        auto waiter = start_waiting(client, [&] { return orders.lock(), orders.unlock(), true; });
+        REQUIRE(is_listened_to(redis, "orders", 2));
+        proxy.hold_next_replies(1, std::string{redlatch::scripts::rlock_release.digest()});
+        auto network = start([&] {
+            REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
+            // The message has its own connection. One that follows it shows that it is through.
+            const auto before = proxy.counts().bytes_to_client;
+            redis.integer("PUBLISH", channel_of("orders"), "0");
+            eventually([&] { return proxy.counts().bytes_to_client > before; }, 20s);
+            proxy.release();
+        });
+        orders.unlock();
+        network.get();
+        const bool woken = ready(waiter);
+        CHECK(woken);
+        if (!woken) redis.integer("PUBLISH", channel_of("orders"), "0");  // so that the test ends
+        REQUIRE(ready(waiter));
+        others.take();
+    }
+}
+
+TEST_CASE("one subscription serves all waiting threads, and is kept for a while") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock orders{client, "orders"};
+    RLock held{other, "orders"};
+    for (int round = 0; round < 3; ++round) {
+        held.lock();
+        const auto waits = client.stats().waits;
+        std::vector<std::future<void>> waiters;
+        for (int t = 0; t < 4; ++t) waiters.push_back(start([&] { const std::lock_guard guard{orders}; }));
+        REQUIRE(has_waiters(client, waits + 4));
+        REQUIRE(is_listened_to(redis, "orders"));
+        held.unlock();
+        for (auto& waiter : waiters) CHECK(ready(waiter));
+    }
+    CHECK(redis.subscribe_calls() == 1);
+}
+
+TEST_CASE("cancellation at random moments leaves no key, no queue and, after a while, no channel") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock orders{client, "orders"};
+    RLock theirs{other, "orders"};
+    std::atomic<bool> enough = false;
+    PlainCounter counter;
+    std::atomic<std::uint64_t> turns = 0;
+    // Two that hold the lock now and then: hand-overs within the client, and releases from outside.
+    const auto hold_now_and_then = [&](HiredisRLock& lock) {
+        return start([&] {
+            while (!enough) {
+                {
+                    const std::lock_guard guard{lock};
+                    counter.add_one_unseen(200us);
+                    ++turns;
+                }
+                std::this_thread::sleep_for(100us);
+            }
+        });
+    };
+    auto here = hold_now_and_then(orders);
+    auto there = hold_now_and_then(theirs);
+    std::mt19937 random{20240607};
+    std::uniform_int_distribution<int> microseconds{0, 3000};
+    int got = 0;
+    int gave_up = 0;
+    for (int round = 0; round < 300; ++round) {
+        std::stop_source stop;
+        const auto after = std::chrono::microseconds{microseconds(random)};
+        auto waiter = start([&] {
+            bool held = false;
+            switch (round % 3) {
+                case 0: held = orders.lock(stop.get_token()); break;
+                case 1: held = orders.try_lock_for(after); break;
+                default: held = orders.try_lock_for(after, Lease{60s}, stop.get_token()); break;
+            }
+            if (held) {
+                counter.add_one_unseen();
+                ++turns;
+                orders.unlock();
+            }
+            return held;
+        });
+        std::this_thread::sleep_for(after);
+        stop.request_stop();
+        REQUIRE(ready(waiter, 60s));
+        ++(waiter.get() ? got : gave_up);
+    }
+    enough = true;
+    here.get();
+    there.get();
+    CHECK(counter.value() == turns);
+    CHECK(got + gave_up == 300);
+    CHECK(gave_up > 0);
+    CHECK(client.stats().lost_holds == 0);
+    CHECK(eventually([&] { return redis.keys().empty(); }));  // an acquire that nobody wants is taken back at once
+    CHECK(orders.try_lock());
+    orders.unlock();
+    CHECK(eventually([&] { return redis.pubsub_channels().empty(); }, 5s + patient(5s), 20ms));
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a waiter that goes away with its lock object leaves no channel") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    redis.integer("HSET", "orders", "somebody:1", 1);
+    {
+        RLock orders{client, "orders"};
+        CHECK_FALSE(orders.try_lock_for(50ms));
+    }
+    CHECK(eventually([&] { return redis.pubsub_channels().empty(); }, 5s + patient(5s), 20ms));
+}

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: MIT
+// The watchdog keeps what is held, lets go of what is not, and tells what was lost.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <optional>
+#include <stdexcept>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::ClientOptions;
+using redlatch::errc;
+using redlatch::Event;
+using redlatch::Lease;
+using redlatch::RLock;
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+namespace {
+
+constexpr auto third = short_lease / 3;
+
+ClientOptions logged(EventLog& log, std::chrono::milliseconds timeout = short_lease) {
+    ClientOptions options = with_watchdog(timeout);
+    options.on_event = log.handler();
+    return options;
+}
+
+/// Never false for the whole time.
+template <class Predicate>
+bool holds_for(std::chrono::milliseconds time, Predicate&& predicate) {
+    return !eventually([&] { return !predicate(); }, time, 5ms);
+}
+
+}  // namespace
+
+TEST_CASE("a hold outlives several watchdog timeouts") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock orders{client, "orders"};
+    orders.lock();
+    const auto valid = orders.valid_until();
+    CHECK(holds_for(short_lease * 5 / 2, [&] { return redis.exists("orders"); }));
+    CHECK_FALSE(orders.lost().stop_requested());
+    CHECK(orders.valid_until() > valid);
+    CHECK(orders.valid_until() > std::chrono::steady_clock::now());
+    CHECK(orders.hold_count() == 1);
+    CHECK(client.stats().renewals >= 5);
+    CHECK(client.stats().lost_holds == 0);
+    orders.unlock();
+    CHECK_FALSE(redis.exists("orders"));
+}
+
+TEST_CASE("a hold of several levels is one renewal, and is renewed down to the last level") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock orders{client, "orders"};
+    for (int i = 0; i < 3; ++i) orders.lock();
+    CommandMonitor monitor{server};
+    const Stopwatch watch;
+    CHECK(holds_for(short_lease, [&] { return client.stats().lost_holds == 0; }));
+    const auto periods = watch.elapsed_ms() / third;
+    CHECK(monitor.take_total() <= periods + 2);
+    orders.unlock();
+    orders.unlock();
+    CHECK(holds_for(short_lease * 2, [&] { return redis.exists("orders"); }));
+    orders.unlock();
+    CHECK_FALSE(redis.exists("orders"));
+}
+
+TEST_CASE("nothing is renewed after unlock") {
+    RedisServer server;
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock orders{client, "orders"};
+    orders.lock();
+    REQUIRE(eventually([&] { return client.stats().renewals >= 1; }, 20s));
+    orders.unlock();
+    CommandMonitor monitor{server};
+    CHECK(holds_for(short_lease, [&] { return client.stats().renewals >= 1; }));
+    CHECK(monitor.take_total() == 0);
+}
+
+TEST_CASE("a lock that is taken and given back all the time is not renewed, and never lost") {
+    RedisServer server;
+    EventLog log;
+    Client client{server.url(), logged(log)};
+    RLock orders{client, "orders"};
+    const Stopwatch watch;
+    while (watch.elapsed() < short_lease * 2) {
+        orders.lock();
+        orders.unlock();
+    }
+    CHECK(client.stats().renewals <= 2);
+    CHECK(log.all().empty());
+}
+
+TEST_CASE("a key that was deleted is told within a third of the timeout: lost(), event, silent unlock") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog log;
+    constexpr auto timeout = short_lease * 2;
+    Client client{server.url(), logged(log, timeout)};
+    RLock orders{client, "orders"};
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    std::atomic<int> called = 0;
+    const std::stop_callback callback{lost, [&] { ++called; }};
+    redis.integer("DEL", "orders");
+    const Stopwatch watch;
+    REQUIRE(eventually([&] { return lost.stop_requested(); }, 20s));
+    CHECK(watch.elapsed() <= timeout / 3 + patient(600ms));
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1 && called == 1; }));
+    CHECK(log.all().at(0).name == "orders");
+    CHECK_FALSE(log.all().at(0).detail.empty());
+    CHECK(client.stats().lost_holds == 1);
+    CHECK(orders.lost().stop_requested());
+    CHECK(orders.valid_until() <= std::chrono::steady_clock::now());
+    CHECK_NOTHROW(orders.unlock());
+    CHECK_THROWS_AS(orders.unlock(), redlatch::Error);
+    CHECK(log.all().size() == 1);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("after a loss each lock has its silent unlock, and unlock with an error code says hold_lost") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock orders{client, "orders"};
+    for (int i = 0; i < 3; ++i) orders.lock();
+    const std::stop_token lost = orders.lost();
+    redis.integer("DEL", "orders");
+    REQUIRE(eventually([&] { return lost.stop_requested(); }, 20s));
+    std::error_code ec;
+    orders.unlock();
+    orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    orders.unlock();
+    orders.unlock(ec);
+    CHECK(ec == errc::not_owner);
+}
+
+TEST_CASE("a guard whose hold was lost ends in peace, whether the loss is known or not") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog log;
+    Client client{server.url(), logged(log, 30s)};
+    RLock orders{client, "orders"};
+    {
+        const std::lock_guard guard{orders};
+        redis.integer("DEL", "orders");  // the next renewal is 10 s away
+    }
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
+    {
+        const std::lock_guard outer{orders};
+        const std::lock_guard inner{orders};
+        redis.integer("DEL", "orders");
+        redis.integer("HSET", "orders", "somebody:1", 1);
+    }
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 2; }));
+    CHECK(redis.hgetall("orders") == Fields{{"somebody:1", "1"}});
+}
+
+TEST_CASE("no renewal ever creates a key or prolongs somebody else's") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock gone{client, "gone"};
+    RLock taken{client, "taken"};
+    gone.lock();
+    taken.lock();
+    REQUIRE(eventually([&] { return client.stats().renewals >= 2; }, 20s));
+    redis.integer("DEL", "gone", "taken");
+    redis.integer("HSET", "taken", "somebody:1", 1);
+    ScriptWrites writes{server};
+    CHECK(eventually([&] { return client.stats().lost_holds == 2; }, 20s));
+    CHECK(holds_for(third * 2, [&] { return !redis.exists("gone"); }));
+    CHECK(writes.take().empty());
+    CHECK(redis.pttl("taken") == -1);
+    gone.unlock();
+    taken.unlock();
+    CHECK(redis.keys() == Words{"taken"});
+    CHECK(redis.hgetall("taken") == Fields{{"somebody:1", "1"}});
+}
+
+// Redisson tried to renew only the thread that had registered first under a name, and forgot one of its levels a
+// period: a thread that took the lock after another one had lost it three levels deep was not renewed for three
+// periods, and lost it.
+TEST_CASE("after a hold of three levels was lost, the next thread of the process is renewed") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock orders{client, "orders"};
+    for (int i = 0; i < 3; ++i) orders.lock();
+    const std::stop_token lost = orders.lost();
+    redis.integer("DEL", "orders");
+    std::promise<void> end;
+    std::string next;
+    auto holder = start([&] {
+        next = owner_of(client);
+        orders.lock();
+        end.get_future().wait();
+        const bool still = orders.is_held() && !orders.lost().stop_requested();
+        orders.unlock();
+        return still;
+    });
+    CHECK(eventually([&] { return redis.exists("orders") && lost.stop_requested(); }, 20s));
+    CHECK(holds_for(short_lease * 5 / 2, [&] { return redis.exists("orders"); }));
+    for (int i = 0; i < 3; ++i) orders.unlock();
+    CHECK(redis.hgetall("orders") == Fields{{next, "1"}});
+    CHECK(holds_for(short_lease, [&] { return redis.exists("orders"); }));
+    end.set_value();
+    CHECK(holder.get());
+    CHECK(client.stats().lost_holds == 1);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a thread that lost its hold and took the lock again is renewed") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock orders{client, "orders"};
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    redis.integer("DEL", "orders");
+    REQUIRE(eventually([&] { return lost.stop_requested(); }, 20s));
+    orders.lock();
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+    CHECK_FALSE(orders.lost().stop_requested());
+    CHECK(holds_for(short_lease * 2, [&] { return redis.exists("orders"); }));
+    orders.unlock();
+    CHECK_FALSE(redis.exists("orders"));
+    CHECK_NOTHROW(orders.unlock());  // of the first lock()
+}
+
+TEST_CASE("a re-entry that finds the hold gone takes the lock anew") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog log;
+    Client client{server.url(), logged(log, 30s)};
+    RLock orders{client, "orders"};
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    redis.integer("DEL", "orders");
+    orders.lock();
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+    CHECK_FALSE(orders.lost().stop_requested());
+    orders.unlock();
+    CHECK(redis.keys().empty());
+    CHECK_NOTHROW(orders.unlock());
+    CHECK(log.count(Event::Kind::hold_lost) == 1);
+}
+
+TEST_CASE("the end of a lease is told before another client can enter") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock orders{client, "orders"};
+    RLock theirs{other, "orders"};
+    constexpr int rounds = 7;
+    int in_time = 0;
+    for (int round = 0; round < rounds; ++round) {
+        orders.lock(Lease{300ms});
+        const SteadyTime valid = orders.valid_until();
+        std::promise<SteadyTime> told;
+        const std::stop_callback callback{orders.lost(), [&] { told.set_value(std::chrono::steady_clock::now()); }};
+        auto waiter = start([&] {
+            theirs.lock();
+            const auto entered = std::chrono::steady_clock::now();
+            theirs.unlock();
+            return entered;
+        });
+        REQUIRE(ready(waiter));
+        auto telling = told.get_future();
+        REQUIRE(ready(telling));
+        const SteadyTime entered = waiter.get();
+        CHECK(valid < entered);
+        if (telling.get() < entered) ++in_time;
+        orders.unlock();
+    }
+    // It takes a thread to tell, and on a busy machine that thread may come late; the instant itself never does.
+    CHECK(in_time >= 2);
+}
+
+TEST_CASE("a hold is lost for its owner when the server is silent for as long as the lease lasts") {
+    RedisServer server;
+    EventLog log;
+    ClientOptions options = logged(log);
+    options.command_timeout = short_lease * 10;
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    server.stop();
+    const SteadyTime valid = orders.valid_until();
+    CHECK(eventually([&] { return lost.stop_requested(); }, 30s));
+    const auto told = std::chrono::steady_clock::now();
+    CHECK(told <= std::max(valid, orders.valid_until()) + patient(1s));
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
+    server.cont();
+    CHECK_NOTHROW(orders.unlock());
+    // Renewals that waited in the server's socket must not leave a hold behind that nobody knows of.
+    RawRedis redis{server};
+    CHECK(eventually([&] { return !redis.exists("orders"); }, short_lease * 3));
+    CHECK(orders.try_lock_for(20s));
+    orders.unlock();
+}
+
+TEST_CASE("force_unlock of another client is noticed at the next renewal") {
+    RedisServer server;
+    constexpr auto timeout = short_lease * 2;
+    Client client{server.url(), with_watchdog(timeout)};
+    Client other{server.url()};
+    RLock orders{client, "orders"};
+    RLock theirs{other, "orders"};
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    CHECK(theirs.force_unlock());
+    const Stopwatch watch;
+    CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
+    CHECK(watch.elapsed() <= timeout / 3 + patient(600ms));
+    CHECK_NOTHROW(orders.unlock());
+}
+
+TEST_CASE("a handler may throw and may use the library, and neither harms renewals") {
+    RedisServer server;
+    RawRedis redis{server};
+    std::atomic<int> calls = 0;
+    HiredisRLock* used = nullptr;
+    ClientOptions options = with_watchdog(short_lease);
+    options.on_event = [&](const Event&) {
+        if (++calls == 1) throw std::runtime_error("from a handler");
+        const std::lock_guard guard{*used};
+        throw 42;
+    };
+    Client client{server.url(), options};
+    RLock in_handler{client, "in handler"};
+    used = &in_handler;
+    RLock kept{client, "kept"};
+    kept.lock();
+    RLock orders{client, "orders"};
+    for (int round = 1; round <= 2; ++round) {
+        orders.lock();
+        const std::stop_token lost = orders.lost();
+        redis.integer("DEL", "orders");
+        CHECK(eventually([&] { return lost.stop_requested() && calls == round; }, 20s));
+        orders.unlock();
+    }
+    CHECK(eventually([&] { return !redis.exists("in handler"); }));
+    CHECK(holds_for(short_lease * 3 / 2, [&] { return redis.exists("kept"); }));
+    kept.unlock();
+}
+
+TEST_CASE("a handler that blocks delays neither renewals nor wake-ups") {
+    RedisServer server;
+    RawRedis redis{server};
+    std::promise<void> end;
+    std::atomic<bool> inside = false;
+    ClientOptions options = with_watchdog(short_lease);
+    options.on_event = [&, may_end = end.get_future().share()](const Event&) {
+        inside = true;
+        may_end.wait();
+    };
+    Client client{server.url(), options};
+    Client other{server.url()};
+    RLock kept{client, "kept"};
+    kept.lock();
+    RLock orders{client, "orders"};
+    orders.lock();
+    redis.integer("DEL", "orders");
+    CHECK(eventually([&] { return inside.load(); }, 20s));
+    orders.unlock();
+    CHECK(holds_for(short_lease * 3 / 2, [&] { return redis.exists("kept"); }));
+    RLock theirs{other, "orders"};
+    theirs.lock();
+    const auto waits = client.stats().waits;
+    auto waiter = start([&] {
+        orders.lock();
+        orders.unlock();
+    });
+    REQUIRE(has_waiters(client, waits + 1));
+    theirs.unlock();
+    CHECK(ready(waiter));
+    end.set_value();
+    kept.unlock();
+}
+
+TEST_CASE("a stop callback on lost() may use the lock") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock orders{client, "orders"};
+    orders.lock();
+    std::promise<int> count;
+    const std::stop_callback callback{orders.lost(), [&] { count.set_value(orders.hold_count()); }};
+    redis.integer("DEL", "orders");
+    auto counted = count.get_future();
+    CHECK(ready(counted));
+    orders.unlock();
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: MIT
+// What an RLock leaves in Redis, and what it makes of what Redisson leaves there.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::Lease;
+using redlatch::RLock;
+
+namespace {
+
+/// A TTL that was just set to this value.
+bool is_fresh(long long pttl, std::chrono::milliseconds lease) {
+    return pttl <= lease.count() && pttl > lease.count() - patient(5s).count();
+}
+
+/// Takes the lock as a Java client does whose id this is.
+void hold_like_redisson(RawRedis& redis, const std::string& key, const std::string& owner,
+                        std::chrono::milliseconds lease) {
+    redis.integer("HSET", key, owner, 1);
+    redis.integer("PEXPIRE", key, lease.count());
+}
+
+const std::string java_owner = "b983c153-7421-469a-addb-44fb92259a1b:42";
+
+/// A promise about time is shown by the best of some rounds: the others may have met a busy machine.
+constexpr int rounds = 5;
+
+}  // namespace
+
+TEST_CASE("lock, reentry, partial unlock and unlock leave in Redis what Redisson leaves there") {
+    RedisServer server;
+    RawRedis redis{server};
+    Messages messages{server, "redisson_lock__channel:{orders}"};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    const std::string owner = owner_of(client);
+
+    orders.lock();
+    CHECK(redis.text("TYPE", "orders") == "hash");
+    CHECK(redis.hgetall("orders") == Fields{{owner, "1"}});
+    CHECK(is_fresh(redis.pttl("orders"), 30s));
+    CHECK(redis.keys() == Words{"orders"});
+
+    redis.integer("PEXPIRE", "orders", 7000);
+    orders.lock();
+    CHECK(redis.hgetall("orders") == Fields{{owner, "2"}});
+    CHECK(is_fresh(redis.pttl("orders"), 30s));
+
+    redis.integer("PEXPIRE", "orders", 7000);
+    orders.unlock();
+    CHECK(redis.hgetall("orders") == Fields{{owner, "1"}});
+    CHECK(is_fresh(redis.pttl("orders"), 30s));
+    CHECK(redis.keys() == Words{"orders"});
+    CHECK(messages.take().empty());
+
+    orders.unlock();
+    CHECK(redis.keys().empty());
+    CHECK(messages.take() == Words{"0"});
+}
+
+TEST_CASE("the server sees the writes of the wire format and no others") {
+    RedisServer server;
+    ScriptWrites writes{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    const std::string owner = owner_of(client);
+
+    orders.lock();
+    CHECK(writes.take() == std::vector<Words>{{"hincrby", "orders", owner, "1"}, {"pexpire", "orders", "30000"}});
+
+    RawRedis{server}.integer("PEXPIRE", "orders", 7000);
+    orders.lock();
+    CHECK(writes.take() == std::vector<Words>{{"hincrby", "orders", owner, "1"}, {"pexpire", "orders", "30000"}});
+
+    // Giving back begins with a PEXPIRE or DEL: a server that is out of memory lets no other first write through.
+    RawRedis{server}.integer("PEXPIRE", "orders", 7000);
+    orders.unlock();
+    CHECK(writes.take() == std::vector<Words>{{"pexpire", "orders", "30000"}, {"hincrby", "orders", owner, "-1"}});
+
+    orders.unlock();
+    CHECK(writes.take() == std::vector<Words>{{"del", "orders"}, {"publish", "redisson_lock__channel:{orders}", "0"}});
+
+    orders.lock(Lease{1234ms});
+    CHECK(writes.take() == std::vector<Words>{{"hincrby", "orders", owner, "1"}, {"pexpire", "orders", "1234"}});
+    CHECK(orders.force_unlock());
+    CHECK(writes.take() == std::vector<Words>{{"del", "orders"}, {"publish", "redisson_lock__channel:{orders}", "0"}});
+}
+
+TEST_CASE("a renewal is a PEXPIRE of the whole watchdog timeout") {
+    RedisServer server;
+    Client client{server.url(), with_watchdog(short_lease)};
+    RLock orders{client, "orders"};
+    orders.lock();
+    ScriptWrites writes{server};
+    REQUIRE(eventually([&] { return client.stats().renewals >= 1; }, 20s));
+    const std::vector<Words> seen = writes.take();
+    REQUIRE_FALSE(seen.empty());
+    CHECK(seen[0] == Words{"pexpire", "orders", std::to_string(short_lease.count())});
+    orders.unlock();
+}
+
+TEST_CASE("a hand-over inside a process replaces the owner, renews the lease and publishes nothing") {
+    RedisServer server;
+    RawRedis redis{server};
+    Messages messages{server, channel_of("orders")};
+    ScriptWrites writes{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    std::vector<Words> seen;
+    const auto [heir, held] = handed_over(client, orders, [&] {
+        orders.lock();
+        seen = writes.take();
+        const std::pair result{owner_of(client), redis.hgetall("orders")};
+        CHECK(is_fresh(redis.pttl("orders"), 30s));
+        messages.take();
+        orders.unlock();
+        return result;
+    });
+    CHECK(held == Fields{{heir, "1"}});
+    const std::vector<Words> expected{
+        {"pexpire", "orders", "30000"}, {"hincrby", "orders", heir, "1"}, {"hdel", "orders", owner_of(client)}};
+    REQUIRE(seen.size() >= 3);
+    CHECK(std::vector<Words>(seen.end() - 3, seen.end()) == expected);
+    CHECK(messages.take() == Words{"0"});  // that of the second unlock
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("names with a hash tag, and prefixes, form keys and channels by Redisson's rules") {
+    RedisServer server;
+    RawRedis redis{server};
+    redlatch::ClientOptions options;
+    options.key_prefix = "shop:";
+    Client plain{server.url()};
+    Client prefixed{server.url(), options};
+    struct Case {
+        Client<>& client;
+        const char* name;
+        const char* key;
+        const char* channel;
+    };
+    const Case cases[] = {{plain, "x", "x", "redisson_lock__channel:{x}"},
+                          {plain, "{x}y", "{x}y", "redisson_lock__channel:{x}y"},
+                          {plain, "x{y}z", "x{y}z", "redisson_lock__channel:x{y}z"},
+                          {plain, "with space", "with space", "redisson_lock__channel:{with space}"},
+                          {plain, "größe", "größe", "redisson_lock__channel:{größe}"},
+                          {prefixed, "x", "shop:x", "redisson_lock__channel:{shop:x}"},
+                          {prefixed, "{x}y", "shop:{x}y", "redisson_lock__channel:shop:{x}y"}};
+    for (const Case& c : cases) {
+        CAPTURE(c.key);
+        Messages messages{server, c.channel};
+        RLock lock{c.client, c.name};
+        CHECK(lock.name() == c.name);
+        lock.lock();
+        CHECK(redis.keys() == Words{c.key});
+        lock.unlock();
+        CHECK(redis.keys().empty());
+        CHECK(messages.take() == Words{"0"});
+    }
+}
+
+TEST_CASE("a name may hold any bytes") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    const std::string name{"zero\0 newline\r\n quote\" \xff\xfe", 25};
+    RLock lock{client, name};
+    lock.lock();
+    CHECK(redis.keys() == Words{name});
+    CHECK(lock.hold_count() == 1);
+    lock.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("the vectors of acquire and release hold, script by script") {
+    RedisServer server;
+    RawRedis redis{server};
+    Messages messages{server, channel_of("L")};
+    const std::string a = "11111111-1111-4111-8111-111111111111:1";
+    const std::string b = "22222222-2222-4222-8222-222222222222:1";
+    const auto acquire = [&](const std::string& owner, int count) {
+        return redis.call("EVAL", redlatch::scripts::rlock_acquire.text, 1, "L", owner, count, 30000);
+    };
+    const auto release = [&](const std::string& owner, int left, int request, int latch_ttl) {
+        const std::string latch = "redisson_unlock_latch:{L}:" + owner + ":" + std::to_string(request);
+        return redis.call("EVAL", redlatch::scripts::rlock_release.text, 3, "L", channel_of("L"), latch, owner, left,
+                          30000, latch_ttl, "PUBLISH");
+    };
+
+    CHECK(acquire(a, 1).is_nil());
+    CHECK(acquire(a, 2).is_nil());
+    CHECK(is_fresh(acquire(b, 1).integer, 30s));
+    CHECK(redis.hgetall("L") == Fields{{a, "2"}});
+    CHECK(acquire(a, 2).is_nil());  // sent again: not counted again
+    CHECK(redis.hgetall("L") == Fields{{a, "2"}});
+
+    CHECK(release(a, 1, 1, 0).integer == -1);
+    CHECK(release(a, 1, 1, 60000).integer == -1);  // likewise
+    CHECK(redis.hgetall("L") == Fields{{a, "1"}});
+    CHECK(release(b, 0, 1, 0).is_nil());  // a stranger changes nothing
+    CHECK(redis.hgetall("L") == Fields{{a, "1"}});
+    CHECK(messages.take().empty());
+
+    CHECK(release(a, 0, 2, 0).integer == 1);  // one listener
+    CHECK_FALSE(redis.exists("L"));
+    CHECK(messages.take() == Words{"0"});
+
+    CHECK(release(a, 0, 3, 0).is_nil());
+    CHECK(redis.keys().empty());  // no latch
+    CHECK(messages.take().empty());
+
+    // A re-entry into a hold that is gone is told apart from being blocked.
+    CHECK(acquire(a, 2).integer == -2);
+    CHECK_FALSE(redis.exists("L"));
+    CHECK(acquire(b, 1).is_nil());
+    CHECK(acquire(a, 2).integer == -2);
+    CHECK(redis.hgetall("L") == Fields{{b, "1"}});
+    redis.integer("PERSIST", "L");
+    CHECK(acquire(a, 1).integer == -1);
+}
+
+TEST_CASE("a Redisson holder blocks us, and its release wakes us within 100 ms") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    auto best = std::chrono::milliseconds::max();
+    for (int round = 0; round < rounds; ++round) {
+        hold_like_redisson(redis, "orders", java_owner, 60s);
+        CHECK_FALSE(orders.try_lock());
+        CHECK(orders.is_locked());
+        CHECK_FALSE(orders.is_held());
+        CHECK(is_fresh(orders.remaining_lease().value_or(0ms).count(), 60s));
+        const auto waits = client.stats().waits;
+        auto waiter = start([&] {
+            orders.lock();
+            const auto since = std::chrono::steady_clock::now();
+            orders.unlock();
+            return since;
+        });
+        REQUIRE(has_waiters(client, waits + 1));
+        REQUIRE(is_listened_to(redis, "orders"));
+        CHECK_FALSE(ready(waiter, 50ms));
+        redis.integer("DEL", "orders");
+        const auto released = std::chrono::steady_clock::now();
+        redis.integer("PUBLISH", channel_of("orders"), "0");
+        REQUIRE(ready(waiter));
+        const auto entered = waiter.get();
+        best = std::min(best, std::chrono::duration_cast<std::chrono::milliseconds>(entered - released));
+    }
+    CHECK(best <= 100ms);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a Redisson holder that just expires lets us in, without any message") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    auto best = std::chrono::milliseconds::max();
+    for (int round = 0; round < rounds; ++round) {
+        hold_like_redisson(redis, "orders", java_owner, 300ms);
+        const Stopwatch watch;
+        orders.lock();
+        best = std::min(best, watch.elapsed_ms());
+        CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+        orders.unlock();
+    }
+    CHECK(best <= 400ms);
+}
+
+TEST_CASE("a Redisson holder without a lease blocks us until its message comes") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.integer("HSET", "orders", java_owner, 1);
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    CHECK_FALSE(orders.try_lock_for(50ms));
+    CHECK(orders.remaining_lease() == std::chrono::milliseconds::max());
+    auto waiter = start([&] {
+        orders.lock();
+        orders.unlock();
+    });
+    REQUIRE(is_listened_to(redis, "orders"));
+    redis.integer("DEL", "orders");
+    redis.integer("PUBLISH", channel_of("orders"), "0");
+    CHECK(ready(waiter));
+}
+
+TEST_CASE("a Redisson re-entry under our owner id works on our hash") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    const std::string owner = owner_of(client);
+    redis.integer("HINCRBY", "orders", owner, 1);
+    redis.integer("PEXPIRE", "orders", 30000);
+    CHECK(orders.hold_count() == 2);
+    redis.integer("HINCRBY", "orders", owner, -1);
+    CHECK(orders.hold_count() == 1);
+    orders.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("our release wakes a Redisson waiter") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    RawRedis java{server};
+    java.call("SUBSCRIBE", channel_of("orders"));
+    orders.lock();
+    orders.unlock();
+    const auto message = java.receive_within(10s);
+    REQUIRE(message);
+    CHECK(message->elements.at(2).string == "0");
+}
+
+TEST_CASE("unknown payloads, and messages while nobody waits, harm nobody") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    hold_like_redisson(redis, "orders", java_owner, 60s);
+    auto waiter = start([&] {
+        orders.lock();
+        orders.unlock();
+    });
+    REQUIRE(is_listened_to(redis, "orders"));
+    for (const char* payload : {"1", "2", "-1", "", "not a number", "99999999999999999999"})
+        redis.integer("PUBLISH", channel_of("orders"), payload);
+    CHECK_FALSE(ready(waiter, 50ms));
+    redis.integer("DEL", "orders");
+    redis.integer("PUBLISH", channel_of("orders"), "0");
+    CHECK(ready(waiter));
+    redis.integer("PUBLISH", channel_of("orders"), "0");  // the channel is kept warm
+    CHECK(orders.try_lock());
+    orders.unlock();
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT
+// expect: LockTail
+#include <redlatch/redlatch.hpp>
+
+#include <system_error>
+
+// What is told would be told to nobody.
+void wait(redlatch::RLock<>& lock) { lock.lock(std::error_code()); }

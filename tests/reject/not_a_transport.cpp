@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+// expect: a transport needs: Reply call
+#include <redlatch/redlatch.hpp>
+
+struct Nothing {};
+
+void use() { redlatch::Client client(Nothing{}); }

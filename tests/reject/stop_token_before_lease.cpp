@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT
+// expect: LockTail
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <stop_token>
+
+void wait(redlatch::RLock<>& lock, std::stop_token token) {
+    lock.lock(token, redlatch::Lease(std::chrono::seconds(5)));
+}

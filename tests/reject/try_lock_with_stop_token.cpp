@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+// expect: TryTail
+#include <redlatch/redlatch.hpp>
+
+#include <stop_token>
+
+bool attempt(redlatch::RLock<>& lock, std::stop_token token) { return lock.try_lock(token); }

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "raw_redis.hpp"
+
+namespace redlatch::test {
+
+/// Counts exactly the commands that clients send, by name, what scripts call left out: it reads the server's MONITOR
+/// stream, where each line says whether a client or "lua" sent it.
+///
+/// Not seen by MONITOR: administration (CONFIG, CLIENT KILL, ...) and commands that are refused before they run
+/// (unknown, wrong number of arguments, NOAUTH, OOM). MONITOR costs the server time, so do not measure with it.
+class CommandMonitor {
+public:
+    explicit CommandMonitor(const RedisServer& server) : CommandMonitor(server.url()) {}
+    explicit CommandMonitor(const std::string& url) : stream_(url), marker_(url) {
+        if (stream_.call("MONITOR").is_error()) throw std::runtime_error("MONITOR was refused");
+    }
+
+    /// The calls since the last take, by lower-case name. All commands that have been answered are in it.
+    std::map<std::string, long long> take() {
+        std::map<std::string, long long> calls;
+        for (const std::string& line : take_lines()) {
+            const auto begin = line.find("] \"") + 3;
+            std::string name = line.substr(begin, line.find('"', begin) - begin);
+            for (char& letter : name)
+                letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+            ++calls[name];
+        }
+        return calls;
+    }
+
+    /// How many commands clients sent since the last take.
+    long long take_total() { return static_cast<long long>(take_lines().size()); }
+
+    /// The same as the server printed them: `1700000000.123456 [0 unix:/path] "evalsha" "..." ...`.
+    std::vector<std::string> take_lines() {
+        const std::string end = "end of take " + std::to_string(++takes_);
+        marker_.text("ECHO", end);
+        std::vector<std::string> lines;
+        while (true) {
+            std::string line = stream_.receive().string;
+            if (line.find(end) != std::string::npos) return lines;
+            if (line.find(" lua] \"") == std::string::npos) lines.push_back(std::move(line));
+        }
+    }
+
+private:
+    RawRedis stream_;
+    RawRedis marker_;
+    long long takes_ = 0;
+};
+
+}  // namespace redlatch::test

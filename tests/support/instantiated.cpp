@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT
+#include "instantiated.hpp"
+
+template class redlatch::Runtime<redlatch::HiredisTransport>;
+template class redlatch::Core<redlatch::HiredisTransport>;
+template class redlatch::Client<redlatch::HiredisTransport>;
+template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
+template class redlatch::RLock<redlatch::HiredisTransport>;

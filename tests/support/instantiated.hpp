@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+// Precompiled, and read before every test source: with it a test compiles in a third of the time. What it declares
+// here is compiled once, in instantiated.cpp, which shows besides that every member of it compiles.
+extern template class redlatch::Runtime<redlatch::HiredisTransport>;
+extern template class redlatch::Core<redlatch::HiredisTransport>;
+extern template class redlatch::Client<redlatch::HiredisTransport>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
+extern template class redlatch::RLock<redlatch::HiredisTransport>;

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redlatch::test {
+
+/// What happens to a connection whose message was dropped.
+enum class Then {
+    close,   // both ends see it closed
+    silence  // it stays open, and nothing more comes through in that direction, not even its end: a dead link
+};
+
+/// A fault that strikes the next requests that contain some bytes.
+struct ProxyRule {
+    enum class Fault { drop_request, drop_reply, hold_request, hold_reply };
+
+    Fault fault = Fault::drop_reply;
+    std::string containing = {};  // empty: any request
+    int count = 1;                // how many requests it strikes
+    int after = 0;                // how many it lets pass before
+    Then then = Then::close;
+    std::size_t bytes = 0;  // of a dropped message that is closed: how many of its bytes come through before the cut
+};
+
+/// What a proxy has seen and done.
+struct ProxyCounts {
+    std::uint64_t accepted = 0;  // connections, in total
+    std::uint64_t refused = 0;   // connections closed at once
+    std::uint64_t open = 0;      // connections, now
+    std::uint64_t bytes_to_server = 0;
+    std::uint64_t bytes_to_client = 0;
+    std::uint64_t matched = 0;  // requests that a rule struck
+    std::uint64_t dropped = 0;  // requests and replies that were dropped or cut
+    std::uint64_t held = 0;     // connections that hold a request or reply back, now
+};
+
+/// The rules of a proxy that have not struck yet.
+class ProxyRules {
+public:
+    void add(ProxyRule rule) { rules_.push_back(std::move(rule)); }
+    void clear() { rules_.clear(); }
+
+    /// The rule that strikes these bytes, if any. The window belongs to one connection and keeps the end of what it
+    /// sent before, as much as a match may need that is split over two reads.
+    std::optional<ProxyRule> match(std::string& window, const std::string& bytes) {
+        const std::string text = window + bytes;
+        const std::size_t old = window.size();
+        std::size_t longest = 1;
+        std::optional<ProxyRule> struck;
+        for (ProxyRule& rule : rules_) {
+            const std::size_t size = rule.containing.size();
+            longest = std::max(longest, size);
+            std::size_t at = old + 1 > size ? old + 1 - size : 0;  // not wholly in what was looked at before
+            if (size == 0) at = text.size();                       // once
+            for (; !struck && (at = text.find(rule.containing, at)) != std::string::npos; ++at) {
+                if (rule.after > 0) {
+                    --rule.after;
+                } else {
+                    --rule.count;
+                    struck = rule;
+                }
+            }
+        }
+        std::erase_if(rules_, [](const ProxyRule& rule) { return rule.count <= 0; });
+        window = text.substr(text.size() - std::min(text.size(), longest - 1));
+        return struck;
+    }
+
+private:
+    std::vector<ProxyRule> rules_;
+};
+
+}  // namespace redlatch::test

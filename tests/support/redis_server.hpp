@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "process.hpp"
+#include "socket.hpp"
+#include "temp_dir.hpp"
+#include "wait.hpp"
+
+namespace redlatch::test {
+
+struct RedisServerOptions {
+    bool tcp = false;                    // listen on a port of 127.0.0.1 too
+    bool appendonly = false;             // with `appendfsync always`: data survives kill() and restart()
+    std::vector<std::string> args = {};  // added at the end, as on the command line: {"--maxmemory", "1mb"}
+    std::chrono::milliseconds start_timeout{20'000};
+    std::string program = "redis-server";
+};
+
+/// A private redis-server: its socket, data and log are in a temporary directory, and it dies with the test process.
+/// RedisServer server{{.tcp = true, .args = {"--maxmemory", "1mb"}}};
+///
+/// One thread at a time may control it; the URLs and paths never change, so every thread may read them.
+class RedisServer {
+public:
+    /// Returns when the server answers. Throws with the tail of its log when it does not.
+    explicit RedisServer(RedisServerOptions options = {}) : options_(std::move(options)) {
+        const auto deadline = std::chrono::steady_clock::now() + options_.start_timeout;
+        do {
+            if (options_.tcp) port_ = pick_free_port();
+        } while (!launch(deadline));
+    }
+    RedisServer(const RedisServer&) = delete;
+    RedisServer& operator=(const RedisServer&) = delete;
+    // The members do it: the process is killed, frozen or not, and reaped before its directory goes.
+    ~RedisServer() = default;
+
+    std::string url() const { return "unix://" + socket_path(); }
+    std::string tcp_url() const { return Endpoint{{}, port()}.url(); }
+    std::string socket_path() const { return dir_.file("redis.sock"); }
+    int port() const {
+        if (port_ == 0) throw std::logic_error("this server was started without .tcp = true");
+        return port_;
+    }
+    const std::string& directory() const { return dir_.path(); }
+
+    pid_t pid() const { return process_->pid(); }
+    bool running() { return process_->running(); }
+
+    /// SIGKILL. Returns when the process is gone; clients then see their connections closed.
+    void kill() { process_->kill(); }
+
+    /// SIGSTOP: connections stay, and even new ones are accepted by the kernel, but nothing answers.
+    void stop() { process_->stop(); }
+    void cont() { process_->cont(); }
+
+    /// An orderly end, as by SIGTERM; killed when that takes longer than the deadline.
+    void shutdown(std::chrono::milliseconds deadline = std::chrono::seconds{10}) {
+        process_->signal(SIGTERM);
+        process_->cont();
+        if (!process_->wait(deadline)) process_->kill();
+    }
+
+    /// Kills it if it still runs, and starts it anew on the same directory, socket and port.
+    void restart() {
+        process_->kill();
+        const auto deadline = std::chrono::steady_clock::now() + options_.start_timeout;
+        while (!launch(deadline)) {
+        }
+    }
+
+    /// Everything the server has printed, over all restarts.
+    std::string log() const {
+        std::ostringstream text;
+        text << std::ifstream{dir_.file("redis.log")}.rdbuf();
+        return text.str();
+    }
+
+private:
+    /// False: the port was taken in the meantime, try again.
+    bool launch(std::chrono::steady_clock::time_point deadline) {
+        const auto log_size = log().size();
+        process_.emplace(
+            ChildProcess::exec({.path = options_.program, .args = arguments(), .output = dir_.file("redis.log")}));
+        while (!answers()) {
+            if (!process_->running()) {
+                const std::string said = log().substr(log_size);
+                if (said.find("Address already in use") == std::string::npos) fail("redis-server ended at once", said);
+                if (std::chrono::steady_clock::now() >= deadline) fail("redis-server finds its port taken", said);
+                std::this_thread::sleep_for(std::chrono::milliseconds{10});
+                return false;
+            }
+            if (std::chrono::steady_clock::now() >= deadline)
+                fail("redis-server does not answer", log().substr(log_size));
+            std::this_thread::sleep_for(std::chrono::milliseconds{2});
+        }
+        return true;
+    }
+
+    std::vector<std::string> arguments() const {
+        std::vector<std::string> args{"--bind",        "127.0.0.1",
+                                      "--port",        std::to_string(port_),
+                                      "--dir",         dir_.path(),
+                                      "--unixsocket",  socket_path(),
+                                      "--daemonize",   "no",
+                                      "--save",        "",
+                                      "--appendonly",  options_.appendonly ? "yes" : "no",
+                                      "--appendfsync", "always"};
+        args.insert(args.end(), options_.args.begin(), options_.args.end());
+        return args;
+    }
+
+    /// Any answer to PING will do, -NOAUTH for example, but not -LOADING.
+    bool answers() const {
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds{200};
+        const Fd fd = begin_connect({socket_path()});
+        if (!fd) return false;
+        try {
+            send_all(fd, "PING\r\n", deadline);
+        } catch (const std::system_error&) {
+            return false;
+        }
+        std::string answer;
+        while (answer.find('\n') == std::string::npos) {
+            if (!wait_for(fd, POLLIN, deadline) || read_some(fd, answer) == ReadState::closed) return false;
+        }
+        return !answer.starts_with("-LOADING");
+    }
+
+    [[noreturn]] void fail(const std::string& what, const std::string& said) const {
+        throw std::runtime_error(what + ":\n" + said.substr(said.size() > 2000 ? said.size() - 2000 : 0));
+    }
+
+    RedisServerOptions options_;
+    int port_ = 0;
+    TempDir dir_;
+    std::optional<ChildProcess> process_;  // after the directory: it ends first
+};
+
+}  // namespace redlatch::test

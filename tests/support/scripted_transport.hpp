@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch::test {
+
+/// A command as the transport was given it.
+struct SentCommand {
+    std::size_t id = 0;
+    std::string what;  // a script of ours in words ("acquire", "hand over"), or the first word of another command
+    std::vector<std::string> words;
+    bool posted = false;
+    Instant deadline{};  // of a call
+    Instant at{};
+
+    bool by_text() const { return words.front() == "EVAL"; }
+
+    // What follows the script and the number of its keys.
+    std::string key(std::size_t index) const { return words.at(3 + index); }
+    std::size_t key_count() const { return static_cast<std::size_t>(std::stoul(words.at(2))); }
+    std::string argument(std::size_t index) const { return words.at(3 + key_count() + index); }
+};
+
+inline Reply nil() { return {}; }
+inline Reply number(std::int64_t value) { return Reply::of(value); }
+inline Reply text(std::string value) { return Reply::of(std::move(value)); }
+inline Reply error(std::string value) { return Reply::of(Reply::Kind::error, std::move(value)); }
+inline Reply array(std::vector<Reply> elements) { return {Reply::Kind::array, 0, {}, std::move(elements)}; }
+inline Reply lost() { return Reply::of(Reply::Kind::unanswered, "the connection ended"); }
+inline Reply malformed() { return Reply::of(Reply::Kind::malformed, "the answer is not Redis protocol"); }
+inline Reply unreachable() {
+    return Reply::of(Reply::Kind::not_sent, "no connection");
+}  // at the deadline, as a real one
+
+class ScriptedTransport;
+
+/// A server of which the test says what it answers: for replies that a real one does not give, or not at the moment
+/// at which the test wants them. Without a word from the test it plays a server on which every lock is free.
+///
+/// All functions may be called by any thread, also from within a handler, unless they say otherwise.
+class ScriptedRedis {
+public:
+    /// Makes the reply to a command, with no lock held. Nothing: the reply is held back, until answer().
+    using Handler = std::function<std::optional<Reply>(const SentCommand&)>;
+
+    static std::optional<Reply> hold_back(const SentCommand&) { return std::nullopt; }
+
+    /// The library's side of it. For one client at a time.
+    ScriptedTransport transport();
+
+    // --- what is answered -------------------------------------------------------------------------------------
+
+    /// The answer to the next command of the sort that has none yet. Each call is for one command more.
+    void next(const std::string& what, Handler handler) {
+        const std::lock_guard lock(state_->mutex);
+        state_->next[what].push_back(std::move(handler));
+    }
+    void next(const std::string& what, Reply reply) {
+        next(what, [reply](const SentCommand&) { return std::optional(reply); });
+    }
+
+    /// The answer to all commands of the sort from now on, after those of next().
+    void always(const std::string& what, Handler handler) {
+        const std::lock_guard lock(state_->mutex);
+        state_->always[what] = std::move(handler);
+    }
+    void always(const std::string& what, Reply reply) {
+        always(what, [reply](const SentCommand&) { return std::optional(reply); });
+    }
+
+    /// Answers a command whose reply was held back.
+    void answer(const SentCommand& command, Reply reply) {
+        const std::lock_guard lock(state_->mutex);
+        if (const auto kept = state_->unanswered.find(command.id); kept != state_->unanswered.end()) {
+            state_->add_job([done = std::move(kept->second), reply = std::move(reply)](Listener&) mutable {
+                done(std::move(reply));
+            });
+            state_->unanswered.erase(kept);
+        } else {
+            state_->answers.emplace(command.id, std::move(reply));
+            state_->changed.notify_all();
+        }
+    }
+
+    // --- what was sent ----------------------------------------------------------------------------------------
+
+    std::vector<SentCommand> sent(const std::string& what) const {
+        const std::lock_guard lock(state_->mutex);
+        std::vector<SentCommand> found;
+        for (const SentCommand& command : state_->log)
+            if (command.what == what) found.push_back(command);
+        return found;
+    }
+
+    std::size_t count(const std::string& what) const { return sent(what).size(); }
+
+    /// The sorts of all commands so far, in their order.
+    std::vector<std::string> history() const {
+        const std::lock_guard lock(state_->mutex);
+        std::vector<std::string> found;
+        for (const SentCommand& command : state_->log) found.push_back(command.what);
+        return found;
+    }
+
+    /// Waits until so many commands of the sort have been sent.
+    bool wait_for(const std::string& what, std::size_t times = 1) {
+        std::unique_lock lock(state_->mutex);
+        return state_->changed.wait_for(lock, patience, [&] {
+            std::size_t found = 0;
+            for (const SentCommand& command : state_->log) found += command.what == what;
+            return found >= times;
+        });
+    }
+
+    // --- subscriptions ----------------------------------------------------------------------------------------
+
+    /// By default each subscription is confirmed at once; otherwise confirm() does it.
+    void confirm_by_hand() {
+        const std::lock_guard lock(state_->mutex);
+        state_->by_hand = true;
+    }
+
+    /// Each of these returns when the library has been told. Not from a handler of a posted command.
+    bool confirm(const std::string& channel) {
+        return tell([channel](Listener& listener) { listener.subscribed(channel); });
+    }
+    bool refuse(const std::string& channel, const Reply& why) {
+        return tell([channel, why](Listener& listener) { listener.refused(channel, why); });
+    }
+    bool publish(const std::string& channel, const std::string& payload = "0") {
+        return tell([channel, payload](Listener& listener) { listener.message(channel, payload); });
+    }
+    bool disconnect() {
+        return tell([](Listener& listener) { listener.disconnected(); });
+    }
+
+    bool is_wanted(const std::string& channel) const {
+        const std::lock_guard lock(state_->mutex);
+        return state_->channels.contains(channel);
+    }
+
+    bool wait_until_wanted(const std::string& channel) {
+        std::unique_lock lock(state_->mutex);
+        return state_->changed.wait_for(lock, patience, [&] { return state_->channels.contains(channel); });
+    }
+
+private:
+    friend class ScriptedTransport;
+
+    static constexpr std::chrono::seconds patience{10};
+    using Job = std::function<void(Listener&)>;
+
+    // Shared with the transport. `mutex` guards everything; `changed` tells the background thread in run(), calls
+    // whose reply is held back, and tests that wait for a command.
+    struct State {
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::vector<SentCommand> log;
+        std::map<std::string, std::deque<Handler>> next;
+        std::map<std::string, Handler> always;
+        std::map<std::size_t, Reply> answers;
+        std::map<std::size_t, Completion> unanswered;
+        std::deque<Job> jobs;
+        std::set<std::string> channels;
+        bool by_hand = false;
+        bool woken = false;
+
+        void add_job(Job job) {
+            jobs.push_back(std::move(job));
+            changed.notify_all();
+        }
+
+        // The command in the log, and who answers it.
+        std::pair<SentCommand, Handler> take(const Command& command, bool posted, Instant deadline) {
+            SentCommand sent;
+            sent.id = log.size();
+            sent.words.assign(command.words.begin(), command.words.end());
+            sent.what = sort_of(sent.words);
+            sent.posted = posted;
+            sent.deadline = deadline;
+            sent.at = Clock::now();
+            log.push_back(sent);
+            changed.notify_all();
+
+            Handler handler = play_free_server;
+            if (auto& queue = next[sent.what]; !queue.empty()) {
+                handler = std::move(queue.front());
+                queue.pop_front();
+            } else if (const auto set = always.find(sent.what); set != always.end()) {
+                handler = set->second;
+            }
+            return {std::move(sent), std::move(handler)};
+        }
+    };
+
+    static std::string sort_of(const std::vector<std::string>& words) {
+        if (words.front() != "EVALSHA" && words.front() != "EVAL") return words.front();
+        const auto is = [&](const Script& script) {
+            return words.at(1) == (words.front() == "EVAL" ? script.text : script.digest());
+        };
+        if (is(scripts::rlock_acquire)) return "acquire";
+        if (is(scripts::rlock_release)) return "release";
+        if (is(scripts::rlock_hand_over)) return "hand over";
+        if (is(scripts::rlock_force_release)) return "force release";
+        if (is(scripts::rlock_renew)) return "renew";
+        if (is(scripts::rlock_remaining_lease)) return "remaining lease";
+        return "unknown script";
+    }
+
+    static std::optional<Reply> play_free_server(const SentCommand& command) {
+        if (command.what == "acquire" || command.what == "HGET") return nil();
+        if (command.what == "release") return command.argument(1) == "0" ? number(0) : number(-1);
+        if (command.what == "renew") return array(std::vector<Reply>(command.key_count(), number(1)));
+        if (command.what == "remaining lease") return number(-2);
+        if (command.what == "HLEN") return number(0);
+        return number(1);
+    }
+
+    bool tell(Job job) {
+        std::unique_lock lock(state_->mutex);
+        // Shared, because the job may be left behind when it is not run in time.
+        const auto told = std::make_shared<bool>(false);
+        state_->add_job([state = state_.get(), told, job = std::move(job)](Listener& listener) {
+            job(listener);
+            const std::lock_guard guard(state->mutex);
+            *told = true;
+            state->changed.notify_all();
+        });
+        return state_->changed.wait_for(lock, patience, [&] { return *told; });
+    }
+
+    std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+/// The library's side of a ScriptedRedis.
+class ScriptedTransport {
+public:
+    explicit ScriptedTransport(std::shared_ptr<ScriptedRedis::State> state) : state_(std::move(state)) {}
+    ScriptedTransport(ScriptedTransport&&) = default;
+    ScriptedTransport& operator=(ScriptedTransport&&) = delete;
+
+    // What is still to be told belongs to a client that is going.
+    ~ScriptedTransport() {
+        if (!state_) return;
+        std::map<std::size_t, Completion> unanswered;
+        std::deque<ScriptedRedis::Job> jobs;
+        const std::lock_guard lock(state_->mutex);
+        unanswered.swap(state_->unanswered);
+        jobs.swap(state_->jobs);
+    }
+
+    Reply call(const Command& command, Instant deadline) {
+        std::unique_lock lock(state_->mutex);
+        const auto [sent, handler] = state_->take(command, false, deadline);
+        lock.unlock();
+        std::optional<Reply> reply = handler(sent);
+        lock.lock();
+        const auto answered = [&, id = sent.id] { return state_->answers.contains(id); };
+        if (!reply && state_->changed.wait_until(lock, deadline, answered)) reply = state_->answers.at(sent.id);
+        if (reply && reply->kind == Reply::Kind::not_sent)
+            state_->changed.wait_until(lock, deadline, [&] { return Clock::now() >= deadline; });
+        return reply ? *reply : Reply::of(Reply::Kind::unanswered, "no answer in time");
+    }
+
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
+        std::vector<Reply> replies;
+        for (const Command& command : commands) replies.push_back(call(command, deadline));
+        return replies;
+    }
+
+    void post(const Command& command, Completion done) {
+        const std::lock_guard lock(state_->mutex);
+        auto [sent, handler] = state_->take(command, true, never);
+        state_->add_job([state = state_.get(), sent = sent, handler = handler, done = std::move(done)](Listener&) {
+            if (std::optional<Reply> reply = handler(sent)) return done(std::move(*reply));
+            const std::lock_guard guard(state->mutex);
+            if (const auto early = state->answers.find(sent.id); early != state->answers.end())
+                state->add_job([done, reply = early->second](Listener&) { done(reply); });
+            else
+                state->unanswered.emplace(sent.id, done);
+        });
+    }
+
+    void subscribe(const std::string& channel) {
+        const std::lock_guard lock(state_->mutex);
+        state_->channels.insert(channel);
+        if (!state_->by_hand) state_->add_job([channel](Listener& listener) { listener.subscribed(channel); });
+        state_->changed.notify_all();
+    }
+
+    void unsubscribe(const std::string& channel) {
+        const std::lock_guard lock(state_->mutex);
+        state_->channels.erase(channel);
+    }
+
+    void run(Listener& listener, Instant deadline) {
+        std::unique_lock lock(state_->mutex);
+        state_->changed.wait_until(lock, deadline, [&] { return state_->woken || !state_->jobs.empty(); });
+        state_->woken = false;
+        std::deque<ScriptedRedis::Job> jobs;
+        jobs.swap(state_->jobs);
+        lock.unlock();
+        for (const ScriptedRedis::Job& job : jobs) job(listener);
+    }
+
+    void wake() {
+        const std::lock_guard lock(state_->mutex);
+        state_->woken = true;
+        state_->changed.notify_all();
+    }
+
+    std::uint32_t route(std::string_view) const noexcept { return 0; }
+    std::string_view publish_command() const noexcept { return "PUBLISH"; }
+    ScriptedTransport reborn() { return ScriptedTransport(state_); }
+
+private:
+    std::shared_ptr<ScriptedRedis::State> state_;
+};
+
+static_assert(Transport<ScriptedTransport>);
+
+inline ScriptedTransport ScriptedRedis::transport() { return ScriptedTransport(state_); }
+
+}  // namespace redlatch::test

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace redlatch::test {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr int slow_build_factor = 5;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+inline constexpr int slow_build_factor = 5;
+#else
+inline constexpr int slow_build_factor = 1;
+#endif
+#else
+inline constexpr int slow_build_factor = 1;
+#endif
+
+/// A bound that is fair to a sanitizer build, too. Only for upper bounds on how long something may take.
+constexpr std::chrono::milliseconds patient(std::chrono::milliseconds bound) { return bound * slow_build_factor; }
+
+/// True as soon as the predicate is true, false when it is still false at the deadline. The predicate is called at
+/// least once, and once more after the deadline, so that a thread that was not scheduled does not fail the test.
+template <class Predicate>
+bool eventually(Predicate&& predicate, std::chrono::milliseconds deadline = std::chrono::seconds{5},
+                std::chrono::milliseconds step = std::chrono::milliseconds{1}) {
+    const auto end = std::chrono::steady_clock::now() + deadline;
+    while (true) {
+        const bool last = std::chrono::steady_clock::now() >= end;
+        if (predicate()) return true;
+        if (last) return false;
+        std::this_thread::sleep_for(step);
+    }
+}
+
+/// Starts when it is made.
+class Stopwatch {
+public:
+    std::chrono::steady_clock::duration elapsed() const { return std::chrono::steady_clock::now() - start_; }
+
+    std::chrono::milliseconds elapsed_ms() const {
+        return std::chrono::duration_cast<std::chrono::milliseconds>(elapsed());
+    }
+
+    bool within(std::chrono::milliseconds bound) const { return elapsed() <= bound; }
+
+    void restart() { start_ = std::chrono::steady_clock::now(); }
+
+private:
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// Runs the function and tells whether it came back in time. It cannot interrupt one that hangs.
+template <class Function>
+bool within(std::chrono::milliseconds bound, Function&& function) {
+    const Stopwatch watch;
+    std::forward<Function>(function)();
+    return watch.within(bound);
+}
+
+}  // namespace redlatch::test

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// Who is who: client identities, thread numbers, and how they stand on the wire.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace redlatch;
+
+TEST_CASE("a UUID is of version 4 and in canonical form") {
+    for (int i = 0; i < 100; ++i) {
+        const std::string id = make_uuid();
+        CAPTURE(id);
+        REQUIRE(id.size() == 36);
+        for (std::size_t at = 0; at < id.size(); ++at) {
+            const bool dash = at == 8 || at == 13 || at == 18 || at == 23;
+            const bool digit = (id[at] >= '0' && id[at] <= '9') || (id[at] >= 'a' && id[at] <= 'f');
+            REQUIRE((dash ? id[at] == '-' : digit));
+        }
+        REQUIRE(id[14] == '4');
+        REQUIRE((id[19] == '8' || id[19] == '9' || id[19] == 'a' || id[19] == 'b'));
+    }
+}
+
+TEST_CASE("UUIDs do not repeat") {
+    std::set<std::string> seen;
+    for (int i = 0; i < 5000; ++i) seen.insert(make_uuid());
+    CHECK(seen.size() == 5000);
+}
+
+TEST_CASE("a thread keeps its number, and no other thread ever gets it") {
+    const OwnerNumber mine = this_thread_number();
+    CHECK(mine > 0);
+    CHECK(this_thread_number() == mine);
+
+    std::set<OwnerNumber> seen{mine};
+    // One after another: the system reuses its thread ids here.
+    for (int i = 0; i < 50; ++i) std::thread([&] { seen.insert(this_thread_number()); }).join();
+    CHECK(seen.size() == 51);
+
+    std::mutex mutex;
+    std::vector<std::thread> together;
+    for (int i = 0; i < 20; ++i)
+        together.emplace_back([&] {
+            const OwnerNumber number = this_thread_number();
+            const std::lock_guard lock(mutex);
+            seen.insert(number);
+        });
+    for (std::thread& thread : together) thread.join();
+    CHECK(seen.size() == 71);
+}
+
+TEST_CASE("an owner on the wire is the UUID, a colon and the number") {
+    const std::string uuid = "b983c153-7421-469a-addb-44fb92259a1b";
+    CHECK(OwnerText(uuid, 42).view() == uuid + ":42");
+    CHECK(OwnerText(uuid, 1).view() == uuid + ":1");
+    CHECK(OwnerText(uuid, std::numeric_limits<OwnerNumber>::max()).view() == uuid + ":18446744073709551615");
+}
+
+TEST_CASE("a number on the wire is decimal") {
+    CHECK(NumberText(0).view() == "0");
+    CHECK(NumberText(30'000).view() == "30000");
+    CHECK(NumberText(-1).view() == "-1");
+    CHECK(NumberText(std::numeric_limits<std::int64_t>::max()).view() == "9223372036854775807");
+    CHECK(NumberText(std::numeric_limits<std::int64_t>::min()).view() == "-9223372036854775808");
+}

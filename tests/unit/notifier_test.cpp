@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+// The thread on which a user's handlers run.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <future>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace std::chrono_literals;
+
+TEST_CASE("jobs run in their order, on a thread of their own") {
+    Notifier notifier;
+    std::vector<int> order;
+    std::promise<std::thread::id> where;
+    for (int i = 0; i < 10; ++i) notifier.notify([&order, i] { order.push_back(i); });
+    notifier.notify([&] { where.set_value(std::this_thread::get_id()); });
+    CHECK(where.get_future().get() != std::this_thread::get_id());
+    CHECK(order == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+}
+
+TEST_CASE("a job that throws does not keep the next from running") {
+    Notifier notifier;
+    std::promise<void> ran;
+    notifier.notify([] { throw std::runtime_error("on purpose"); });
+    notifier.notify([] { throw 42; });
+    notifier.notify([&] { ran.set_value(); });
+    ran.get_future().get();
+}
+
+TEST_CASE("a job may order another") {
+    Notifier notifier;
+    std::promise<void> ran;
+    notifier.notify([&] { notifier.notify([&] { ran.set_value(); }); });
+    ran.get_future().get();
+}
+
+TEST_CASE("the end waits for the job that runs") {
+    std::promise<void> running;
+    std::promise<void> go_on;
+    bool finished = false;
+    auto notifier = std::make_unique<Notifier>();
+    notifier->notify([&] {
+        running.set_value();
+        go_on.get_future().get();
+        finished = true;
+    });
+    running.get_future().get();
+    std::promise<void> gone;
+    std::thread end([&] {
+        notifier.reset();
+        gone.set_value();
+    });
+    auto is_gone = gone.get_future();
+    CHECK(is_gone.wait_for(20ms) == std::future_status::timeout);
+    go_on.set_value();
+    is_gone.get();
+    end.join();
+    CHECK(finished);
+}
+
+TEST_CASE("a job may destroy the notifier that runs it") {
+    std::promise<void> done;
+    auto notifier = std::make_unique<Notifier>();
+    Notifier& running = *notifier;
+    running.notify([&, mine = std::make_shared<std::unique_ptr<Notifier>>(std::move(notifier))] {
+        mine->reset();
+        done.set_value();
+    });
+    done.get_future().get();
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: MIT
+// Keeping a hold alive, and telling when that failed.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <iterator>
+#include <list>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/scripted_transport.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Renewed every 200 ms; a machine that stands still for less than 400 ms makes no difference.
+constexpr Milliseconds timeout = 600ms;
+
+struct Bench {
+    explicit Bench(Milliseconds watchdog_timeout = timeout)
+        : client(redis.transport(), {.watchdog_timeout = watchdog_timeout,
+                                     .on_event =
+                                         [this](const Event& event) {
+                                             const std::lock_guard guard(mutex);
+                                             events.push_back(event);
+                                         }}),
+          lock(client, "orders") {}
+
+    std::string owner() const { return client.id() + ":" + std::to_string(this_thread_number()); }
+
+    std::error_code unlock() {
+        std::error_code ec = errc::unsupported;
+        lock.unlock(ec);
+        return ec;
+    }
+
+    bool wait_for_loss() {
+        return eventually([&] {
+            const std::lock_guard guard(mutex);
+            return std::any_of(events.begin(), events.end(),
+                               [](const Event& e) { return e.kind == Event::Kind::hold_lost; });
+        });
+    }
+
+    std::mutex mutex;
+    std::vector<Event> events;
+    ScriptedRedis redis;
+    Client<ScriptedTransport> client;
+    RLock<ScriptedTransport> lock;
+};
+
+}  // namespace
+
+TEST_CASE("a hold without a lease is renewed after a third of the watchdog's timeout") {
+    Bench bench;
+    bench.lock.lock();
+    const Instant first = bench.lock.valid_until();
+    REQUIRE(bench.redis.wait_for("renew"));
+    const SentCommand sent = bench.redis.sent("renew").at(0);
+    CHECK(sent.posted);
+    CHECK(sent.key_count() == 1);
+    CHECK(sent.key(0) == "orders");
+    CHECK(sent.argument(0) == "600");
+    CHECK(sent.argument(1) == bench.owner());
+    CHECK(sent.at >= bench.redis.sent("acquire").at(0).at + 200ms);
+    CHECK(eventually([&] { return bench.lock.valid_until() > first; }));
+    CHECK(eventually([&] { return bench.client.stats().renewals >= 1; }));
+    CHECK_FALSE(bench.unlock());
+}
+
+TEST_CASE("the renewals of several locks are one command") {
+    Bench bench;
+    std::list<RLock<ScriptedTransport>> locks;
+    for (int i = 0; i < 5; ++i) locks.emplace_back(bench.client, "lock " + std::to_string(i)).lock();
+    REQUIRE(bench.redis.wait_for("renew"));
+    const SentCommand sent = bench.redis.sent("renew").at(0);
+    CHECK(sent.key_count() == 5);
+    CHECK(sent.words.size() == 3 + 5 + 1 + 5);
+    for (auto& lock : locks) lock.unlock();
+}
+
+TEST_CASE("more than a hundred renewals are several commands") {
+    Bench bench;
+    std::list<RLock<ScriptedTransport>> locks;
+    for (int i = 0; i < 130; ++i) locks.emplace_back(bench.client, "lock " + std::to_string(i)).lock();
+    REQUIRE(eventually([&] { return bench.client.stats().renewals >= 130; }));
+    for (const SentCommand& sent : bench.redis.sent("renew")) CHECK(sent.key_count() <= 100);
+    CHECK(bench.client.stats().lost_holds == 0);
+    for (auto& lock : locks) lock.unlock();
+}
+
+TEST_CASE("after the last unlock nothing is renewed any more") {
+    Bench bench;
+    bench.lock.lock();
+    bench.lock.unlock();
+    RLock other(bench.client, "other");
+    other.lock();
+    REQUIRE(bench.redis.wait_for("renew"));
+    for (const SentCommand& sent : bench.redis.sent("renew")) {
+        CHECK(sent.key_count() == 1);
+        CHECK(sent.key(0) == "other");
+    }
+    other.unlock();
+}
+
+TEST_CASE("a lease is never renewed, and its end is told") {
+    Bench bench(60ms);
+    bench.lock.lock(Lease(100ms));
+    const Instant valid = bench.lock.valid_until();
+    std::promise<Instant> told;
+    const std::stop_callback callback(bench.lock.lost(), [&] { told.set_value(Clock::now()); });
+    CHECK(told.get_future().get() + 50ms >= valid);
+    CHECK(bench.redis.count("renew") == 0);
+    CHECK(bench.wait_for_loss());
+    CHECK(bench.unlock() == errc::hold_lost);
+}
+
+TEST_CASE("a lease inside a watched hold does not stop its renewal") {
+    Bench bench;
+    bench.lock.lock();
+    bench.lock.lock(Lease(10ms));
+    CHECK_FALSE(bench.unlock());
+    REQUIRE(bench.redis.wait_for("renew", 2));
+    CHECK(bench.client.stats().lost_holds == 0);
+    CHECK_FALSE(bench.unlock());
+}
+
+TEST_CASE("a watched level inside a lease is renewed while it lasts, and not after") {
+    Bench bench;
+    bench.lock.lock(Lease(10s));
+    bench.lock.lock();
+    REQUIRE(bench.redis.wait_for("renew"));
+    CHECK_FALSE(bench.unlock());
+    const std::size_t renewals = bench.redis.count("renew");
+    RLock other(bench.client, "other");
+    other.lock();
+    REQUIRE(bench.redis.wait_for("renew", renewals + 1));
+    CHECK(bench.redis.sent("renew").back().key(0) == "other");
+    CHECK(bench.redis.sent("renew").back().key_count() == 1);
+    other.unlock();
+    CHECK_FALSE(bench.unlock());
+}
+
+TEST_CASE("a renewal that the server refuses is a lost hold, told at once") {
+    Bench bench;
+    bench.lock.lock();
+    const std::stop_token lost_token = bench.lock.lost();
+    bench.redis.next("renew", array({number(0)}));
+    CHECK(eventually([&] { return lost_token.stop_requested(); }));
+    CHECK(bench.lock.valid_until() == Instant::min());
+    REQUIRE(bench.wait_for_loss());
+    CHECK(bench.client.stats().lost_holds == 1);
+    CHECK(bench.unlock() == errc::hold_lost);
+    CHECK(bench.redis.count("release") == 0);
+    CHECK(bench.redis.count("renew") == 1);
+    {
+        const std::lock_guard guard(bench.mutex);
+        CHECK(bench.events.size() == 1);
+        CHECK(bench.events[0].name == "orders");
+    }
+    // The next hold is another one.
+    bench.lock.lock();
+    CHECK_FALSE(bench.lock.lost().stop_requested());
+    CHECK_FALSE(bench.unlock());
+}
+
+TEST_CASE("one refused renewal does not concern the others in the same command") {
+    Bench bench;
+    RLock other(bench.client, "other");
+    bench.lock.lock();
+    other.lock();
+    bench.redis.next("renew", [](const SentCommand& sent) {
+        std::vector<Reply> answers;
+        for (std::size_t i = 0; i < sent.key_count(); ++i) answers.push_back(number(sent.key(i) == "orders" ? 0 : 1));
+        return std::optional(array(std::move(answers)));
+    });
+    REQUIRE(bench.wait_for_loss());
+    CHECK(bench.lock.valid_until() == Instant::min());
+    CHECK(other.valid_until() > Clock::now());
+    CHECK_FALSE(other.lost().stop_requested());
+    other.unlock();
+    CHECK(bench.unlock() == errc::hold_lost);
+}
+
+TEST_CASE("a renewal without an answer, or with a senseless one, is sent again early, and nothing is lost") {
+    Bench bench;
+    const Reply replies[] = {lost(),
+                             error("LOADING Redis is loading the dataset in memory"),
+                             error("ERR something odd"),
+                             text("OK"),
+                             number(1),
+                             nil(),
+                             array({}),
+                             array({number(1), number(1)}),
+                             array({text("1")}),
+                             array({nil()}),
+                             malformed()};
+    for (const Reply& reply : replies) bench.redis.next("renew", reply);
+    bench.lock.lock();
+    REQUIRE(bench.redis.wait_for("renew", std::size(replies) + 1));
+    CHECK(eventually([&] { return bench.client.stats().renewals == 1; }));
+    CHECK(bench.client.stats().lost_holds == 0);
+    CHECK(bench.lock.valid_until() > Clock::now());
+    const auto sent = bench.redis.sent("renew");
+    for (std::size_t i = 1; i < std::size(replies); ++i) CHECK(sent[i].at - sent[i - 1].at >= 9ms);
+    CHECK_FALSE(bench.unlock());
+}
+
+TEST_CASE("a script of renewal that the server does not know is sent as text") {
+    Bench bench;
+    bench.lock.lock();
+    bench.redis.next("renew", error("NOSCRIPT No matching script. Please use EVAL."));
+    REQUIRE(bench.redis.wait_for("renew", 2));
+    CHECK(bench.redis.sent("renew")[1].by_text());
+    CHECK(eventually([&] { return bench.client.stats().renewals == 1; }));
+    CHECK_FALSE(bench.unlock());
+}
+
+TEST_CASE("a hold whose renewals are never answered is lost when its lease may be over, not later") {
+    Bench bench(150ms);
+    bench.redis.always("renew", ScriptedRedis::hold_back);
+    bench.lock.lock();
+    const Instant valid = bench.lock.valid_until();
+    const std::stop_token lost_token = bench.lock.lost();
+    CHECK(eventually([&] { return lost_token.stop_requested(); }));
+    CHECK(Clock::now() < valid + 3s);
+    CHECK(bench.lock.valid_until() == Instant::min());
+    CHECK(bench.unlock() == errc::hold_lost);
+}
+
+TEST_CASE("validity counts from when the answered renewal was sent") {
+    Bench bench;
+    bench.lock.lock();
+    const Instant first = bench.lock.valid_until();
+    bench.redis.next("renew", [](const SentCommand&) {
+        std::this_thread::sleep_for(50ms);
+        return std::optional(array({number(1)}));
+    });
+    REQUIRE(eventually([&] { return bench.lock.valid_until() > first; }));
+    CHECK(bench.lock.valid_until() < bench.redis.sent("renew").at(0).at + timeout);
+    CHECK_FALSE(bench.unlock());
+}
+
+TEST_CASE("a hold that was lost here but prolonged there after all is given back") {
+    Bench bench;
+    bench.redis.always("renew", ScriptedRedis::hold_back);
+    bench.lock.lock();
+    REQUIRE(bench.wait_for_loss());
+    bench.redis.answer(bench.redis.sent("renew").at(0), array({number(1)}));
+    REQUIRE(bench.redis.wait_for("release"));
+    CHECK(bench.redis.sent("release").at(0).argument(0) == bench.owner());
+    CHECK(bench.redis.sent("release").at(0).argument(1) == "0");
+    CHECK(bench.unlock() == errc::hold_lost);
+}
+
+TEST_CASE("also when its thread has unlocked it before that answer came") {
+    // lost() tells the thread to leave; it does, and its unlock() sends nothing. Then the renewal, which the server
+    // had carried out, would keep everybody else out for a whole lease.
+    Bench bench;
+    bench.redis.always("renew", ScriptedRedis::hold_back);
+    bench.lock.lock();
+    REQUIRE(bench.wait_for_loss());
+    CHECK(bench.unlock() == errc::hold_lost);
+    bench.redis.answer(bench.redis.sent("renew").at(0), array({number(1)}));
+    CHECK(bench.redis.wait_for("release"));
+}
+
+TEST_CASE("an answer to a renewal that belongs to an earlier hold changes nothing") {
+    Bench bench;
+    bench.redis.next("renew", ScriptedRedis::hold_back);
+    bench.lock.lock();
+    REQUIRE(bench.redis.wait_for("renew"));
+    CHECK_FALSE(bench.unlock());
+    bench.lock.lock(Lease(10s));
+    const Instant valid = bench.lock.valid_until();
+    bench.redis.answer(bench.redis.sent("renew").at(0), array({number(0)}));
+    REQUIRE(bench.redis.publish("until the background has seen the answer"));
+    CHECK(bench.lock.valid_until() == valid);
+    CHECK(bench.client.stats().lost_holds == 0);
+    CHECK_FALSE(bench.unlock());
+}
+
+TEST_CASE("a callback that blocks keeps no lock from being renewed") {
+    Bench bench;
+    RLock other(bench.client, "other");
+    std::promise<void> go_on;
+    std::atomic<bool> called = false;
+    bench.lock.lock(Lease(10ms));
+    const auto here = std::this_thread::get_id();
+    const std::stop_callback callback(bench.lock.lost(), [&] {
+        called = true;
+        // Here, if the hold was lost before the callback was there.
+        if (std::this_thread::get_id() != here) go_on.get_future().get();
+    });
+    other.lock();
+    REQUIRE(eventually([&] { return called.load(); }));
+    const std::size_t before = bench.redis.count("renew");
+    CHECK(bench.redis.wait_for("renew", before + 2));
+    CHECK(other.valid_until() > Clock::now());
+    go_on.set_value();
+    other.unlock();
+    CHECK(bench.unlock() == errc::hold_lost);
+}
+
+TEST_CASE("a callback of loss may use the lock") {
+    Bench bench;
+    std::promise<void> done;
+    bench.lock.lock(Lease(10ms));
+    const std::stop_callback callback(bench.lock.lost(), [&] {
+        bench.lock.lock();
+        bench.lock.unlock();
+        done.set_value();
+    });
+    done.get_future().get();
+    CHECK(bench.unlock() == errc::hold_lost);
+}
