@@ -425,7 +425,8 @@ struct Reply {
         text,   // a bulk string or a status
         error,  // the server's own words in `text`, beginning with a code such as WRONGTYPE
         array,
-        not_sent,    // no connection could be had in time: the command had no effect. `text` says why
+        not_sent,    // no connection could be had: the command had no effect. `text` says why
+        no_time,     // the same, but only because the caller's time was over: the server may be well
         unanswered,  // sent, but no answer came: the outcome is unknown. `text` says why
         malformed,   // answered with what no server should say; the connection was closed: the outcome is unknown
     };
@@ -443,10 +444,9 @@ struct Reply {
     bool is_integer() const noexcept { return kind == Kind::integer; }
     bool is_error() const noexcept { return kind == Kind::error; }
 
-    // Whether the server answered at all.
-    bool answered() const noexcept {
-        return kind != Kind::not_sent && kind != Kind::unanswered && kind != Kind::malformed;
-    }
+    // Whether the server answered at all, and whether the command certainly never reached it.
+    bool answered() const noexcept { return kind < Kind::not_sent; }
+    bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
 };
 
 }  // namespace redlatch
@@ -500,6 +500,7 @@ inline bool is_overloaded(std::string_view code, std::string_view text) {
 inline Verdict judge(const Reply& reply) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
         case Reply::Kind::unanswered: return Verdict::no_answer;
         case Reply::Kind::malformed: return Verdict::refused;
         case Reply::Kind::error: break;
@@ -515,6 +516,7 @@ inline Verdict judge(const Reply& reply) {
 inline Error error_of(const Reply& reply, std::string_view name) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
             return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
         case Reply::Kind::unanswered:
             return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
@@ -538,8 +540,8 @@ inline Error error_of(const Reply& reply, std::string_view name) {
 
 // An answer of a shape that the script never gives.
 inline Error unexpected(const Reply& reply, std::string_view name) {
-    static constexpr std::array<std::string_view, 8> kinds{"nil",      "an integer", "a text",    "an error",
-                                                           "an array", "nothing",    "no answer", "a malformed answer"};
+    static constexpr std::array<std::string_view, 9> kinds{
+        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
     return {errc::protocol_error, name,
             "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
                 " where a script gives none"};
@@ -694,7 +696,7 @@ protected:
 };
 
 // call(command, deadline): sends and waits for the answer. Connects if need be, and goes on trying to until the
-// deadline; answers Kind::not_sent or Kind::unanswered when it passes.
+// deadline; answers Kind::no_time, not_sent or unanswered when it passes.
 template <class T>
 concept CallsAndWaits = requires(T& t, const Command& command, Instant deadline) {
     { t.call(command, deadline) } -> std::same_as<Reply>;
@@ -1119,7 +1121,8 @@ struct Script {
 // absolute number, so that a command that is sent twice takes effect once.
 //
 // Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
-// must always succeed, giving back and renewing, begins with PEXPIRE or DEL.
+// must always succeed, giving back and renewing, begins with PEXPIRE or DEL. Arguments of redis.call are strings even
+// where they are numbers: Redis prints a Lua number with %.17g, which costs more than the command itself.
 namespace redlatch::scripts {
 
 // A release that is sent again leaves a mark, the unlock latch: should its first sending be delayed on the way and
@@ -1132,7 +1135,7 @@ local lock = KEYS[1]
 local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('exists', lock) == 0 then
     if count ~= '1' then return -2 end
-    redis.call('hincrby', lock, owner, 1)
+    redis.call('hincrby', lock, owner, count)
     local limited = redis.pcall('pexpire', lock, lease)
     if type(limited) == 'table' then
         -- Not allowed to this user: better no lock than one for ever.
@@ -1176,7 +1179,7 @@ if count ~= '0' then
 end
 redis.call('del', lock)
 if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
-return redis.call(publish, channel, 0)
+return redis.call(publish, channel, '0')
 )lua"};
 
 inline constexpr Script rlock_hand_over{R"lua(
@@ -1193,7 +1196,7 @@ if redis.call('hexists', lock, owner) == 0 then
     return nil
 end
 redis.call('pexpire', lock, lease)
-redis.call('hincrby', lock, heir, 1)
+redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
 if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
 return 1
@@ -1205,7 +1208,7 @@ local lock, channel = KEYS[1], KEYS[2]
 local publish = ARGV[1]
 if redis.call('hlen', lock) == 0 then return 0 end
 redis.call('del', lock)
-redis.call(publish, channel, 0)
+redis.call(publish, channel, '0')
 return 1
 )lua"};
 
@@ -1243,7 +1246,8 @@ namespace redlatch {
 //
 // The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
 // bring up, and sends renewals. mutex_ guards states_, and may be held when a state's own mutex is taken, never the
-// other way round; background_mutex_ guards the start of the thread.
+// other way round; background_mutex_ guards the start of the thread; posts_mutex_ guards posts_, and posts_done_ tells the
+// destructor that none is left.
 template <Transport T>
 class Runtime {
 public:
@@ -1258,8 +1262,14 @@ public:
     Runtime(const Runtime&) = delete;
     Runtime& operator=(const Runtime&) = delete;
 
-    // Waits for the background thread, which a server that does not answer can delay by one command_timeout.
+    // Waits until what was posted is answered (the release of a hold that nobody wants, most likely), but not for long;
+    // then for the background thread, which a server that does not answer can delay by one command_timeout.
     ~Runtime() {
+        {
+            std::unique_lock lock(posts_mutex_);
+            const Milliseconds patience = std::min(options_.command_timeout, longest_farewell);
+            posts_done_.wait_for(lock, patience, [this] { return posts_ == 0; });
+        }
         stopping_ = true;
         transport_.wake();
         if (background_.joinable()) background_.join();
@@ -1298,19 +1308,24 @@ public:
         start_background();
         const ScriptWords words(script, keys, arguments);
         count(commands_);
+        {
+            const std::lock_guard lock(posts_mutex_);
+            ++posts_;
+        }
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
-        transport_.post(words.by_digest(),
-                        [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
-                         done = std::move(done)](Reply reply) mutable {
-                            if (judge(reply) != Verdict::no_script) return done(std::move(reply));
-                            const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
-                            const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
-                            const ScriptWords again(script, k, a);
-                            count(commands_);
-                            transport_.post(again.by_text(), std::move(done));
-                        });
+        transport_.post(words.by_digest(), [this, &script, kept_keys = std::move(kept_keys),
+                                            kept_arguments = std::move(kept_arguments),
+                                            done = std::move(done)](Reply reply) mutable {
+            if (judge(reply) != Verdict::no_script) return finish_post(done, std::move(reply));
+            const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+            const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+            const ScriptWords again(script, k, a);
+            count(commands_);
+            transport_.post(again.by_text(),
+                            [this, done = std::move(done)](Reply answer) { finish_post(done, std::move(answer)); });
+        });
     }
 
     // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
@@ -1408,6 +1423,13 @@ public:
 
 private:
     static constexpr std::size_t renewals_a_call = 100;
+    static constexpr Milliseconds longest_farewell{1000};
+
+    void finish_post(const Completion& done, Reply reply) {
+        done(std::move(reply));
+        const std::lock_guard lock(posts_mutex_);
+        if (--posts_ == 0) posts_done_.notify_all();
+    }
 
     // The words of EVALSHA or EVAL, without an allocation where they are few.
     class ScriptWords {
@@ -1581,6 +1603,9 @@ private:
     Subscriptions subscriptions_;
     std::mutex mutex_;
     std::mutex background_mutex_;
+    std::mutex posts_mutex_;
+    std::condition_variable posts_done_;
+    std::size_t posts_ = 0;  // on their way
     std::unordered_map<std::string, StateEntry> states_;
     // Destroyed before what its completions refer to.
     T transport_;
@@ -1781,6 +1806,75 @@ inline Url Url::parse(std::string_view text) {
 // redlatch/client.hpp
 
 #if __has_include(<hiredis/read.h>)
+
+// redlatch/adapters/brief_wait.hpp
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace redlatch {
+
+// Waits for a reply awake, for a moment, before the thread goes to sleep: waking a thread on an idle CPU takes longer
+// than a near server's answer, and costs about as much CPU as yielding until then. Whether that pays is learned: a
+// server that is too far away for it, or too busy, is soon given no more than one try in `most_skipped` replies.
+//
+// reply_came() belongs to the thread that reads; until() may be called by any.
+class BriefWait {
+public:
+    static constexpr auto for_the_server = std::chrono::microseconds(100);
+    // For a reply that another thread reads: it comes when those before it have come.
+    static constexpr auto for_the_reader = std::chrono::microseconds(200);
+
+    // The reader's: true as soon as `came()`, false when it is time to sleep.
+    template <class Came>
+    bool reply_came(Instant deadline, Came came) {
+        if (skip_ > 0) {
+            --skip_;
+            return false;
+        }
+        const Instant limit = Clock::now() + for_the_server;
+        const bool in_time = yield_until(std::min(deadline, limit), came);
+        const Instant now = Clock::now();
+        if (in_time && now <= limit + fair_turn) {
+            penalty_ = 0;
+        } else if (now > limit) {
+            // Too far away; or others want this CPU, and a yield takes so long that a sleeper would be served better.
+            skip_ = penalty_;
+            penalty_ = std::clamp(penalty_ * 2, 1U, most_skipped);
+        }
+        pays_.store(penalty_ <= 2, std::memory_order_relaxed);
+        return in_time;
+    }
+
+    // Another thread's, which waits for the reader.
+    template <class Came>
+    bool until(Instant deadline, Came came) const {
+        return pays_.load(std::memory_order_relaxed) &&
+               yield_until(std::min(deadline, Clock::now() + for_the_reader), came);
+    }
+
+private:
+    // How long the other threads that are ready to run may take until a yielding one has its turn again.
+    static constexpr auto fair_turn = std::chrono::microseconds(500);
+    static constexpr unsigned most_skipped = 64;
+
+    template <class Came>
+    static bool yield_until(Instant limit, Came& came) {
+        do {
+            std::this_thread::yield();
+            if (came()) return true;
+        } while (Clock::now() < limit);
+        return false;
+    }
+
+    unsigned skip_ = 0;
+    unsigned penalty_ = 0;
+    std::atomic<bool> pays_{true};
+};
+
+}  // namespace redlatch
 
 // redlatch/adapters/encode.hpp
 
@@ -2447,6 +2541,8 @@ public:
     void close_inherited() noexcept { link_.socket.close(); }
 
 private:
+    static constexpr Milliseconds quick_succession{5};
+
     // A thread in call_into(), on its stack. Its parker gets its final word when the replies are complete, and nobody
     // touches the exchange after that.
     struct Exchange {
@@ -2475,7 +2571,8 @@ private:
             std::fill_n(replies, commands.size(), *refusal);
             return;
         }
-        const Instant due = Clock::now() + timeout_;
+        used_ = Clock::now();
+        const Instant due = used_ + timeout_;
         for (const Command& command : commands) {
             append_command(out_, command);
             push({&exchange, nullptr, due});
@@ -2489,15 +2586,16 @@ private:
     // Until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
     std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken
-        // for the answer to our command.
-        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && link_.socket.has_news()) {
+        // for the answer to our command. (Not asked between commands in quick succession: it costs a system call.)
+        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && Clock::now() > used_ + quick_succession &&
+            link_.socket.has_news()) {
             fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
             close_if_failed();
             next_attempt_ = {};
         }
         while (!connected_) {
             const Instant now = Clock::now();
-            if (now >= deadline) return why_not_;
+            if (now >= deadline) return why_not();
             if (opening_ || reading_ || writing_) {
                 wait_change(lock, deadline);
             } else if (now < next_attempt_) {
@@ -2517,8 +2615,15 @@ private:
             changed_.wait_until(lock, until);
     }
 
+    // Why there is no connection at a caller's deadline: when no attempt had its full time, it is only that.
+    Reply why_not() const {
+        if (attempt_failed_) return why_not_;
+        return Reply::of(Reply::Kind::no_time, why_not_.text);
+    }
+
     std::optional<Reply> attempt_open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         opening_ = true;
+        const Instant begun = Clock::now();
         lock.unlock();
         auto refusal = link_.open(url_, deadline);
         if (!refusal) link_.socket.set_receive_timeout(timeout_);
@@ -2529,10 +2634,12 @@ private:
             if (was_connected_) reconnects_.fetch_add(1, std::memory_order_relaxed);
             was_connected_ = true;
             backoff_.reset();
+            attempt_failed_ = false;
             next_attempt_ = {};
             // Posted commands that waited for the connection get their full time from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
+            attempt_failed_ = Clock::now() < deadline || deadline >= begun + timeout_;
             why_not_ = *refusal;
             next_attempt_ = Clock::now() + backoff_.next();
         }
@@ -2629,6 +2736,7 @@ private:
                 if (!reading_ && in_flight() > 0 && !call_reader()) call_driver(lock);
             } else if (reading_) {
                 lock.unlock();
+                brief_wait_.until(deadline, [&] { return exchange.parker.word() != Parker::silence; });
                 if (exchange.parker.park(deadline) == Parker::final_word) return;
                 lock.lock();
             } else {
@@ -2692,9 +2800,11 @@ private:
         lock.unlock();
         batch_.clear();
         std::array<char, 16 * 1024> bytes;
-        ssize_t got = link_.socket.receive(bytes.data(), bytes.size(), blocking);
-        if (got == 0 && !blocking && link_.socket.wait(POLLIN, deadline))
-            got = link_.socket.receive(bytes.data(), bytes.size(), false);
+        const auto receive = [&](bool sleeping) { return link_.socket.receive(bytes.data(), bytes.size(), sleeping); };
+        ssize_t got = receive(false);
+        if (got == 0 && Clock::now() < deadline &&
+            !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }))
+            if (blocking || link_.socket.wait(POLLIN, deadline)) got = receive(blocking);
         bool malformed = got > 0 && !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got));
         while (got > 0 && !malformed) {
             Reply reply;
@@ -2762,6 +2872,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     Link link_;
+    BriefWait brief_wait_;
     // The reader's own: what it read, and whom it has to tell.
     std::vector<Reply> batch_;
     std::vector<Exchange*> finished_;
@@ -2772,6 +2883,7 @@ private:
     std::size_t head_ = 0;
     bool connected_ = false;
     bool was_connected_ = false;
+    bool attempt_failed_ = false;  // the last one, and not for want of time
     bool opening_ = false;
     bool writing_ = false;
     bool reading_ = false;
@@ -2779,6 +2891,7 @@ private:
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
     Instant next_attempt_{};
+    Instant used_{};  // when the last command was given to it
     std::atomic<std::uint64_t> reconnects_{0};
 };
 
@@ -4078,14 +4191,14 @@ private:
         asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool) {
             asked.sent = Clock::now();
             Reply reply = wire_.acquire(request.owner, count, lease, deadline);
-            if (!reply.answered() && reply.kind != Reply::Kind::not_sent) asked.unknown = true;
+            if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
             return reply;
         });
         lock.lock();
         std::erase(asking_, request.owner);
         if (judge(asked.reply) == Verdict::answered)
             failing_since_.reset();
-        else if (!failing_since_)
+        else if (!failing_since_ && asked.reply.kind != Reply::Kind::no_time)
             failing_since_ = asked.begun;
         return asked;
     }
@@ -4095,7 +4208,8 @@ private:
         if (request.stop.stop_requested()) return false;
         // A server that was given less than its time is slow, not away.
         const Instant now = Clock::now();
-        if (now >= request.deadline && asked.unknown && now - asked.begun < runtime_.options().command_timeout)
+        const bool perhaps_slow = asked.unknown || asked.reply.kind == Reply::Kind::no_time;
+        if (now >= request.deadline && perhaps_slow && now - asked.begun < runtime_.options().command_timeout)
             return false;
         throw error_of(asked.reply, key());
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/adapters/brief_wait.hpp"
 #include "redlatch/adapters/link.hpp"
 #include "redlatch/adapters/parker.hpp"
 #include "redlatch/core/backoff.hpp"
@@ -98,6 +99,8 @@ public:
     void close_inherited() noexcept { link_.socket.close(); }
 
 private:
+    static constexpr Milliseconds quick_succession{5};
+
     // A thread in call_into(), on its stack. Its parker gets its final word when the replies are complete, and nobody
     // touches the exchange after that.
     struct Exchange {
@@ -126,7 +129,8 @@ private:
             std::fill_n(replies, commands.size(), *refusal);
             return;
         }
-        const Instant due = Clock::now() + timeout_;
+        used_ = Clock::now();
+        const Instant due = used_ + timeout_;
         for (const Command& command : commands) {
             append_command(out_, command);
             push({&exchange, nullptr, due});
@@ -140,15 +144,16 @@ private:
     // Until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
     std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken
-        // for the answer to our command.
-        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && link_.socket.has_news()) {
+        // for the answer to our command. (Not asked between commands in quick succession: it costs a system call.)
+        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && Clock::now() > used_ + quick_succession &&
+            link_.socket.has_news()) {
             fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
             close_if_failed();
             next_attempt_ = {};
         }
         while (!connected_) {
             const Instant now = Clock::now();
-            if (now >= deadline) return why_not_;
+            if (now >= deadline) return why_not();
             if (opening_ || reading_ || writing_) {
                 wait_change(lock, deadline);
             } else if (now < next_attempt_) {
@@ -168,8 +173,15 @@ private:
             changed_.wait_until(lock, until);
     }
 
+    // Why there is no connection at a caller's deadline: when no attempt had its full time, it is only that.
+    Reply why_not() const {
+        if (attempt_failed_) return why_not_;
+        return Reply::of(Reply::Kind::no_time, why_not_.text);
+    }
+
     std::optional<Reply> attempt_open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         opening_ = true;
+        const Instant begun = Clock::now();
         lock.unlock();
         auto refusal = link_.open(url_, deadline);
         if (!refusal) link_.socket.set_receive_timeout(timeout_);
@@ -180,10 +192,12 @@ private:
             if (was_connected_) reconnects_.fetch_add(1, std::memory_order_relaxed);
             was_connected_ = true;
             backoff_.reset();
+            attempt_failed_ = false;
             next_attempt_ = {};
             // Posted commands that waited for the connection get their full time from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
+            attempt_failed_ = Clock::now() < deadline || deadline >= begun + timeout_;
             why_not_ = *refusal;
             next_attempt_ = Clock::now() + backoff_.next();
         }
@@ -280,6 +294,7 @@ private:
                 if (!reading_ && in_flight() > 0 && !call_reader()) call_driver(lock);
             } else if (reading_) {
                 lock.unlock();
+                brief_wait_.until(deadline, [&] { return exchange.parker.word() != Parker::silence; });
                 if (exchange.parker.park(deadline) == Parker::final_word) return;
                 lock.lock();
             } else {
@@ -343,9 +358,11 @@ private:
         lock.unlock();
         batch_.clear();
         std::array<char, 16 * 1024> bytes;
-        ssize_t got = link_.socket.receive(bytes.data(), bytes.size(), blocking);
-        if (got == 0 && !blocking && link_.socket.wait(POLLIN, deadline))
-            got = link_.socket.receive(bytes.data(), bytes.size(), false);
+        const auto receive = [&](bool sleeping) { return link_.socket.receive(bytes.data(), bytes.size(), sleeping); };
+        ssize_t got = receive(false);
+        if (got == 0 && Clock::now() < deadline &&
+            !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }))
+            if (blocking || link_.socket.wait(POLLIN, deadline)) got = receive(blocking);
         bool malformed = got > 0 && !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got));
         while (got > 0 && !malformed) {
             Reply reply;
@@ -413,6 +430,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     Link link_;
+    BriefWait brief_wait_;
     // The reader's own: what it read, and whom it has to tell.
     std::vector<Reply> batch_;
     std::vector<Exchange*> finished_;
@@ -423,6 +441,7 @@ private:
     std::size_t head_ = 0;
     bool connected_ = false;
     bool was_connected_ = false;
+    bool attempt_failed_ = false;  // the last one, and not for want of time
     bool opening_ = false;
     bool writing_ = false;
     bool reading_ = false;
@@ -430,6 +449,7 @@ private:
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
     Instant next_attempt_{};
+    Instant used_{};  // when the last command was given to it
     std::atomic<std::uint64_t> reconnects_{0};
 };
 

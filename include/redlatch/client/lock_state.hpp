@@ -277,14 +277,14 @@ private:
         asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool) {
             asked.sent = Clock::now();
             Reply reply = wire_.acquire(request.owner, count, lease, deadline);
-            if (!reply.answered() && reply.kind != Reply::Kind::not_sent) asked.unknown = true;
+            if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
             return reply;
         });
         lock.lock();
         std::erase(asking_, request.owner);
         if (judge(asked.reply) == Verdict::answered)
             failing_since_.reset();
-        else if (!failing_since_)
+        else if (!failing_since_ && asked.reply.kind != Reply::Kind::no_time)
             failing_since_ = asked.begun;
         return asked;
     }
@@ -294,7 +294,8 @@ private:
         if (request.stop.stop_requested()) return false;
         // A server that was given less than its time is slow, not away.
         const Instant now = Clock::now();
-        if (now >= request.deadline && asked.unknown && now - asked.begun < runtime_.options().command_timeout)
+        const bool perhaps_slow = asked.unknown || asked.reply.kind == Reply::Kind::no_time;
+        if (now >= request.deadline && perhaps_slow && now - asked.begun < runtime_.options().command_timeout)
             return false;
         throw error_of(asked.reply, key());
     }

@@ -57,6 +57,7 @@ inline bool is_overloaded(std::string_view code, std::string_view text) {
 inline Verdict judge(const Reply& reply) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
         case Reply::Kind::unanswered: return Verdict::no_answer;
         case Reply::Kind::malformed: return Verdict::refused;
         case Reply::Kind::error: break;
@@ -72,6 +73,7 @@ inline Verdict judge(const Reply& reply) {
 inline Error error_of(const Reply& reply, std::string_view name) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
             return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
         case Reply::Kind::unanswered:
             return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
@@ -95,8 +97,8 @@ inline Error error_of(const Reply& reply, std::string_view name) {
 
 // An answer of a shape that the script never gives.
 inline Error unexpected(const Reply& reply, std::string_view name) {
-    static constexpr std::array<std::string_view, 8> kinds{"nil",      "an integer", "a text",    "an error",
-                                                           "an array", "nothing",    "no answer", "a malformed answer"};
+    static constexpr std::array<std::string_view, 9> kinds{
+        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
     return {errc::protocol_error, name,
             "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
                 " where a script gives none"};

@@ -37,7 +37,8 @@ namespace redlatch {
 //
 // The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
 // bring up, and sends renewals. mutex_ guards states_, and may be held when a state's own mutex is taken, never the
-// other way round; background_mutex_ guards the start of the thread.
+// other way round; background_mutex_ guards the start of the thread; posts_mutex_ guards posts_, and posts_done_ tells the
+// destructor that none is left.
 template <Transport T>
 class Runtime {
 public:
@@ -52,8 +53,14 @@ public:
     Runtime(const Runtime&) = delete;
     Runtime& operator=(const Runtime&) = delete;
 
-    // Waits for the background thread, which a server that does not answer can delay by one command_timeout.
+    // Waits until what was posted is answered (the release of a hold that nobody wants, most likely), but not for long;
+    // then for the background thread, which a server that does not answer can delay by one command_timeout.
     ~Runtime() {
+        {
+            std::unique_lock lock(posts_mutex_);
+            const Milliseconds patience = std::min(options_.command_timeout, longest_farewell);
+            posts_done_.wait_for(lock, patience, [this] { return posts_ == 0; });
+        }
         stopping_ = true;
         transport_.wake();
         if (background_.joinable()) background_.join();
@@ -92,19 +99,24 @@ public:
         start_background();
         const ScriptWords words(script, keys, arguments);
         count(commands_);
+        {
+            const std::lock_guard lock(posts_mutex_);
+            ++posts_;
+        }
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
-        transport_.post(words.by_digest(),
-                        [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
-                         done = std::move(done)](Reply reply) mutable {
-                            if (judge(reply) != Verdict::no_script) return done(std::move(reply));
-                            const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
-                            const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
-                            const ScriptWords again(script, k, a);
-                            count(commands_);
-                            transport_.post(again.by_text(), std::move(done));
-                        });
+        transport_.post(words.by_digest(), [this, &script, kept_keys = std::move(kept_keys),
+                                            kept_arguments = std::move(kept_arguments),
+                                            done = std::move(done)](Reply reply) mutable {
+            if (judge(reply) != Verdict::no_script) return finish_post(done, std::move(reply));
+            const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+            const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+            const ScriptWords again(script, k, a);
+            count(commands_);
+            transport_.post(again.by_text(),
+                            [this, done = std::move(done)](Reply answer) { finish_post(done, std::move(answer)); });
+        });
     }
 
     // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
@@ -202,6 +214,13 @@ public:
 
 private:
     static constexpr std::size_t renewals_a_call = 100;
+    static constexpr Milliseconds longest_farewell{1000};
+
+    void finish_post(const Completion& done, Reply reply) {
+        done(std::move(reply));
+        const std::lock_guard lock(posts_mutex_);
+        if (--posts_ == 0) posts_done_.notify_all();
+    }
 
     // The words of EVALSHA or EVAL, without an allocation where they are few.
     class ScriptWords {
@@ -375,6 +394,9 @@ private:
     Subscriptions subscriptions_;
     std::mutex mutex_;
     std::mutex background_mutex_;
+    std::mutex posts_mutex_;
+    std::condition_variable posts_done_;
+    std::size_t posts_ = 0;  // on their way
     std::unordered_map<std::string, StateEntry> states_;
     // Destroyed before what its completions refer to.
     T transport_;

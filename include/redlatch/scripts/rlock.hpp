@@ -8,7 +8,8 @@
 // absolute number, so that a command that is sent twice takes effect once.
 //
 // Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
-// must always succeed, giving back and renewing, begins with PEXPIRE or DEL.
+// must always succeed, giving back and renewing, begins with PEXPIRE or DEL. Arguments of redis.call are strings even
+// where they are numbers: Redis prints a Lua number with %.17g, which costs more than the command itself.
 namespace redlatch::scripts {
 
 // A release that is sent again leaves a mark, the unlock latch: should its first sending be delayed on the way and
@@ -21,7 +22,7 @@ local lock = KEYS[1]
 local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('exists', lock) == 0 then
     if count ~= '1' then return -2 end
-    redis.call('hincrby', lock, owner, 1)
+    redis.call('hincrby', lock, owner, count)
     local limited = redis.pcall('pexpire', lock, lease)
     if type(limited) == 'table' then
         -- Not allowed to this user: better no lock than one for ever.
@@ -65,7 +66,7 @@ if count ~= '0' then
 end
 redis.call('del', lock)
 if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
-return redis.call(publish, channel, 0)
+return redis.call(publish, channel, '0')
 )lua"};
 
 inline constexpr Script rlock_hand_over{R"lua(
@@ -82,7 +83,7 @@ if redis.call('hexists', lock, owner) == 0 then
     return nil
 end
 redis.call('pexpire', lock, lease)
-redis.call('hincrby', lock, heir, 1)
+redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
 if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
 return 1
@@ -94,7 +95,7 @@ local lock, channel = KEYS[1], KEYS[2]
 local publish = ARGV[1]
 if redis.call('hlen', lock) == 0 then return 0 end
 redis.call('del', lock)
-redis.call(publish, channel, 0)
+redis.call(publish, channel, '0')
 return 1
 )lua"};
 

@@ -17,7 +17,8 @@ struct Reply {
         text,   // a bulk string or a status
         error,  // the server's own words in `text`, beginning with a code such as WRONGTYPE
         array,
-        not_sent,    // no connection could be had in time: the command had no effect. `text` says why
+        not_sent,    // no connection could be had: the command had no effect. `text` says why
+        no_time,     // the same, but only because the caller's time was over: the server may be well
         unanswered,  // sent, but no answer came: the outcome is unknown. `text` says why
         malformed,   // answered with what no server should say; the connection was closed: the outcome is unknown
     };
@@ -35,10 +36,9 @@ struct Reply {
     bool is_integer() const noexcept { return kind == Kind::integer; }
     bool is_error() const noexcept { return kind == Kind::error; }
 
-    // Whether the server answered at all.
-    bool answered() const noexcept {
-        return kind != Kind::not_sent && kind != Kind::unanswered && kind != Kind::malformed;
-    }
+    // Whether the server answered at all, and whether the command certainly never reached it.
+    bool answered() const noexcept { return kind < Kind::not_sent; }
+    bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
 };
 
 }  // namespace redlatch

@@ -44,7 +44,7 @@ protected:
 };
 
 // call(command, deadline): sends and waits for the answer. Connects if need be, and goes on trying to until the
-// deadline; answers Kind::not_sent or Kind::unanswered when it passes.
+// deadline; answers Kind::no_time, not_sent or unanswered when it passes.
 template <class T>
 concept CallsAndWaits = requires(T& t, const Command& command, Instant deadline) {
     { t.call(command, deadline) } -> std::same_as<Reply>;

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/core/deadline.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace redlatch {
+
+// Waits for a reply awake, for a moment, before the thread goes to sleep: waking a thread on an idle CPU takes longer
+// than a near server's answer, and costs about as much CPU as yielding until then. Whether that pays is learned: a
+// server that is too far away for it, or too busy, is soon given no more than one try in `most_skipped` replies.
+//
+// reply_came() belongs to the thread that reads; until() may be called by any.
+class BriefWait {
+public:
+    static constexpr auto for_the_server = std::chrono::microseconds(100);
+    // For a reply that another thread reads: it comes when those before it have come.
+    static constexpr auto for_the_reader = std::chrono::microseconds(200);
+
+    // The reader's: true as soon as `came()`, false when it is time to sleep.
+    template <class Came>
+    bool reply_came(Instant deadline, Came came) {
+        if (skip_ > 0) {
+            --skip_;
+            return false;
+        }
+        const Instant limit = Clock::now() + for_the_server;
+        const bool in_time = yield_until(std::min(deadline, limit), came);
+        const Instant now = Clock::now();
+        if (in_time && now <= limit + fair_turn) {
+            penalty_ = 0;
+        } else if (now > limit) {
+            // Too far away; or others want this CPU, and a yield takes so long that a sleeper would be served better.
+            skip_ = penalty_;
+            penalty_ = std::clamp(penalty_ * 2, 1U, most_skipped);
+        }
+        pays_.store(penalty_ <= 2, std::memory_order_relaxed);
+        return in_time;
+    }
+
+    // Another thread's, which waits for the reader.
+    template <class Came>
+    bool until(Instant deadline, Came came) const {
+        return pays_.load(std::memory_order_relaxed) &&
+               yield_until(std::min(deadline, Clock::now() + for_the_reader), came);
+    }
+
+private:
+    // How long the other threads that are ready to run may take until a yielding one has its turn again.
+    static constexpr auto fair_turn = std::chrono::microseconds(500);
+    static constexpr unsigned most_skipped = 64;
+
+    template <class Came>
+    static bool yield_until(Instant limit, Came& came) {
+        do {
+            std::this_thread::yield();
+            if (came()) return true;
+        } while (Clock::now() < limit);
+        return false;
+    }
+
+    unsigned skip_ = 0;
+    unsigned penalty_ = 0;
+    std::atomic<bool> pays_{true};
+};
+
+}  // namespace redlatch
