@@ -683,7 +683,7 @@ struct Command {
 // other than by post(), subscribe(), unsubscribe() and wake().
 using Completion = std::function<void(Reply)>;
 
-// Receives what happens to subscriptions, within run().
+// Receives what happens to subscriptions, within run() or watch(): one call at a time, on any thread.
 class Listener {
 public:
     virtual void subscribed(const std::string& channel) = 0;  // confirmed, the first time and after every reconnect
@@ -741,6 +741,16 @@ concept SurvivesFork = requires(T& t) {
     { t.reborn() } -> std::same_as<T>;
 };
 
+// Optional. watch(listener, deadline): the calling thread, which waits for a message, receives in place of run(), and
+// tells the listener itself, until something was told, interrupt_watch() was called, even before, or the deadline
+// passes; false at once when it cannot, because another thread does so already or there is no connection. When it
+// leaves while others wait, wake() makes run() receive again.
+template <class T>
+concept LetsWatch = requires(T& t, Listener& listener, Instant deadline) {
+    { t.watch(listener, deadline) } -> std::same_as<bool>;
+    t.interrupt_watch();
+};
+
 template <class T>
 concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
     Routes<T> && SurvivesFork<T>;
@@ -794,7 +804,7 @@ public:
         if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
         if (!mine->keen) {
             mine->keen = true;
-            ++c.keen;
+            if (c.keen++ == 0) ++keen_channels_;
         }
         if (is_new) subscribe_(channel, true);
         return c.confirmed;
@@ -810,12 +820,21 @@ public:
             for (Wish& w : entry->second.listeners)
                 if (w.who == &who && w.keen) {
                     w.keen = false;
-                    if (--entry->second.keen == 0) entry->second.idle_since = Clock::now();
+                    if (--entry->second.keen == 0) {
+                        --keen_channels_;
+                        entry->second.idle_since = Clock::now();
+                    }
                 }
             look_anew = next_sweep_ == never;
             if (look_anew) next_sweep_ = Clock::now() + keep_warm;
         }
         if (look_anew) wake_();
+    }
+
+    // Whether there are waiters on more than one channel.
+    bool has_several_keen() {
+        const std::lock_guard lock(mutex_);
+        return keen_channels_ > 1;
     }
 
     // For a destructor: after it, `who` is told nothing any more.
@@ -825,7 +844,7 @@ public:
         if (entry == channels_.end()) return;
         Channel& c = entry->second;
         std::erase_if(c.listeners, [&](const Wish& w) {
-            if (w.who == &who && w.keen) --c.keen;
+            if (w.who == &who && w.keen && --c.keen == 0) --keen_channels_;
             return w.who == &who;
         });
         if (c.listeners.empty()) drop(entry);
@@ -911,6 +930,7 @@ private:
 
     void drop(Channels::iterator entry) {
         const std::string channel = entry->first;
+        if (entry->second.keen > 0) --keen_channels_;
         channels_.erase(entry);
         subscribe_(channel, false);
     }
@@ -935,6 +955,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
+    std::size_t keen_channels_ = 0;
     Instant next_sweep_ = never;
 };
 
@@ -1371,6 +1392,21 @@ public:
         background_started_.store(true, std::memory_order_release);
     }
 
+    // The calling thread receives messages itself until one has come, interrupt_watch() or `until`; false when it has
+    // to wait for the background thread to do so.
+    bool watch(Instant until) {
+        if constexpr (LetsWatch<T>) {
+            if (!transport_.watch(listener_, until)) return false;
+            if (subscriptions_.has_several_keen()) transport_.wake();
+            return true;
+        }
+        return false;
+    }
+
+    void interrupt_watch() {
+        if constexpr (LetsWatch<T>) transport_.interrupt_watch();
+    }
+
     // Tells the user's handler.
     void raise(Event::Kind kind, std::string_view name, std::string detail) {
         if (!options_.on_event) return;
@@ -1485,9 +1521,8 @@ private:
 
     // The background thread.
     void serve() {
-        ConnectionListener listener(*this);
         while (!stopping_.load(std::memory_order_acquire)) {
-            transport_.run(listener, std::min(timers_.sleep_until(), subscriptions_.due()));
+            transport_.run(listener_, std::min(timers_.sleep_until(), subscriptions_.due()));
             look_after(Clock::now());
         }
     }
@@ -1607,6 +1642,7 @@ private:
     std::condition_variable posts_done_;
     std::size_t posts_ = 0;  // on their way
     std::unordered_map<std::string, StateEntry> states_;
+    ConnectionListener listener_{*this};
     // Destroyed before what its completions refer to.
     T transport_;
     std::thread background_;
@@ -2541,8 +2577,6 @@ public:
     void close_inherited() noexcept { link_.socket.close(); }
 
 private:
-    static constexpr Milliseconds quick_succession{5};
-
     // A thread in call_into(), on its stack. Its parker gets its final word when the replies are complete, and nobody
     // touches the exchange after that.
     struct Exchange {
@@ -2571,8 +2605,7 @@ private:
             std::fill_n(replies, commands.size(), *refusal);
             return;
         }
-        used_ = Clock::now();
-        const Instant due = used_ + timeout_;
+        const Instant due = Clock::now() + timeout_;
         for (const Command& command : commands) {
             append_command(out_, command);
             push({&exchange, nullptr, due});
@@ -2586,9 +2619,8 @@ private:
     // Until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
     std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken
-        // for the answer to our command. (Not asked between commands in quick succession: it costs a system call.)
-        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && Clock::now() > used_ + quick_succession &&
-            link_.socket.has_news()) {
+        // for the answer to our command.
+        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && link_.socket.has_news()) {
             fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
             close_if_failed();
             next_attempt_ = {};
@@ -2803,8 +2835,9 @@ private:
         const auto receive = [&](bool sleeping) { return link_.socket.receive(bytes.data(), bytes.size(), sleeping); };
         ssize_t got = receive(false);
         if (got == 0 && Clock::now() < deadline &&
-            !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }))
-            if (blocking || link_.socket.wait(POLLIN, deadline)) got = receive(blocking);
+            !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
+            (blocking || link_.socket.wait(POLLIN, deadline)))
+            got = receive(blocking);
         bool malformed = got > 0 && !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got));
         while (got > 0 && !malformed) {
             Reply reply;
@@ -2891,8 +2924,61 @@ private:
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
     Instant next_attempt_{};
-    Instant used_{};  // when the last command was given to it
     std::atomic<std::uint64_t> reconnects_{0};
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/wake_pipe.hpp
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace redlatch {
+
+// Ends a poll() from another thread. Calls between two drains cost one write together.
+class WakePipe {
+public:
+    WakePipe() {
+        if (::pipe(fds_.data()) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
+        for (const int fd : fds_) {
+            ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+            ::fcntl(fd, F_SETFL, O_NONBLOCK);
+        }
+    }
+    WakePipe(const WakePipe&) = delete;
+    WakePipe& operator=(const WakePipe&) = delete;
+    ~WakePipe() {
+        for (const int fd : fds_) ::close(fd);
+    }
+
+    int fd() const noexcept { return fds_[0]; }
+
+    void wake() noexcept {
+        if (woken_.exchange(true)) return;
+        const char byte = 0;
+        // Fails only when the pipe is full, and then the other side will wake anyway.
+        [[maybe_unused]] const ssize_t written = ::write(fds_[1], &byte, 1);
+    }
+
+    // A wake() that comes before the exchange needs no byte of its own: what its caller wants done is done after
+    // drain(). One that comes later writes a new byte.
+    void drain() noexcept {
+        if (!woken_.load()) return;
+        std::array<char, 16> bytes;
+        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) {
+        }
+        woken_.exchange(false);
+    }
+
+private:
+    std::array<int, 2> fds_{};
+    std::atomic<bool> woken_{false};
 };
 
 }  // namespace redlatch
@@ -2900,6 +2986,7 @@ private:
 // redlatch/adapters/subscriber_link.hpp
 
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <string>
@@ -2912,8 +2999,10 @@ namespace redlatch {
 // The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
 // when it is lost, and then subscribed to everything again.
 //
-// mutex_ guards wanted_ and changes_, by which any thread says what it wants; all else belongs to the one thread
-// that serves the link (connect, send, receive). Nobody waits here: whoever changes the wishes wakes that thread.
+// mutex_ guards wanted_, changes_ and next_attempt_: any thread may say what it wants, and whoever does wakes the
+// serving thread. serving_ guards the connection and is held while the listener is told; mutex_ may be taken under it.
+// The serving thread connects and sends; it also receives, unless a thread that waits for a message watches the
+// connection itself, because then the message need not be passed from one thread to another.
 class SubscriberLink {
 public:
     SubscriberLink(const Url& url, Milliseconds timeout) : url_(url), timeout_(timeout) {}
@@ -2925,25 +3014,67 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    int fd() const noexcept { return link_.socket.fd(); }
+    // What the serving thread has to watch: the descriptor to read (or -1), and when to call serve() anyway.
+    struct Duty {
+        int fd = -1;
+        Instant due = never;
+    };
 
-    // When serve() has to be called although nothing has come in.
-    Instant due() {
+    Duty duty() {
+        const std::lock_guard serving(serving_);
+        // The watching thread may leave at any time without a word, so this is looked at now and then.
+        if (watched_) return {-1, Clock::now() + look_after_watcher};
         const std::lock_guard lock(mutex_);
-        return link_.socket.is_open() || wanted_.empty() ? never : next_attempt_;
+        if (link_.socket.is_open()) return {link_.socket.fd(), never};
+        return {-1, wanted_.empty() ? never : next_attempt_};
     }
 
     // Connects if it is time to, asks for what is newly wanted, and tells the listener what has come. Waits for
     // nothing but the connection, and for that until the deadline at most.
     void serve(Listener& listener, Instant deadline) {
+        const std::lock_guard serving(serving_);
         if (!link_.socket.is_open() && !reopen(deadline)) return;
         send_changes(deadline);
-        receive(listener);
+        if (!watched_) receive(listener);
     }
+
+    // --- a waiting thread -------------------------------------------------------------------------------------
+
+    enum class Watch {
+        done,   // something was told, or it was interrupted, or the deadline has come
+        taken,  // another thread watches
+        lost,   // there is no connection to watch, or it needs the serving thread
+    };
+
+    // Receives in place of the serving thread, until something has come, `interrupt` is woken or the deadline passes.
+    Watch watch(Listener& listener, Instant deadline, WakePipe& interrupt) {
+        if (watched_.exchange(true)) return Watch::taken;
+        const Watch outcome = watch_once(listener, deadline, interrupt);
+        watched_ = false;
+        return outcome;
+    }
+
+    // ----------------------------------------------------------------------------------------------------------
 
     void close_inherited() noexcept { link_.socket.close(); }
 
 private:
+    static constexpr Milliseconds look_after_watcher{200};
+
+    // The serving thread closes nothing while watched_ is set, so the descriptor stays what it is during poll().
+    Watch watch_once(Listener& listener, Instant deadline, WakePipe& interrupt) {
+        std::unique_lock serving(serving_, std::try_to_lock);
+        if (!serving || !link_.socket.is_open()) return Watch::lost;
+        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupt.fd(), POLLIN, 0}}};
+        serving.unlock();
+        ::poll(ready.data(), ready.size(), poll_timeout(deadline));
+        interrupt.drain();
+        if (ready[0].revents == 0) return Watch::done;
+        if (!serving.try_lock()) return Watch::lost;
+        receive(listener);
+        return link_.socket.is_open() ? Watch::done : Watch::lost;
+    }
+
     void change(const std::string& channel, bool wanted) {
         const std::lock_guard lock(mutex_);
         if (wanted)
@@ -3043,6 +3174,8 @@ private:
 
     const Url url_;
     const Milliseconds timeout_;
+    std::mutex serving_;
+    std::atomic<bool> watched_{false};
     Link link_;
     std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
@@ -3051,60 +3184,6 @@ private:
     std::set<std::string> wanted_;
     std::vector<std::pair<std::string, bool>> changes_;
     Instant next_attempt_{};
-};
-
-}  // namespace redlatch
-
-// redlatch/adapters/wake_pipe.hpp
-
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <system_error>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace redlatch {
-
-// Ends a poll() from another thread. Calls between two drains cost one write together.
-class WakePipe {
-public:
-    WakePipe() {
-        if (::pipe(fds_.data()) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
-        for (const int fd : fds_) {
-            ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-            ::fcntl(fd, F_SETFL, O_NONBLOCK);
-        }
-    }
-    WakePipe(const WakePipe&) = delete;
-    WakePipe& operator=(const WakePipe&) = delete;
-    ~WakePipe() {
-        for (const int fd : fds_) ::close(fd);
-    }
-
-    int fd() const noexcept { return fds_[0]; }
-
-    void wake() noexcept {
-        if (woken_.exchange(true)) return;
-        const char byte = 0;
-        // Fails only when the pipe is full, and then the other side will wake anyway.
-        [[maybe_unused]] const ssize_t written = ::write(fds_[1], &byte, 1);
-    }
-
-    // A wake() that comes before the exchange needs no byte of its own: what its caller wants done is done after
-    // drain(). One that comes later writes a new byte.
-    void drain() noexcept {
-        if (!woken_.load()) return;
-        std::array<char, 16> bytes;
-        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) {
-        }
-        woken_.exchange(false);
-    }
-
-private:
-    std::array<int, 2> fds_{};
-    std::atomic<bool> woken_{false};
 };
 
 }  // namespace redlatch
@@ -3164,8 +3243,9 @@ public:
         std::array<pollfd, lines + 2> ready;
         nfds_t count = 0;
         ready[count++] = {s.pipe.fd(), POLLIN, 0};
-        Instant due = std::min(deadline, s.subscriber.due());
-        if (s.subscriber.fd() >= 0) ready[count++] = {s.subscriber.fd(), POLLIN, 0};
+        const SubscriberLink::Duty duty = s.subscriber.duty();
+        Instant due = std::min(deadline, duty.due);
+        if (duty.fd >= 0) ready[count++] = {duty.fd, POLLIN, 0};
         for (CommandLink& link : s.links) {
             const CommandLink::Watch watch = link.watch();
             due = std::min(due, watch.due);
@@ -3178,6 +3258,15 @@ public:
     }
 
     void wake() { state_->pipe.wake(); }
+
+    bool watch(Listener& listener, Instant deadline) {
+        State& s = *state_;
+        const SubscriberLink::Watch outcome = s.subscriber.watch(listener, deadline, s.watch_pipe);
+        if (outcome == SubscriberLink::Watch::lost) wake();
+        return outcome == SubscriberLink::Watch::done;
+    }
+
+    void interrupt_watch() { state_->watch_pipe.wake(); }
 
     // A single server: every key may meet every other.
     std::uint32_t route(std::string_view) const noexcept { return 0; }
@@ -3204,6 +3293,7 @@ private:
         const Url url;
         const Milliseconds timeout;
         WakePipe pipe;
+        WakePipe watch_pipe;
         SubscriberLink subscriber;
         std::array<CommandLink, lines> links = make_links(std::make_index_sequence<lines>());
 
@@ -3860,10 +3950,12 @@ namespace redlatch {
 struct Waiter {
     OwnerNumber owner;
     std::optional<Milliseconds> lease;
-    std::condition_variable wake;  // with the mutex of the lock's local state
-    bool granted = false;          // a thread of this process handed its hold over: it is recorded under `owner`
-    bool trying = false;           // it is asking the server at this moment
-    std::exception_ptr error;      // waiting is in vain
+    std::condition_variable wake{};  // with the mutex of the lock's local state
+    bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
+    bool trying = false;             // it is asking the server at this moment
+    bool watching = false;           // it sleeps in the transport, waiting for a message itself
+    std::exception_ptr error{};      // waiting is in vain
+    std::thread::id thread = std::this_thread::get_id();
 };
 
 // The threads of this process that wait for one lock, in the order of their arrival, and what they know. Only the
@@ -3946,7 +4038,8 @@ namespace redlatch {
 // `Wire` knows the commands. All objects of one name and kind share one state.
 //
 // mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
-// Each waiter sleeps in its own condition variable; it is woken by the thread that hands its hold over to it, by
+// Each waiter sleeps in its own condition variable, the representative where it can in the transport, to receive
+// the message itself; it is woken by the thread that hands its hold over to it, by
 // whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
 // representative), and by its stop token. settled_ wakes threads that wait for a pending release in their own name.
 template <class T, template <class> class Wire>
@@ -4114,7 +4207,7 @@ public:
         wants_messages_ = false;
         while (Waiter* waiter = line_.front()) {
             waiter->error = std::make_exception_ptr(error_of(why, key()));
-            waiter->wake.notify_one();
+            rouse(*waiter);
             line_.leave(*waiter);
         }
     }
@@ -4140,9 +4233,14 @@ private:
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
     bool busy() const { return releasing_ || handing_over_ != 0 || holds_.held_until() > Clock::now(); }
 
+    void rouse(Waiter& waiter) {
+        waiter.wake.notify_one();
+        if (waiter.watching && waiter.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
+    }
+
     void tell_representative() {
         line_.news();
-        if (Waiter* front = line_.front()) front->wake.notify_one();
+        if (Waiter* front = line_.front()) rouse(*front);
     }
 
     // Waits until nothing is pending in the owner's name: false at the deadline or when stopped.
@@ -4289,11 +4387,11 @@ private:
     // --- waiting ----------------------------------------------------------------------------------------------
 
     bool wait(const LockRequest& request) {
-        Waiter me{request.owner, request.lease, {}, false, false, nullptr};
+        Waiter me{.owner = request.owner, .lease = request.lease};
         // Built and destroyed without mutex_, which the callback takes.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
-            me.wake.notify_one();
+            rouse(me);
         });
         std::unique_lock lock(mutex_);
         line_.join(me);
@@ -4310,6 +4408,7 @@ private:
     }
 
     bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
+        bool may_watch = true;
         for (;;) {
             if (me.granted) {
                 if (const Hold* hold = holds_.find(me.owner); hold && hold->live()) return true;
@@ -4329,12 +4428,27 @@ private:
                     continue;
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
+                if (subscribed_ && std::exchange(may_watch, false)) {
+                    may_watch = watch(lock, me, sleep_until);
+                    continue;  // whatever happened meanwhile
+                }
             }
+            may_watch = true;
             if (sleep_until == never)
                 me.wake.wait(lock);
             else
                 me.wake.wait_until(lock, sleep_until);
         }
+    }
+
+    // Sleeps where messages come in. False when this thread has to be told by another one.
+    bool watch(std::unique_lock<std::mutex>& lock, Waiter& me, Instant until) {
+        me.watching = true;
+        lock.unlock();
+        const bool watched = runtime_.watch(until);
+        lock.lock();
+        me.watching = false;
+        return watched;
     }
 
     void stand_again(Waiter& me) {
@@ -4360,7 +4474,7 @@ private:
             failing_since_.reset();
             runtime_.subscriptions().rest(wire_.channel(), *this);
         } else if (was_front) {
-            line_.front()->wake.notify_one();
+            rouse(*line_.front());
         }
     }
 
@@ -4425,7 +4539,7 @@ private:
         } else if (Waiter* front = line_.front()) {
             // The message may have come before this reply: it looks again.
             line_.expect_message(Clock::now());
-            front->wake.notify_one();
+            rouse(*front);
         }
         // A release that was sent twice and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
@@ -4478,7 +4592,7 @@ private:
             runtime_.count_handoff();
             record(heir, sent, heir_lease);
             waiting->granted = true;
-            waiting->wake.notify_one();
+            rouse(*waiting);
             return {};
         }
         if (waiting) line_.join_first(*waiting);

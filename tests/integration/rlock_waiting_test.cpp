@@ -406,6 +406,55 @@ TEST_CASE("a thread that gets the lock by a force_unlock of its own process keep
     CHECK(client.stats().lost_holds == 0);
 }
 
+// One waiting thread receives the messages for all: it must pass on what is for others, and must be missed by nobody
+// when it leaves.
+TEST_CASE("two threads that wait for different locks are woken in either order") {
+    RedisServer server;
+    Client holder{server.url()};
+    Client client{server.url()};
+    RLock their_a{holder, "a"};
+    RLock their_b{holder, "b"};
+    RLock a{client, "a"};
+    RLock b{client, "b"};
+    for (const bool first_come_first : {true, false}) {
+        CAPTURE(first_come_first);
+        auto best_first = std::chrono::steady_clock::duration::max();
+        auto best_second = best_first;
+        for (int round = 0; round < rounds; ++round) {
+            their_a.lock();
+            their_b.lock();
+            auto waits = client.stats().waits;
+            const auto entered_at = [](auto& lock) {
+                return start([&lock] {
+                    lock.lock();
+                    const auto now = std::chrono::steady_clock::now();
+                    lock.unlock();
+                    return now;
+                });
+            };
+            auto in_a = entered_at(a);
+            REQUIRE(has_waiters(client, ++waits));
+            auto in_b = entered_at(b);
+            REQUIRE(has_waiters(client, ++waits));
+            RawRedis redis{server};
+            REQUIRE(eventually([&] {
+                return redis.command({"PUBSUB", "NUMSUB", channel_of("a"), channel_of("b")}).elements.at(3).integer ==
+                       1;
+            }));
+            auto& first = first_come_first ? in_a : in_b;
+            auto& second = first_come_first ? in_b : in_a;
+            auto released = std::chrono::steady_clock::now();
+            first_come_first ? their_a.unlock() : their_b.unlock();
+            best_first = std::min(best_first, first.get() - released);
+            released = std::chrono::steady_clock::now();
+            first_come_first ? their_b.unlock() : their_a.unlock();
+            best_second = std::min(best_second, second.get() - released);
+        }
+        CHECK(best_first < patient(50ms));
+        CHECK(best_second < patient(50ms));
+    }
+}
+
 TEST_CASE("the end of another thread's lease lets a waiting thread of the same process in") {
     RedisServer server;
     RawRedis redis{server};

@@ -99,8 +99,6 @@ public:
     void close_inherited() noexcept { link_.socket.close(); }
 
 private:
-    static constexpr Milliseconds quick_succession{5};
-
     // A thread in call_into(), on its stack. Its parker gets its final word when the replies are complete, and nobody
     // touches the exchange after that.
     struct Exchange {
@@ -129,8 +127,7 @@ private:
             std::fill_n(replies, commands.size(), *refusal);
             return;
         }
-        used_ = Clock::now();
-        const Instant due = used_ + timeout_;
+        const Instant due = Clock::now() + timeout_;
         for (const Command& command : commands) {
             append_command(out_, command);
             push({&exchange, nullptr, due});
@@ -144,9 +141,8 @@ private:
     // Until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
     std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken
-        // for the answer to our command. (Not asked between commands in quick succession: it costs a system call.)
-        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && Clock::now() > used_ + quick_succession &&
-            link_.socket.has_news()) {
+        // for the answer to our command.
+        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && link_.socket.has_news()) {
             fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
             close_if_failed();
             next_attempt_ = {};
@@ -361,8 +357,9 @@ private:
         const auto receive = [&](bool sleeping) { return link_.socket.receive(bytes.data(), bytes.size(), sleeping); };
         ssize_t got = receive(false);
         if (got == 0 && Clock::now() < deadline &&
-            !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }))
-            if (blocking || link_.socket.wait(POLLIN, deadline)) got = receive(blocking);
+            !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
+            (blocking || link_.socket.wait(POLLIN, deadline)))
+            got = receive(blocking);
         bool malformed = got > 0 && !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got));
         while (got > 0 && !malformed) {
             Reply reply;
@@ -449,7 +446,6 @@ private:
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
     Instant next_attempt_{};
-    Instant used_{};  // when the last command was given to it
     std::atomic<std::uint64_t> reconnects_{0};
 };
 

@@ -61,8 +61,9 @@ public:
         std::array<pollfd, lines + 2> ready;
         nfds_t count = 0;
         ready[count++] = {s.pipe.fd(), POLLIN, 0};
-        Instant due = std::min(deadline, s.subscriber.due());
-        if (s.subscriber.fd() >= 0) ready[count++] = {s.subscriber.fd(), POLLIN, 0};
+        const SubscriberLink::Duty duty = s.subscriber.duty();
+        Instant due = std::min(deadline, duty.due);
+        if (duty.fd >= 0) ready[count++] = {duty.fd, POLLIN, 0};
         for (CommandLink& link : s.links) {
             const CommandLink::Watch watch = link.watch();
             due = std::min(due, watch.due);
@@ -75,6 +76,15 @@ public:
     }
 
     void wake() { state_->pipe.wake(); }
+
+    bool watch(Listener& listener, Instant deadline) {
+        State& s = *state_;
+        const SubscriberLink::Watch outcome = s.subscriber.watch(listener, deadline, s.watch_pipe);
+        if (outcome == SubscriberLink::Watch::lost) wake();
+        return outcome == SubscriberLink::Watch::done;
+    }
+
+    void interrupt_watch() { state_->watch_pipe.wake(); }
 
     // A single server: every key may meet every other.
     std::uint32_t route(std::string_view) const noexcept { return 0; }
@@ -101,6 +111,7 @@ private:
         const Url url;
         const Milliseconds timeout;
         WakePipe pipe;
+        WakePipe watch_pipe;
         SubscriberLink subscriber;
         std::array<CommandLink, lines> links = make_links(std::make_index_sequence<lines>());
 

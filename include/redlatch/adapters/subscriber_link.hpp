@@ -2,10 +2,12 @@
 #pragma once
 
 #include "redlatch/adapters/link.hpp"
+#include "redlatch/adapters/wake_pipe.hpp"
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <string>
@@ -18,8 +20,10 @@ namespace redlatch {
 // The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
 // when it is lost, and then subscribed to everything again.
 //
-// mutex_ guards wanted_ and changes_, by which any thread says what it wants; all else belongs to the one thread
-// that serves the link (connect, send, receive). Nobody waits here: whoever changes the wishes wakes that thread.
+// mutex_ guards wanted_, changes_ and next_attempt_: any thread may say what it wants, and whoever does wakes the
+// serving thread. serving_ guards the connection and is held while the listener is told; mutex_ may be taken under it.
+// The serving thread connects and sends; it also receives, unless a thread that waits for a message watches the
+// connection itself, because then the message need not be passed from one thread to another.
 class SubscriberLink {
 public:
     SubscriberLink(const Url& url, Milliseconds timeout) : url_(url), timeout_(timeout) {}
@@ -31,25 +35,67 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    int fd() const noexcept { return link_.socket.fd(); }
+    // What the serving thread has to watch: the descriptor to read (or -1), and when to call serve() anyway.
+    struct Duty {
+        int fd = -1;
+        Instant due = never;
+    };
 
-    // When serve() has to be called although nothing has come in.
-    Instant due() {
+    Duty duty() {
+        const std::lock_guard serving(serving_);
+        // The watching thread may leave at any time without a word, so this is looked at now and then.
+        if (watched_) return {-1, Clock::now() + look_after_watcher};
         const std::lock_guard lock(mutex_);
-        return link_.socket.is_open() || wanted_.empty() ? never : next_attempt_;
+        if (link_.socket.is_open()) return {link_.socket.fd(), never};
+        return {-1, wanted_.empty() ? never : next_attempt_};
     }
 
     // Connects if it is time to, asks for what is newly wanted, and tells the listener what has come. Waits for
     // nothing but the connection, and for that until the deadline at most.
     void serve(Listener& listener, Instant deadline) {
+        const std::lock_guard serving(serving_);
         if (!link_.socket.is_open() && !reopen(deadline)) return;
         send_changes(deadline);
-        receive(listener);
+        if (!watched_) receive(listener);
     }
+
+    // --- a waiting thread -------------------------------------------------------------------------------------
+
+    enum class Watch {
+        done,   // something was told, or it was interrupted, or the deadline has come
+        taken,  // another thread watches
+        lost,   // there is no connection to watch, or it needs the serving thread
+    };
+
+    // Receives in place of the serving thread, until something has come, `interrupt` is woken or the deadline passes.
+    Watch watch(Listener& listener, Instant deadline, WakePipe& interrupt) {
+        if (watched_.exchange(true)) return Watch::taken;
+        const Watch outcome = watch_once(listener, deadline, interrupt);
+        watched_ = false;
+        return outcome;
+    }
+
+    // ----------------------------------------------------------------------------------------------------------
 
     void close_inherited() noexcept { link_.socket.close(); }
 
 private:
+    static constexpr Milliseconds look_after_watcher{200};
+
+    // The serving thread closes nothing while watched_ is set, so the descriptor stays what it is during poll().
+    Watch watch_once(Listener& listener, Instant deadline, WakePipe& interrupt) {
+        std::unique_lock serving(serving_, std::try_to_lock);
+        if (!serving || !link_.socket.is_open()) return Watch::lost;
+        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupt.fd(), POLLIN, 0}}};
+        serving.unlock();
+        ::poll(ready.data(), ready.size(), poll_timeout(deadline));
+        interrupt.drain();
+        if (ready[0].revents == 0) return Watch::done;
+        if (!serving.try_lock()) return Watch::lost;
+        receive(listener);
+        return link_.socket.is_open() ? Watch::done : Watch::lost;
+    }
+
     void change(const std::string& channel, bool wanted) {
         const std::lock_guard lock(mutex_);
         if (wanted)
@@ -149,6 +195,8 @@ private:
 
     const Url url_;
     const Milliseconds timeout_;
+    std::mutex serving_;
+    std::atomic<bool> watched_{false};
     Link link_;
     std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};

@@ -32,7 +32,8 @@ namespace redlatch {
 // `Wire` knows the commands. All objects of one name and kind share one state.
 //
 // mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
-// Each waiter sleeps in its own condition variable; it is woken by the thread that hands its hold over to it, by
+// Each waiter sleeps in its own condition variable, the representative where it can in the transport, to receive
+// the message itself; it is woken by the thread that hands its hold over to it, by
 // whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
 // representative), and by its stop token. settled_ wakes threads that wait for a pending release in their own name.
 template <class T, template <class> class Wire>
@@ -200,7 +201,7 @@ public:
         wants_messages_ = false;
         while (Waiter* waiter = line_.front()) {
             waiter->error = std::make_exception_ptr(error_of(why, key()));
-            waiter->wake.notify_one();
+            rouse(*waiter);
             line_.leave(*waiter);
         }
     }
@@ -226,9 +227,14 @@ private:
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
     bool busy() const { return releasing_ || handing_over_ != 0 || holds_.held_until() > Clock::now(); }
 
+    void rouse(Waiter& waiter) {
+        waiter.wake.notify_one();
+        if (waiter.watching && waiter.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
+    }
+
     void tell_representative() {
         line_.news();
-        if (Waiter* front = line_.front()) front->wake.notify_one();
+        if (Waiter* front = line_.front()) rouse(*front);
     }
 
     // Waits until nothing is pending in the owner's name: false at the deadline or when stopped.
@@ -375,11 +381,11 @@ private:
     // --- waiting ----------------------------------------------------------------------------------------------
 
     bool wait(const LockRequest& request) {
-        Waiter me{request.owner, request.lease, {}, false, false, nullptr};
+        Waiter me{.owner = request.owner, .lease = request.lease};
         // Built and destroyed without mutex_, which the callback takes.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
-            me.wake.notify_one();
+            rouse(me);
         });
         std::unique_lock lock(mutex_);
         line_.join(me);
@@ -396,6 +402,7 @@ private:
     }
 
     bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
+        bool may_watch = true;
         for (;;) {
             if (me.granted) {
                 if (const Hold* hold = holds_.find(me.owner); hold && hold->live()) return true;
@@ -415,12 +422,27 @@ private:
                     continue;
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
+                if (subscribed_ && std::exchange(may_watch, false)) {
+                    may_watch = watch(lock, me, sleep_until);
+                    continue;  // whatever happened meanwhile
+                }
             }
+            may_watch = true;
             if (sleep_until == never)
                 me.wake.wait(lock);
             else
                 me.wake.wait_until(lock, sleep_until);
         }
+    }
+
+    // Sleeps where messages come in. False when this thread has to be told by another one.
+    bool watch(std::unique_lock<std::mutex>& lock, Waiter& me, Instant until) {
+        me.watching = true;
+        lock.unlock();
+        const bool watched = runtime_.watch(until);
+        lock.lock();
+        me.watching = false;
+        return watched;
     }
 
     void stand_again(Waiter& me) {
@@ -446,7 +468,7 @@ private:
             failing_since_.reset();
             runtime_.subscriptions().rest(wire_.channel(), *this);
         } else if (was_front) {
-            line_.front()->wake.notify_one();
+            rouse(*line_.front());
         }
     }
 
@@ -511,7 +533,7 @@ private:
         } else if (Waiter* front = line_.front()) {
             // The message may have come before this reply: it looks again.
             line_.expect_message(Clock::now());
-            front->wake.notify_one();
+            rouse(*front);
         }
         // A release that was sent twice and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
@@ -564,7 +586,7 @@ private:
             runtime_.count_handoff();
             record(heir, sent, heir_lease);
             waiting->granted = true;
-            waiting->wake.notify_one();
+            rouse(*waiting);
             return {};
         }
         if (waiting) line_.join_first(*waiting);

@@ -162,6 +162,21 @@ public:
         background_started_.store(true, std::memory_order_release);
     }
 
+    // The calling thread receives messages itself until one has come, interrupt_watch() or `until`; false when it has
+    // to wait for the background thread to do so.
+    bool watch(Instant until) {
+        if constexpr (LetsWatch<T>) {
+            if (!transport_.watch(listener_, until)) return false;
+            if (subscriptions_.has_several_keen()) transport_.wake();
+            return true;
+        }
+        return false;
+    }
+
+    void interrupt_watch() {
+        if constexpr (LetsWatch<T>) transport_.interrupt_watch();
+    }
+
     // Tells the user's handler.
     void raise(Event::Kind kind, std::string_view name, std::string detail) {
         if (!options_.on_event) return;
@@ -276,9 +291,8 @@ private:
 
     // The background thread.
     void serve() {
-        ConnectionListener listener(*this);
         while (!stopping_.load(std::memory_order_acquire)) {
-            transport_.run(listener, std::min(timers_.sleep_until(), subscriptions_.due()));
+            transport_.run(listener_, std::min(timers_.sleep_until(), subscriptions_.due()));
             look_after(Clock::now());
         }
     }
@@ -398,6 +412,7 @@ private:
     std::condition_variable posts_done_;
     std::size_t posts_ = 0;  // on their way
     std::unordered_map<std::string, StateEntry> states_;
+    ConnectionListener listener_{*this};
     // Destroyed before what its completions refer to.
     T transport_;
     std::thread background_;

@@ -41,7 +41,7 @@ public:
         if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
         if (!mine->keen) {
             mine->keen = true;
-            ++c.keen;
+            if (c.keen++ == 0) ++keen_channels_;
         }
         if (is_new) subscribe_(channel, true);
         return c.confirmed;
@@ -57,12 +57,21 @@ public:
             for (Wish& w : entry->second.listeners)
                 if (w.who == &who && w.keen) {
                     w.keen = false;
-                    if (--entry->second.keen == 0) entry->second.idle_since = Clock::now();
+                    if (--entry->second.keen == 0) {
+                        --keen_channels_;
+                        entry->second.idle_since = Clock::now();
+                    }
                 }
             look_anew = next_sweep_ == never;
             if (look_anew) next_sweep_ = Clock::now() + keep_warm;
         }
         if (look_anew) wake_();
+    }
+
+    // Whether there are waiters on more than one channel.
+    bool has_several_keen() {
+        const std::lock_guard lock(mutex_);
+        return keen_channels_ > 1;
     }
 
     // For a destructor: after it, `who` is told nothing any more.
@@ -72,7 +81,7 @@ public:
         if (entry == channels_.end()) return;
         Channel& c = entry->second;
         std::erase_if(c.listeners, [&](const Wish& w) {
-            if (w.who == &who && w.keen) --c.keen;
+            if (w.who == &who && w.keen && --c.keen == 0) --keen_channels_;
             return w.who == &who;
         });
         if (c.listeners.empty()) drop(entry);
@@ -158,6 +167,7 @@ private:
 
     void drop(Channels::iterator entry) {
         const std::string channel = entry->first;
+        if (entry->second.keen > 0) --keen_channels_;
         channels_.erase(entry);
         subscribe_(channel, false);
     }
@@ -182,6 +192,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
+    std::size_t keen_channels_ = 0;
     Instant next_sweep_ = never;
 };
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <thread>
 #include <vector>
 
 namespace redlatch {
@@ -17,10 +18,12 @@ namespace redlatch {
 struct Waiter {
     OwnerNumber owner;
     std::optional<Milliseconds> lease;
-    std::condition_variable wake;  // with the mutex of the lock's local state
-    bool granted = false;          // a thread of this process handed its hold over: it is recorded under `owner`
-    bool trying = false;           // it is asking the server at this moment
-    std::exception_ptr error;      // waiting is in vain
+    std::condition_variable wake{};  // with the mutex of the lock's local state
+    bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
+    bool trying = false;             // it is asking the server at this moment
+    bool watching = false;           // it sleeps in the transport, waiting for a message itself
+    std::exception_ptr error{};      // waiting is in vain
+    std::thread::id thread = std::this_thread::get_id();
 };
 
 // The threads of this process that wait for one lock, in the order of their arrival, and what they know. Only the

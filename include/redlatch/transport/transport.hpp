@@ -31,7 +31,7 @@ struct Command {
 // other than by post(), subscribe(), unsubscribe() and wake().
 using Completion = std::function<void(Reply)>;
 
-// Receives what happens to subscriptions, within run().
+// Receives what happens to subscriptions, within run() or watch(): one call at a time, on any thread.
 class Listener {
 public:
     virtual void subscribed(const std::string& channel) = 0;  // confirmed, the first time and after every reconnect
@@ -87,6 +87,16 @@ concept Routes = requires(T& t, std::string_view key) {
 template <class T>
 concept SurvivesFork = requires(T& t) {
     { t.reborn() } -> std::same_as<T>;
+};
+
+// Optional. watch(listener, deadline): the calling thread, which waits for a message, receives in place of run(), and
+// tells the listener itself, until something was told, interrupt_watch() was called, even before, or the deadline
+// passes; false at once when it cannot, because another thread does so already or there is no connection. When it
+// leaves while others wait, wake() makes run() receive again.
+template <class T>
+concept LetsWatch = requires(T& t, Listener& listener, Instant deadline) {
+    { t.watch(listener, deadline) } -> std::same_as<bool>;
+    t.interrupt_watch();
 };
 
 template <class T>
