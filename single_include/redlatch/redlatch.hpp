@@ -1857,6 +1857,7 @@ namespace redlatch {
 // server that is too far away for it, or too busy, is soon given no more than one try in `most_skipped` replies.
 //
 // reply_came() belongs to the thread that reads; until() may be called by any.
+template <class Time = Clock>  // what tells the time
 class BriefWait {
 public:
     static constexpr auto for_the_server = std::chrono::microseconds(100);
@@ -1870,9 +1871,9 @@ public:
             --skip_;
             return false;
         }
-        const Instant limit = Clock::now() + for_the_server;
+        const Instant limit = Time::now() + for_the_server;
         const bool in_time = yield_until(std::min(deadline, limit), came);
-        const Instant now = Clock::now();
+        const Instant now = Time::now();
         if (in_time && now <= limit + fair_turn) {
             penalty_ = 0;
         } else if (now > limit) {
@@ -1888,7 +1889,7 @@ public:
     template <class Came>
     bool until(Instant deadline, Came came) const {
         return pays_.load(std::memory_order_relaxed) &&
-               yield_until(std::min(deadline, Clock::now() + for_the_reader), came);
+               yield_until(std::min(deadline, Time::now() + for_the_reader), came);
     }
 
 private:
@@ -1901,7 +1902,7 @@ private:
         do {
             std::this_thread::yield();
             if (came()) return true;
-        } while (Clock::now() < limit);
+        } while (Time::now() < limit);
         return false;
     }
 
@@ -2905,7 +2906,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     Link link_;
-    BriefWait brief_wait_;
+    BriefWait<> brief_wait_;
     // The reader's own: what it read, and whom it has to tell.
     std::vector<Reply> batch_;
     std::vector<Exchange*> finished_;
