@@ -4,4 +4,6 @@
 // Everything.
 #include "redlatch/client.hpp"
 #include "redlatch/core/version.hpp"
+#include "redlatch/fenced_lock.hpp"
 #include "redlatch/rlock.hpp"
+#include "redlatch/spin_lock.hpp"

@@ -5,4 +5,7 @@ template class redlatch::Runtime<redlatch::HiredisTransport>;
 template class redlatch::Core<redlatch::HiredisTransport>;
 template class redlatch::Client<redlatch::HiredisTransport>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
+template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FencedWire>;
 template class redlatch::RLock<redlatch::HiredisTransport>;
+template class redlatch::SpinLock<redlatch::HiredisTransport>;
+template class redlatch::FencedLock<redlatch::HiredisTransport>;

@@ -11,4 +11,7 @@ extern template class redlatch::Runtime<redlatch::HiredisTransport>;
 extern template class redlatch::Core<redlatch::HiredisTransport>;
 extern template class redlatch::Client<redlatch::HiredisTransport>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FencedWire>;
 extern template class redlatch::RLock<redlatch::HiredisTransport>;
+extern template class redlatch::SpinLock<redlatch::HiredisTransport>;
+extern template class redlatch::FencedLock<redlatch::HiredisTransport>;

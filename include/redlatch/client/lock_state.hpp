@@ -131,6 +131,13 @@ public:
         return hold && hold->live() ? hold->valid_until : Instant::min();
     }
 
+    // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
+    }
+
     std::stop_token lost(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -327,21 +334,22 @@ private:
             take_back(lock, request.owner, now + lease);
             return false;
         }
-        record(request.owner, asked.sent, request.lease);
+        record(request.owner, asked.sent, request.lease, answer.token);
         return true;
     }
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
         try {
-            return decode_acquire(reply, key());
+            return Wire<T>::read_acquire(reply, key());
         } catch (const Error&) {
             take_back(lock, owner, until);
             throw;
         }
     }
 
-    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease) {
+    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease, std::int64_t token) {
         Hold& hold = holds_.start(owner);
+        hold.token = token;
         hold.enter(sent, lease, runtime_.options().watchdog_timeout);
         line_.held_here();
         runtime_.count_acquisition();
@@ -361,7 +369,7 @@ private:
         const Asked asked = send_acquire(lock, request, count);
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
-        const AcquireAnswer answer = decode_acquire(asked.reply, key());
+        const AcquireAnswer answer = Wire<T>::read_acquire(asked.reply, key());
         hold = holds_.find(request.owner);
         if (!hold || hold->id != id || !hold->live()) {
             // Lost while we asked: what the answer gave belongs to nobody.
@@ -388,8 +396,9 @@ private:
             rouse(me);
         });
         std::unique_lock lock(mutex_);
+        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
         line_.join(me);
-        listen();
+        if (!me.pause) listen();
         try {
             const bool held = wait_in_line(lock, request, me);
             leave(me);
@@ -403,6 +412,7 @@ private:
 
     bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
         bool may_watch = true;
+        if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
         for (;;) {
             if (me.granted) {
                 if (const Hold* hold = holds_.find(me.owner); hold && hold->live()) return true;
@@ -419,6 +429,7 @@ private:
                     const bool held = settle(lock, request) && ask(lock, request);
                     me.trying = false;
                     if (held) return true;
+                    if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
                     continue;
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
@@ -578,13 +589,13 @@ private:
         handing_over_ = 0;
         Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
         const Instant now = Clock::now();
-        const bool answered =
-            judge(reply) == Verdict::answered && (reply.is_nil() || (reply.is_integer() && reply.integer == 1));
-        const bool handed = answered && !reply.is_nil();
+        const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
+        const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && waiting && now < redlatch::valid_until(sent, lease_of(heir_lease))) {
             ++handoffs_;
             runtime_.count_handoff();
-            record(heir, sent, heir_lease);
+            record(heir, sent, heir_lease, answer.token);
             waiting->granted = true;
             rouse(*waiting);
             return {};

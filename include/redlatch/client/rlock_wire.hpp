@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/names.hpp"
@@ -37,9 +38,12 @@ public:
                     deadline);
     }
 
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+    static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
+
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
-        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, LatchText(latch_, request)},
+        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch_of(request)},
                     std::array<std::string_view, 5>{text(owner), NumberText(remaining), NumberText(lease.count()),
                                                     latch_ttl(again), runtime_.transport().publish_command()},
                     deadline);
@@ -47,7 +51,7 @@ public:
 
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
         const OwnerText who = text(owner);
-        const LatchText latch(latch_, request);
+        const LatchText latch = latch_of(request);
         runtime_.post_script(
             scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch},
             std::array<std::string_view, 5>{who, "0", "0", latch_ttl(again), runtime_.transport().publish_command()},
@@ -57,7 +61,7 @@ public:
     Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
                     Instant deadline) {
         return call(
-            scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, LatchText(latch_, request)},
+            scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, latch_of(request)},
             std::array<std::string_view, 4>{text(owner), text(heir), NumberText(lease.count()), latch_ttl(again)},
             deadline);
     }
@@ -69,7 +73,7 @@ public:
 
     OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
 
-private:
+protected:
     // Longer than any copy of a command can be on its way.
     static constexpr std::string_view latch_ttl(bool again) { return again ? "20000" : "0"; }
 
@@ -88,6 +92,8 @@ private:
         std::size_t size_;
     };
 
+    LatchText latch_of(std::uint64_t request) const noexcept { return {latch_, request}; }
+
     // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
     template <std::size_t K, std::size_t A>
     Reply call(const Script& script, const std::array<std::string_view, K>& keys,
@@ -95,6 +101,7 @@ private:
         return runtime_.call_script(script, keys, arguments, deadline);
     }
 
+private:
     Runtime<T>& runtime_;
     const std::string key_;
     const std::string channel_;
