@@ -860,18 +860,9 @@ public:
 
     // Gives up the channels that nobody has wanted for a while.
     void sweep(Instant now) {
-        const std::lock_guard lock(mutex_);
-        if (now < next_sweep_) return;
-        next_sweep_ = never;
-        for (auto entry = channels_.begin(); entry != channels_.end();) {
-            const auto current = entry++;
-            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
-            if (current->second.keen > 0) continue;
-            if (now >= current->second.idle_since + keep_warm)
-                drop(current);
-            else
-                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
-        }
+        std::vector<std::shared_ptr<Watched>> dropped;
+        sweep(now, dropped);
+        for (const auto& who : dropped) who->disconnected();
     }
 
     void subscribed(const std::string& channel) override {
@@ -927,6 +918,23 @@ private:
     };
 
     using Channels = std::unordered_map<std::string, Channel>;
+
+    void sweep(Instant now, std::vector<std::shared_ptr<Watched>>& dropped) {
+        const std::lock_guard lock(mutex_);
+        if (now < next_sweep_) return;
+        next_sweep_ = never;
+        for (auto entry = channels_.begin(); entry != channels_.end();) {
+            const auto current = entry++;
+            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
+            if (current->second.keen > 0) continue;
+            if (now < current->second.idle_since + keep_warm) {
+                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
+                continue;
+            }
+            for (auto& who : alive(current->second)) dropped.push_back(std::move(who));
+            drop(current);
+        }
+    }
 
     void drop(Channels::iterator entry) {
         const std::string channel = entry->first;
@@ -4231,6 +4239,7 @@ public:
     void subscribed() override {
         const std::lock_guard lock(mutex_);
         subscribed_ = true;
+        expect_anything();
         tell_representative();
     }
 
@@ -4245,15 +4254,22 @@ public:
         }
     }
 
-    // Whatever the payload, the state may have changed.
+    // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
+    // waits here has asked. (Messages keep the server's order: if this one is of somebody else's release, that was
+    // before ours, and ours is still to come.)
     void message(std::string_view) override {
         const std::lock_guard lock(mutex_);
-        tell_representative();
+        ++messages_;
+        if (own_messages_ > 0)
+            --own_messages_;
+        else
+            tell_representative();
     }
 
     void disconnected() override {
         const std::lock_guard lock(mutex_);
         subscribed_ = false;
+        expect_anything();
     }
 
 private:
@@ -4269,6 +4285,12 @@ private:
     void rouse(Waiter& waiter) {
         waiter.wake.notify_one();
         if (waiter.watching && waiter.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
+    }
+
+    // A message of our own release that has not come by now may never come.
+    void expect_anything() {
+        ++messages_;
+        own_messages_ = 0;
     }
 
     void tell_representative() {
@@ -4557,6 +4579,7 @@ private:
         holds_.finish(held);
         handoffs_ = 0;
         releasing_ = true;
+        const std::uint64_t messages = messages_;
         lock.unlock();
         bool resent = false;
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
@@ -4568,6 +4591,10 @@ private:
         const ReleaseAnswer answer = decode_release(reply);
         if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, owner, request, until);
+        // A message that came before this reply may have been ours already.
+        if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
+            line_.empty() && messages == messages_)
+            ++own_messages_;
         // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without
         // them, or without a subscription, the next one here need not wait for it.
         const bool others_listen = answer.listeners > 1;
@@ -4724,7 +4751,9 @@ private:
     OwnerNumber handing_over_ = 0;  // to whom a hold is on its way
     Waiter* heir_ = nullptr;        // the same one, as long as it waits
     bool wants_messages_ = false;
-    bool subscribed_ = false;  // confirmed, so messages do come
+    bool subscribed_ = false;     // confirmed, so messages do come
+    std::uint64_t messages_ = 0;  // so far
+    unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
 };
 
 }  // namespace redlatch

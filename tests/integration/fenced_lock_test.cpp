@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "integration/rlock_helpers.hpp"
-#include "support/process.hpp"
 #include "support/plain_counter.hpp"
+#include "support/process.hpp"
 #include "support/proxy.hpp"
 
 using namespace redlatch::test;

@@ -90,7 +90,8 @@ TEST_CASE("threads of two clients count under a spin lock without losing a step"
     std::vector<std::future<bool>> threads;
     for (int thread = 0; thread < 4; ++thread)
         threads.push_back(start([&, thread] {
-            SpinLock lock{clients[static_cast<std::size_t>(thread % 2)], "orders", {.initial_delay = 1ms, .max_delay = 4ms}};
+            SpinLock lock{
+                clients[static_cast<std::size_t>(thread % 2)], "orders", {.initial_delay = 1ms, .max_delay = 4ms}};
             for (int i = 0; i < 25; ++i) {
                 const std::lock_guard guard{lock};
                 counter.add_one();

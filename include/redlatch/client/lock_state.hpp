@@ -199,6 +199,7 @@ public:
     void subscribed() override {
         const std::lock_guard lock(mutex_);
         subscribed_ = true;
+        expect_anything();
         tell_representative();
     }
 
@@ -213,15 +214,22 @@ public:
         }
     }
 
-    // Whatever the payload, the state may have changed.
+    // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
+    // waits here has asked. (Messages keep the server's order: if this one is of somebody else's release, that was
+    // before ours, and ours is still to come.)
     void message(std::string_view) override {
         const std::lock_guard lock(mutex_);
-        tell_representative();
+        ++messages_;
+        if (own_messages_ > 0)
+            --own_messages_;
+        else
+            tell_representative();
     }
 
     void disconnected() override {
         const std::lock_guard lock(mutex_);
         subscribed_ = false;
+        expect_anything();
     }
 
 private:
@@ -237,6 +245,12 @@ private:
     void rouse(Waiter& waiter) {
         waiter.wake.notify_one();
         if (waiter.watching && waiter.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
+    }
+
+    // A message of our own release that has not come by now may never come.
+    void expect_anything() {
+        ++messages_;
+        own_messages_ = 0;
     }
 
     void tell_representative() {
@@ -525,6 +539,7 @@ private:
         holds_.finish(held);
         handoffs_ = 0;
         releasing_ = true;
+        const std::uint64_t messages = messages_;
         lock.unlock();
         bool resent = false;
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
@@ -536,6 +551,10 @@ private:
         const ReleaseAnswer answer = decode_release(reply);
         if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, owner, request, until);
+        // A message that came before this reply may have been ours already.
+        if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
+            line_.empty() && messages == messages_)
+            ++own_messages_;
         // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without
         // them, or without a subscription, the next one here need not wait for it.
         const bool others_listen = answer.listeners > 1;
@@ -692,7 +711,9 @@ private:
     OwnerNumber handing_over_ = 0;  // to whom a hold is on its way
     Waiter* heir_ = nullptr;        // the same one, as long as it waits
     bool wants_messages_ = false;
-    bool subscribed_ = false;  // confirmed, so messages do come
+    bool subscribed_ = false;     // confirmed, so messages do come
+    std::uint64_t messages_ = 0;  // so far
+    unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
 };
 
 }  // namespace redlatch

@@ -97,18 +97,9 @@ public:
 
     // Gives up the channels that nobody has wanted for a while.
     void sweep(Instant now) {
-        const std::lock_guard lock(mutex_);
-        if (now < next_sweep_) return;
-        next_sweep_ = never;
-        for (auto entry = channels_.begin(); entry != channels_.end();) {
-            const auto current = entry++;
-            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
-            if (current->second.keen > 0) continue;
-            if (now >= current->second.idle_since + keep_warm)
-                drop(current);
-            else
-                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
-        }
+        std::vector<std::shared_ptr<Watched>> dropped;
+        sweep(now, dropped);
+        for (const auto& who : dropped) who->disconnected();
     }
 
     void subscribed(const std::string& channel) override {
@@ -164,6 +155,23 @@ private:
     };
 
     using Channels = std::unordered_map<std::string, Channel>;
+
+    void sweep(Instant now, std::vector<std::shared_ptr<Watched>>& dropped) {
+        const std::lock_guard lock(mutex_);
+        if (now < next_sweep_) return;
+        next_sweep_ = never;
+        for (auto entry = channels_.begin(); entry != channels_.end();) {
+            const auto current = entry++;
+            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
+            if (current->second.keen > 0) continue;
+            if (now < current->second.idle_since + keep_warm) {
+                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
+                continue;
+            }
+            for (auto& who : alive(current->second)) dropped.push_back(std::move(who));
+            drop(current);
+        }
+    }
 
     void drop(Channels::iterator entry) {
         const std::string channel = entry->first;
