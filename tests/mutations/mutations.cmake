@@ -15,7 +15,7 @@ mutate(takes_it_from_others scripts/rlock.hpp
 
 # Frees the lock and tells nobody.
 mutate(release_without_publish scripts/rlock.hpp
-    "return redis.call(publish, channel, 0)\n)lua\"};\n\ninline constexpr Script rlock_hand_over"
+    "return redis.call(publish, channel, '0')\n)lua\"};\n\ninline constexpr Script rlock_hand_over"
     "return 1\n)lua\"};\n\ninline constexpr Script rlock_hand_over"
     "integration/(rlock_wire|rlock_waiting)")
 
@@ -39,7 +39,7 @@ mutate(renewal_creates_the_key scripts/rlock.hpp
 
 # What was published between the try and the subscription is lost.
 mutate(no_second_try_once_subscribed client/lock_state.hpp
-    "subscribed_ = true;\n        tell_representative();"
+    "subscribed_ = true;\n        expect_anything();\n        tell_representative();"
     "subscribed_ = true;"
     "unit/rlock|integration/(rlock_waiting|fault_network|fault_server)")
 
@@ -84,3 +84,27 @@ mutate(no_limit_to_local_hand_overs client/lock_state.hpp
     "handoffs_ < runtime_.options().local_handoff_limit"
     "handoffs_ < ~0u"
     "unit/rlock|integration/rlock_waiting")
+
+# A message that came before the release's answer is awaited once more, and the next real one is taken for it.
+mutate(own_message_awaited_twice client/lock_state.hpp
+    "line_.empty() && messages == messages_)"
+    "line_.empty())"
+    "integration/rlock_waiting")
+
+# The watching thread leaves, and nobody receives for the others.
+mutate(watcher_leaves_in_silence client/runtime.hpp
+    "if (subscriptions_.has_several_keen()) transport_.wake();"
+    ""
+    "integration/rlock_waiting")
+
+# Nesting draws a new token, and the outer section's writes are refused.
+mutate(reentry_draws_a_token scripts/fenced_lock.hpp
+    "return {1, tonumber(redis.call('get', counter) or '0')}\n)lua"
+    "return {1, redis.call('incr', counter)}\n)lua"
+    "integration/fenced")
+
+# After a loss of data the tokens begin anew.
+mutate(tokens_begin_anew scripts/fenced_lock.hpp
+    "math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])"
+    "tonumber(redis.call('get', counter) or '0') + 1"
+    "integration/fenced")
