@@ -37,7 +37,7 @@
 #include <utility>
 #include <vector>
 
-// redlatch/client/quiet_thread.hpp
+// redlatch/core/quiet_thread.hpp
 
 namespace redlatch {
 
@@ -2092,18 +2092,89 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/adapters/name_lookup.hpp
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+namespace redlatch {
+
+// The addresses of a host, before a deadline. The system's look-up of a name has none, so it runs in a thread of its
+// own, which is left alone when it takes too long. Numeric addresses need no look-up, and no thread.
+//
+// mutex_ guards error_ and found_; done_ tells the waiting thread that they are there.
+class NameLookup {
+public:
+    NameLookup(const NameLookup&) = delete;
+    NameLookup& operator=(const NameLookup&) = delete;
+    ~NameLookup() {
+        if (found_) ::freeaddrinfo(found_);
+    }
+
+    // `error` is 0, or one of getaddrinfo()'s codes; EAI_AGAIN when the deadline came first. The addresses live as
+    // long as the result.
+    static std::shared_ptr<const NameLookup> run(const std::string& host, int port, Instant deadline, int& error) {
+        const std::shared_ptr<NameLookup> lookup(new NameLookup);
+        const std::string service = std::to_string(port);
+        error = lookup->ask(host, service, AI_NUMERICHOST);
+        if (error != EAI_NONAME) return lookup;
+        quiet_thread([lookup, host, service] { lookup->ask(host, service, 0); }).detach();
+        std::unique_lock lock(lookup->mutex_);
+        const auto is_done = [&] { return lookup->is_done_; };
+        if (deadline == never)
+            lookup->done_.wait(lock, is_done);
+        else
+            lookup->done_.wait_until(lock, deadline, is_done);
+        error = lookup->is_done_ ? lookup->error_ : EAI_AGAIN;
+        return lookup;
+    }
+
+    const addrinfo* addresses() const noexcept { return found_; }
+
+private:
+    NameLookup() = default;
+
+    int ask(const std::string& host, const std::string& service, int flags) {
+        addrinfo hints{};
+        hints.ai_family = AF_UNSPEC;
+        hints.ai_socktype = SOCK_STREAM;
+        hints.ai_flags = flags;
+        addrinfo* found = nullptr;
+        const int error = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
+        if (error == EAI_NONAME && flags != 0) return error;
+        const std::lock_guard lock(mutex_);
+        found_ = error == 0 ? found : nullptr;
+        error_ = error;
+        is_done_ = true;
+        done_.notify_all();
+        return error;
+    }
+
+    std::mutex mutex_;
+    std::condition_variable done_;
+    bool is_done_ = false;
+    int error_ = 0;
+    addrinfo* found_ = nullptr;
+};
+
+}  // namespace redlatch
+
 // redlatch/adapters/socket.hpp
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -2138,8 +2209,8 @@ public:
     }
     ~Socket() { close(); }
 
-    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers all
-    // addresses of a host together, but not the look-up of its name, which the system gives no deadline.
+    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers the look-up
+    // of the host's name and all of its addresses together.
     static Socket connect(const Url& url, Instant deadline, std::string& why) {
         return url.path.empty() ? connect_tcp(url, deadline, why) : connect_unix(url, deadline, why);
     }
@@ -2241,16 +2312,13 @@ private:
     }
 
     static Socket connect_tcp(const Url& url, Instant deadline, std::string& why) {
-        addrinfo hints{};
-        hints.ai_family = AF_UNSPEC;
-        hints.ai_socktype = SOCK_STREAM;
-        addrinfo* found = nullptr;
-        if (const int error = ::getaddrinfo(url.host.c_str(), std::to_string(url.port).c_str(), &hints, &found)) {
-            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(error);
+        int no_address = 0;
+        const auto lookup = NameLookup::run(url.host, url.port, deadline, no_address);
+        if (no_address != 0) {
+            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(no_address);
             return {};
         }
-        const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
-        for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+        for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {
             // Addresses that are still to come keep their share of the time.
             const Instant now = Clock::now();
             const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;

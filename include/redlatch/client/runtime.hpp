@@ -3,12 +3,12 @@
 
 #include "redlatch/client/notifier.hpp"
 #include "redlatch/client/options.hpp"
-#include "redlatch/client/quiet_thread.hpp"
 #include "redlatch/client/retry.hpp"
 #include "redlatch/client/subscriptions.hpp"
 #include "redlatch/client/timers.hpp"
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/ids.hpp"
+#include "redlatch/core/quiet_thread.hpp"
 #include "redlatch/scripts/rlock.hpp"
 #include "redlatch/transport/transport.hpp"
 
