@@ -4,4 +4,6 @@
 // Everything.
 #include "redlatch/client.hpp"
 #include "redlatch/core/version.hpp"
+#include "redlatch/count_down_latch.hpp"
 #include "redlatch/rlock.hpp"
+#include "redlatch/semaphore.hpp"

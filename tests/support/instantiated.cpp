@@ -6,3 +6,7 @@ template class redlatch::Core<redlatch::HiredisTransport>;
 template class redlatch::Client<redlatch::HiredisTransport>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
 template class redlatch::RLock<redlatch::HiredisTransport>;
+template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::CountDownLatchWire>;
+template class redlatch::CountDownLatch<redlatch::HiredisTransport>;
+template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::SemaphoreWire>;
+template class redlatch::Semaphore<redlatch::HiredisTransport>;

@@ -12,3 +12,7 @@ extern template class redlatch::Core<redlatch::HiredisTransport>;
 extern template class redlatch::Client<redlatch::HiredisTransport>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
 extern template class redlatch::RLock<redlatch::HiredisTransport>;
+extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::CountDownLatchWire>;
+extern template class redlatch::CountDownLatch<redlatch::HiredisTransport>;
+extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::SemaphoreWire>;
+extern template class redlatch::Semaphore<redlatch::HiredisTransport>;
