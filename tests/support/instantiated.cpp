@@ -9,3 +9,7 @@ template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FencedW
 template class redlatch::RLock<redlatch::HiredisTransport>;
 template class redlatch::SpinLock<redlatch::HiredisTransport>;
 template class redlatch::FencedLock<redlatch::HiredisTransport>;
+template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::CountDownLatchWire>;
+template class redlatch::CountDownLatch<redlatch::HiredisTransport>;
+template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::SemaphoreWire>;
+template class redlatch::Semaphore<redlatch::HiredisTransport>;

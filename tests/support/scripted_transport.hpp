@@ -222,6 +222,14 @@ private:
         if (is(scripts::rlock_force_release)) return "force release";
         if (is(scripts::rlock_renew)) return "renew";
         if (is(scripts::rlock_remaining_lease)) return "remaining lease";
+        if (is(scripts::count_down_latch_set)) return "set count";
+        if (is(scripts::count_down_latch_lower)) return "count down";
+        if (is(scripts::count_down_latch_look)) return "look";
+        if (is(scripts::semaphore_acquire)) return "acquire permits";
+        if (is(scripts::semaphore_give_back)) return "give permits back";
+        if (is(scripts::semaphore_add)) return "add permits";
+        if (is(scripts::semaphore_set)) return "set permits";
+        if (is(scripts::semaphore_drain)) return "drain permits";
         return "unknown script";
     }
 
@@ -231,7 +239,17 @@ private:
         if (command.what == "renew") return array(std::vector<Reply>(command.key_count(), number(1)));
         if (command.what == "remaining lease") return number(-2);
         if (command.what == "HLEN") return number(0);
+        if (command.what == "look") return array({nil(), nil()});
+        if (command.what == "count down") return array({number(0), nil()});
+        if (command.what == "acquire permits") return number(permits_wanted(command));
         return number(1);
+    }
+
+    static std::int64_t permits_wanted(const SentCommand& command) {
+        std::int64_t sum = 0;
+        for (std::size_t i = 3 + command.key_count() + 4; i < command.words.size(); ++i)
+            sum += std::stoll(command.words[i]);
+        return sum;
     }
 
     bool tell(Job job) {

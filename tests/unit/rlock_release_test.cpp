@@ -60,6 +60,24 @@ ClientOptions impatient() { return {.command_timeout = 20ms, .unreachable_timeou
 
 }  // namespace
 
+// A latch outlives the lock object whose release left it. An object made anew under the same name counted its requests
+// from one again, found the latch, and was told that its lock was given back while the server kept it.
+TEST_CASE("a latch that a resent release left is not taken for that of a lock object made later") {
+    ScriptedRedis redis;
+    Client<ScriptedTransport> client(redis.transport());
+    for (int i = 0; i < 2; ++i) {
+        RLock<ScriptedTransport> lock(client, "orders");
+        lock.lock();
+        redis.next("release", lost());
+        lock.unlock();
+    }
+    const auto sent = redis.sent("release");
+    REQUIRE(sent.size() == 4);
+    CHECK(sent[1].key(2) == sent[0].key(2));
+    CHECK(sent[1].argument(3) == "20000");
+    CHECK(sent[2].key(2) != sent[0].key(2));
+}
+
 TEST_CASE("giving back is one command with the lock, its channel, and a latch of its own") {
     Bench bench;
     for (int i = 0; i < 2; ++i) {

@@ -4,10 +4,13 @@
 #include "redlatch/client/retry.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/deadline.hpp"
+#include "redlatch/core/error.hpp"
+#include "redlatch/core/printable.hpp"
 #include "redlatch/scripts/rlock.hpp"
 
 #include <array>
 #include <charconv>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -27,6 +30,20 @@ Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask) {
 }
 
 }  // namespace detail
+
+// The number in a text, 0 for nil. Throws Error for anything else: the key belongs to something else then.
+inline std::int64_t number_of(const Reply& reply, std::string_view key) {
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    std::int64_t number = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, number);
+    if (error != std::errc{} || end != last)
+        throw Error(errc::wrong_type, key,
+                    "the key holds '" + printable(reply.text, 40) +
+                        "' and not a number; something else uses this key: choose another name");
+    return number;
+}
 
 // HLEN rather than EXISTS: a key of another type is an error, not a lock.
 template <class T>
@@ -63,6 +80,16 @@ std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string
     if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
     if (reply.integer == -2) return std::nullopt;
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
+}
+
+// The number that a key holds, 0 for none.
+template <class T>
+std::int64_t ask_number(Runtime<T>& runtime, std::string_view key) {
+    const std::array<std::string_view, 2> words{"GET", key};
+    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
+        return runtime.call({words, 1}, deadline);
+    });
+    return number_of(reply, key);
 }
 
 }  // namespace redlatch

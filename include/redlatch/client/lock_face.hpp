@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/call_tail.hpp"
 #include "redlatch/client/lock_request.hpp"
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/error.hpp"
@@ -16,48 +17,6 @@
 #include <utility>
 
 namespace redlatch {
-
-namespace detail {
-
-// What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
-template <class Argument>
-inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease>             ? 1
-                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token> ? 2
-                                 : std::same_as<Argument, std::error_code&>                     ? 3
-                                                                                                : 0;
-
-template <class... Tail>
-constexpr bool is_tail(int most = 3) {
-    int last = 0;
-    bool ordered = true;
-    ((ordered = ordered && tail_rank<Tail> > last, last = tail_rank<Tail>), ...);
-    return ordered && last <= most;
-}
-
-template <class... Tail>
-inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 2));
-
-template <class... Tail>
-inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 3));
-
-inline std::error_code* error_code_of() { return nullptr; }
-template <class First, class... Rest>
-std::error_code* error_code_of(First& first, Rest&... rest) {
-    if constexpr (std::same_as<First, std::error_code>)
-        return &first;
-    else
-        return error_code_of(rest...);
-}
-
-}  // namespace detail
-
-// Arguments that a waiting call may end with: Lease, std::stop_token, std::error_code&.
-template <class... Tail>
-concept LockTail = detail::is_tail<Tail...>();
-
-// And one that does not wait: Lease, std::error_code&.
-template <class... Tail>
-concept TryTail = detail::is_tail<Tail...>() && !detail::has_stop_token<Tail...>;
 
 // The public members of every lock, on top of what the lock itself does for an owner that it is told:
 //   bool acquire(const LockRequest&), std::error_code release(OwnerNumber), and the inquiries.
@@ -82,7 +41,7 @@ public:
     template <class... Tail>
     requires TryTail<Tail...>
     bool try_lock(Tail&&... tail) {
-        return answer(
+        return detail::answer(
             [&] {
                 LockRequest request = request_of(tail...);
                 request.one_try = true;
@@ -123,7 +82,7 @@ public:
     // Whether anybody holds it. One round trip, as the next three, which ask the server too.
     bool is_locked() { return self().ask_locked(); }
     bool is_locked(std::error_code& ec) {
-        return answer([&] { return is_locked(); }, false, ec);
+        return detail::answer([&] { return is_locked(); }, false, ec);
     }
 
     // Whether this thread holds it, by the server's word.
@@ -133,13 +92,13 @@ public:
     // How many times this thread holds it, by the server's word; 0 when it does not.
     int hold_count() { return self().ask_hold_count(this_thread_number()); }
     int hold_count(std::error_code& ec) {
-        return answer([&] { return hold_count(); }, 0, ec);
+        return detail::answer([&] { return hold_count(); }, 0, ec);
     }
 
     // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without TTL.
     std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
     std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
-        return answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
+        return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
     // Until when this thread's hold is certain, counted on the safe side; time_point::min() when it holds nothing. No
@@ -153,7 +112,7 @@ public:
     // Ends anyone's hold and wakes the waiters; whether there was one. One round trip.
     bool force_unlock() { return self().force_release(); }
     bool force_unlock(std::error_code& ec) {
-        return answer([&] { return force_unlock(); }, false, ec);
+        return detail::answer([&] { return force_unlock(); }, false, ec);
     }
 
 private:
@@ -175,7 +134,7 @@ private:
 
     template <class... Tail>
     auto waiting(Instant deadline, Tail&... tail) {
-        const bool held = answer(
+        const bool held = detail::answer(
             [&] {
                 LockRequest request = request_of(tail...);
                 request.deadline = deadline;
@@ -187,7 +146,7 @@ private:
 
     template <class... Tail>
     bool timed(Instant deadline, Tail&... tail) {
-        return answer(
+        return detail::answer(
             [&] {
                 LockRequest request = request_of(tail...);
                 request.deadline = deadline;
@@ -195,23 +154,6 @@ private:
                 return self().acquire(request);
             },
             false, tail...);
-    }
-
-    // Calls; with an error code among the arguments, an Error becomes `otherwise` and its code.
-    template <class Function, class Result, class... Tail>
-    static Result answer(Function call, Result otherwise, Tail&... tail) {
-        if constexpr (detail::has_error_code<Tail&...>) {
-            std::error_code& ec = *detail::error_code_of(tail...);
-            try {
-                ec.clear();
-                return call();
-            } catch (const std::system_error& error) {
-                ec = error.code();
-                return otherwise;
-            }
-        } else {
-            return call();
-        }
     }
 };
 

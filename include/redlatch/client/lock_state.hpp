@@ -233,7 +233,7 @@ public:
     }
 
 private:
-    std::uint64_t next_request() { return ++last_request_; }
+    std::uint64_t next_request() { return runtime_.next_request(); }
 
     Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
         return lease ? *lease : runtime_.options().watchdog_timeout;
@@ -705,11 +705,10 @@ private:
     std::vector<OwnerNumber> asking_;             // whose acquires are on their way
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
     std::optional<Instant> failing_since_;        // no server has answered since then
-    std::uint64_t last_request_ = 0;
-    unsigned handoffs_ = 0;         // in a row, within this process
-    bool releasing_ = false;        // a last release is on its way
-    OwnerNumber handing_over_ = 0;  // to whom a hold is on its way
-    Waiter* heir_ = nullptr;        // the same one, as long as it waits
+    unsigned handoffs_ = 0;                       // in a row, within this process
+    bool releasing_ = false;                      // a last release is on its way
+    OwnerNumber handing_over_ = 0;                // to whom a hold is on its way
+    Waiter* heir_ = nullptr;                      // the same one, as long as it waits
     bool wants_messages_ = false;
     bool subscribed_ = false;     // confirmed, so messages do come
     std::uint64_t messages_ = 0;  // so far

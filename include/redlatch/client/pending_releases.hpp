@@ -35,6 +35,10 @@ public:
         return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.owner == owner; });
     }
 
+    bool has_request(std::uint64_t request) const {
+        return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.request == request; });
+    }
+
     bool empty() const { return items_.empty(); }
 
     // What is to be sent now; taken to be on the way from here on.

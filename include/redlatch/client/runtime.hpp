@@ -76,6 +76,10 @@ public:
     // Whether this process was forked off one that used the client: holds of the parent are then not ours.
     bool is_fork_child() const noexcept { return parent_ != nullptr; }
 
+    // Numbers the commands that leave a mark on the server against their own copies: never twice in a runtime, because
+    // a mark outlives the local state that made it.
+    std::uint64_t next_request() { return ++last_request_; }
+
     // --- commands ---------------------------------------------------------------------------------------------
 
     Reply call(const Command& command, Instant deadline) {
@@ -399,6 +403,7 @@ private:
     const pid_t pid_ = ::getpid();
 
     Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
+    Counter last_request_{0};
     std::atomic<bool> away_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> background_started_{false};

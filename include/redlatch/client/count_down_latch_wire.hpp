@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/inquiry.hpp"
+#include "redlatch/client/marked_commands.hpp"
+#include "redlatch/client/retry.hpp"
+#include "redlatch/scripts/count_down_latch.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+
+// The commands of the count-down latch: keys and arguments of its scripts.
+template <Transport T>
+class CountDownLatchWire {
+public:
+    static constexpr std::string_view kind = "latch ";
+    static constexpr bool takes = false;
+    static constexpr std::size_t most_at_once = std::numeric_limits<std::size_t>::max();
+
+    // A caller waits for the end of the count that it found at first.
+    struct Want {
+        std::optional<std::string> round{};
+        bool served = false;
+    };
+
+    CountDownLatchWire(Runtime<T>& runtime, std::string key)
+        : commands_(runtime, std::move(key), "redlatch_latch_requests"),
+          channel_("redisson_countdownlatch__channel__{" + commands_.key() + "}"),
+          round_(prefixed_key("redlatch_latch_round", commands_.key())) {}
+
+    const std::string& key() const noexcept { return commands_.key(); }
+    const std::string& channel() const noexcept { return channel_; }
+
+    Reply ask(std::span<const Want>, const Ticket&, bool /* again */, Instant deadline) {
+        return commands_.runtime().call_script(scripts::count_down_latch_look,
+                                               std::array<std::string_view, 2>{key(), round_}, {}, deadline);
+    }
+
+    Milliseconds decode(const Reply& reply, std::span<Want> wants) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 ||
+            !(reply.elements[1].is_nil() || reply.elements[1].kind == Reply::Kind::text))
+            throw unexpected(reply, key());
+        const bool open = number_of(reply.elements[0], key()) <= 0;
+        const std::string& round = reply.elements[1].text;
+        for (Want& want : wants) {
+            // A round that went away ended long ago: it is none.
+            want.served = open || (want.round && !round.empty() && *want.round != round);
+            if (!want.round) want.round = round;
+        }
+        return Milliseconds::max();
+    }
+
+    // What counting down answered: the count before, and what its caller would wait for.
+    struct Lowered {
+        std::int64_t before;
+        Want want{};
+    };
+    Lowered decode_lower(const Reply& reply) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.empty() || !reply.elements[0].is_integer())
+            throw unexpected(reply, key());
+        Lowered lowered{reply.elements[0].integer};
+        if (reply.elements.size() > 1) lowered.want.round = reply.elements[1].text;
+        return lowered;
+    }
+
+    Reply set(const Ticket& ticket, std::int64_t count, bool again, Instant deadline) {
+        return commands_.call(
+            scripts::count_down_latch_set, ticket, std::array<std::string_view, 0>{},
+            std::array<std::string_view, 4>{NumberText(count), channel_, commands_.publish(), flag_text(again)},
+            deadline);
+    }
+
+    // By all: deletes it.
+    static constexpr std::int64_t all = -1;
+    Reply lower(const Ticket& ticket, std::int64_t by, bool again, Instant deadline) {
+        return commands_.call(scripts::count_down_latch_lower, ticket, std::array<std::string_view, 1>{round_},
+                              std::array<std::string_view, 4>{by == all ? std::string_view("all") : NumberText(by),
+                                                              channel_, commands_.publish(), flag_text(again)},
+                              deadline);
+    }
+
+    void post_lower(const Ticket& ticket, std::int64_t by, Completion done) {
+        commands_.post(scripts::count_down_latch_lower, ticket, std::array<std::string_view, 1>{round_},
+                       std::array<std::string_view, 4>{NumberText(by), channel_, commands_.publish(), "1"},
+                       std::move(done));
+    }
+
+private:
+    const MarkedCommands<T> commands_;
+    const std::string channel_;
+    const std::string round_;
+};
+
+}  // namespace redlatch

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace redlatch {
+
+// By what a command that must take effect once is known to the server; see scripts/request_marks.hpp.
+struct Ticket {
+    std::uint32_t lane = 0;
+    std::uint64_t request = 0;
+};
+
+// The lanes of one name in this process. One request at a time goes along a lane, and the lane is free again when the
+// outcome of the request is known, or does not matter because it was taken back. Plain data.
+class RequestLanes {
+public:
+    // `request`: greater than all before.
+    Ticket take(std::uint64_t request) {
+        const auto free = std::find(busy_.begin(), busy_.end(), false);
+        const auto lane = static_cast<std::uint32_t>(free - busy_.begin());
+        if (free == busy_.end())
+            busy_.push_back(true);
+        else
+            *free = true;
+        return {lane, request};
+    }
+
+    void give_back(const Ticket& ticket) { busy_[ticket.lane] = false; }
+
+private:
+    std::vector<bool> busy_;
+};
+
+}  // namespace redlatch

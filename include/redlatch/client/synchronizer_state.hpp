@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/caller_line.hpp"
+#include "redlatch/client/marked_commands.hpp"
+#include "redlatch/client/options.hpp"
+#include "redlatch/client/pending_releases.hpp"
+#include "redlatch/client/request_lanes.hpp"
+#include "redlatch/client/retry.hpp"
+#include "redlatch/client/runtime.hpp"
+#include "redlatch/client/wait_request.hpp"
+#include "redlatch/client/watched.hpp"
+#include "redlatch/core/error.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// One semaphore or latch, as this process knows it: who of its threads waits, which requests are on their way, what is
+// still to be delivered. Nobody owns anything here. `Wire` knows the commands:
+//   kind, key(), channel()
+//   takes                          whether asking takes something from the others (permits), so that there is an order of
+//                                  service and something to give back; for a latch asking is only looking
+//   most_at_once                   how many callers one question may serve
+//   Want                           what a caller wants, and `served`: whether the last question was successful
+//   ask(wants, ticket, again, deadline), decode(reply, wants) -> after which time asking again may help
+//   post_take_back(ticket, wants, done)  an acquire of unknown outcome: whatever it took, or will take, goes back
+//   post_return(ticket, wants, again, done)  what was taken for callers that have left goes back
+//
+// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs. Each
+// caller sleeps in its own condition variable, the representative where it can in the transport, to receive the message
+// itself; it is woken by whoever asked for it successfully, by whoever brings news for the representative (the background
+// thread with a message, a releasing thread, a leaving representative), and by its stop token.
+template <class T, template <class> class Wire>
+class SynchronizerState : public Watched {
+public:
+    static constexpr std::string_view kind = Wire<T>::kind;
+    using Want = typename Wire<T>::Want;
+
+    SynchronizerState(Runtime<T>& runtime, const std::string& key) : runtime_(runtime), wire_(runtime, key) {}
+
+    ~SynchronizerState() override {
+        runtime_.timers().forget(*this);
+        runtime_.subscriptions().forget(wire_.channel(), *this);
+    }
+
+    const std::string& key() const noexcept { return wire_.key(); }
+    Runtime<T>& runtime() const noexcept { return runtime_; }
+    Wire<T>& wire() noexcept { return wire_; }
+
+    virtual bool is_idle() {
+        const std::lock_guard lock(mutex_);
+        return line_.empty() && pending_.empty();
+    }
+
+    // --- asking and waiting -----------------------------------------------------------------------------------
+
+    // True when `want` was served; false at the deadline or when stopped, and then nothing was taken. Throws Error.
+    bool obtain(Want& want, const WaitRequest& request) {
+        if (request.stop.stop_requested()) return false;
+        std::unique_lock lock(mutex_);
+        if (line_.empty()) failing_since_.reset();
+        std::optional<Refusal> refusal;
+        if (request.one_try || line_.empty() || !Wire<T>::takes) {
+            const std::uint64_t generation = line_.generation();
+            const std::optional<Milliseconds> hint = ask(lock, {&want, 1}, request);
+            if (want.served) return true;
+            if (!hint || request.one_try) return false;
+            refusal = {generation, *hint};
+        }
+        lock.unlock();
+        runtime_.count_wait();
+        return wait(want, request, refusal);
+    }
+
+    // --- changing ---------------------------------------------------------------------------------------------
+
+    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error.
+    template <class Send>
+    Reply change(Send send) {
+        return change(send, nullptr);
+    }
+
+    // The same for what must arrive in the end. When no server answers in that time, it throws errc::unreachable, too, but
+    // `post(ticket, done)` goes on in the background.
+    using Post = std::function<void(const Ticket&, Completion)>;
+    template <class Send>
+    Reply change(Send send, Post post) {
+        std::unique_lock lock(mutex_);
+        const Ticket ticket = lanes_.take(runtime_.next_request());
+        lock.unlock();
+        const Instant begun = Clock::now();
+        const Reply reply = runtime_.persist(
+            begun + patience(), {}, [&](Instant deadline, bool again) { return send(ticket, again, deadline); });
+        lock.lock();
+        const bool delivered = judge(reply) == Verdict::answered || reply.is_error();
+        if (!delivered && post)
+            insist(lock, ticket, [post = std::move(post), ticket](bool, Completion done) { post(ticket, done); });
+        else
+            lanes_.give_back(ticket);
+        if (judge(reply) != Verdict::answered) throw error_of(reply, key());
+        // With a subscription the message will come here, too.
+        if (!subscribed_) tell_representative();
+        return reply;
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void tick(Instant now, Instant, std::vector<Renewal>&) override {
+        std::unique_lock lock(mutex_);
+        deliver_late(lock, now);
+        lock.unlock();
+        runtime_.forget_if_unused(*this);
+    }
+
+    void renewed(const Renewal&, Renewed, Instant) override {}
+
+    void subscribed() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = true;
+        tell_representative();
+    }
+
+    void subscription_refused(const Reply& why) override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+        wants_messages_ = false;
+        while (Member* member = line_.front()) {
+            member->error = std::make_exception_ptr(error_of(why, key()));
+            rouse(*member);
+            line_.leave(*member);
+        }
+    }
+
+    // Whatever the payload, the state may have changed.
+    void message(std::string_view) override {
+        const std::lock_guard lock(mutex_);
+        tell_representative();
+    }
+
+    void disconnected() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+    }
+
+protected:
+    // For derived states that keep what was taken. Called with mutex_ held, when these were served to callers who know it.
+    virtual void served(std::span<Want>, Instant /* sent */) {}
+
+    virtual void schedule() {
+        if (const Instant at = pending_.look_at(); at != never) runtime_.timers().schedule(*this, at);
+    }
+
+    // Delivered in the background, until it is answered or its mark has gone. `post(again, done)`.
+    void insist(std::unique_lock<std::mutex>& lock, const Ticket& ticket, std::function<void(bool, Completion)> post) {
+        const Instant now = Clock::now();
+        errands_.emplace(ticket.request, std::move(post));
+        pending_.add(ticket.lane, ticket.request, now + MarkedCommands<T>::marks_ttl(runtime_.options()), now, true);
+        schedule();
+        // Sent by this thread, so that it follows the first sending on the same connection.
+        deliver(lock);
+    }
+
+    void deliver_late(std::unique_lock<std::mutex>& lock, Instant now) {
+        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
+            runtime_.raise(Event::Kind::unlock_not_delivered, key(), "no server has answered for too long");
+        std::erase_if(errands_, [&](const auto& errand) { return !pending_.has_request(errand.first); });
+        schedule();
+        deliver(lock);
+    }
+
+    Runtime<T>& runtime_;
+    Wire<T> wire_;
+    std::mutex mutex_;
+    RequestLanes lanes_;
+
+private:
+    using Member = Caller<Want>;
+
+    struct Refusal {
+        std::uint64_t generation;
+        Milliseconds hint;
+    };
+
+    void rouse(Member& member) {
+        member.wake.notify_one();
+        if (member.watching && member.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
+    }
+
+    void tell_representative() {
+        line_.news();
+        if (Member* front = line_.front()) rouse(*front);
+    }
+
+    // --- asking the server ------------------------------------------------------------------------------------
+
+    // How long a command is sent again.
+    Milliseconds patience() const {
+        const ClientOptions& options = runtime_.options();
+        return std::min(options.unreachable_timeout, MarkedCommands<T>::marks_ttl(options) / 2);
+    }
+
+    Instant give_up_at(const WaitRequest& request) const {
+        const Instant now = Clock::now();
+        if (request.one_try)
+            return now + std::max(Milliseconds(100), std::min(runtime_.options().command_timeout, patience()));
+        // Callers in line share the time that a server was unreachable, but each gets an honest try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), patience());
+        return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+    }
+
+    // After which time asking again may help; nothing when there was no answer, as the caller's deadline or stop token
+    // wanted it. Otherwise it throws.
+    std::optional<Milliseconds> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
+                                    const WaitRequest& request) {
+        const Ticket ticket = lanes_.take(runtime_.next_request());
+        const Instant give_up = give_up_at(request);
+        const Instant begun = Clock::now();
+        Instant sent = begun;
+        bool unknown = false;
+        lock.unlock();
+        const Reply reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
+            sent = Clock::now();
+            Reply one = wire_.ask(wants, ticket, again, deadline);
+            if (!one.answered() && !one.is_unsent()) unknown = true;
+            return one;
+        });
+        lock.lock();
+        if (judge(reply) != Verdict::answered) {
+            if (!failing_since_ && reply.kind != Reply::Kind::no_time) failing_since_ = begun;
+            settle(lock, ticket, wants, unknown);
+            if (request.stop.stop_requested()) return std::nullopt;
+            // A server that was given less than its time is slow, not away.
+            const Instant now = Clock::now();
+            const bool perhaps_slow = unknown || reply.kind == Reply::Kind::no_time;
+            if (now >= request.deadline && perhaps_slow && now - begun < runtime_.options().command_timeout)
+                return std::nullopt;
+            throw error_of(reply, key());
+        }
+        failing_since_.reset();
+        try {
+            const Milliseconds hint = wire_.decode(reply, wants);
+            lanes_.give_back(ticket);
+            if constexpr (Wire<T>::takes)
+                for (const Want& want : wants)
+                    if (want.served) runtime_.count_acquisition();
+            served(wants, sent);
+            return hint;
+        } catch (const Error&) {
+            settle(lock, ticket, wants, true);
+            throw;
+        }
+    }
+
+    // A question without a proper answer.
+    void settle(std::unique_lock<std::mutex>& lock, const Ticket& ticket, std::span<Want> wants, bool unknown) {
+        if constexpr (Wire<T>::takes)
+            if (unknown)
+                return insist(lock, ticket,
+                              [this, ticket, kept = std::vector<Want>(wants.begin(), wants.end())](
+                                  bool, Completion done) { wire_.post_take_back(ticket, kept, std::move(done)); });
+        lanes_.give_back(ticket);
+    }
+
+    // --- waiting ----------------------------------------------------------------------------------------------
+
+    bool wait(Want& want, const WaitRequest& request, const std::optional<Refusal>& refusal) {
+        Member me{want};
+        // Built and destroyed without mutex_, which the callback takes.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard lock(mutex_);
+            rouse(me);
+        });
+        std::unique_lock lock(mutex_);
+        line_.join(me);
+        if (refusal && line_.is_front(me)) line_.refused(me, refusal->generation, refusal->hint, Clock::now());
+        listen();
+        try {
+            const bool is_served = wait_in_line(lock, request, me);
+            leave(me);
+            want = me.want;
+            return is_served;
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            leave(me);
+            throw;
+        }
+    }
+
+    bool wait_in_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
+        bool may_watch = true;
+        for (;;) {
+            if (me.served) return true;
+            if (me.error) std::rethrow_exception(me.error);
+            const Instant now = Clock::now();
+            if (request.stop.stop_requested() || now >= request.deadline) return false;
+            Instant sleep_until = request.deadline;
+            if (line_.is_front(me)) {
+                const auto step = line_.step(now);
+                if (step.ask) {
+                    ask_for_line(lock, request, me);
+                    continue;
+                }
+                sleep_until = std::min(sleep_until, step.sleep_until);
+                if (subscribed_ && std::exchange(may_watch, false)) {
+                    may_watch = watch(lock, me, sleep_until);
+                    continue;  // whatever happened meanwhile
+                }
+            }
+            may_watch = true;
+            if (sleep_until == never)
+                me.wake.wait(lock);
+            else
+                me.wake.wait_until(lock, sleep_until);
+        }
+    }
+
+    // Asks for the first ones in line, me among them. Some may leave meanwhile.
+    void ask_for_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
+        std::vector<Want> wants;
+        std::vector<std::uint64_t> numbers;
+        for (const Member* member : line_.first(Wire<T>::most_at_once)) {
+            wants.push_back(member->want);
+            numbers.push_back(member->number);
+        }
+        const std::uint64_t generation = line_.generation();
+        const std::optional<Milliseconds> hint = ask(lock, wants, request);
+        if (!hint) return;
+        const Instant now = Clock::now();
+        bool refused = false;
+        std::vector<Want> unclaimed;
+        for (std::size_t i = 0; i < wants.size(); ++i) {
+            Member* member = line_.find(numbers[i]);
+            if (!member) {
+                if (wants[i].served) unclaimed.push_back(wants[i]);
+                continue;
+            }
+            member->want = wants[i];
+            if (wants[i].served) {
+                member->served = true;
+                line_.leave(*member);
+                if (member != &me) rouse(*member);
+            } else if (!std::exchange(refused, true)) {
+                line_.refused(*member, generation, *hint, now);
+            }
+        }
+        if (Member* front = line_.front(); front && front != &me) rouse(*front);
+        if constexpr (Wire<T>::takes)
+            if (!unclaimed.empty()) {
+                const Ticket ticket = lanes_.take(runtime_.next_request());
+                insist(lock, ticket, [this, ticket, unclaimed](bool again, Completion done) {
+                    wire_.post_return(ticket, unclaimed, again, std::move(done));
+                });
+            }
+    }
+
+    // Sleeps where messages come in. False when this thread has to be told by another one.
+    bool watch(std::unique_lock<std::mutex>& lock, Member& me, Instant until) {
+        me.watching = true;
+        lock.unlock();
+        const bool watched = runtime_.watch(until);
+        lock.lock();
+        me.watching = false;
+        return watched;
+    }
+
+    void listen() {
+        if (wants_messages_) return;
+        wants_messages_ = true;
+        runtime_.start_background();
+        subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+    }
+
+    // Out of the line; the next one decides for itself what to do.
+    void leave(Member& me) {
+        const bool was_front = line_.is_front(me);
+        line_.leave(me);
+        if (line_.empty()) {
+            if (!std::exchange(wants_messages_, false)) return;
+            failing_since_.reset();
+            runtime_.subscriptions().rest(wire_.channel(), *this);
+        } else if (was_front) {
+            rouse(*line_.front());
+        }
+    }
+
+    // --- what is still to be delivered ------------------------------------------------------------------------
+
+    void deliver(std::unique_lock<std::mutex>& lock) {
+        const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
+        if (due.empty()) return;
+        std::vector<std::function<void(bool, Completion)>> posts;
+        for (const auto& item : due) posts.push_back(errands_.at(item.request));
+        lock.unlock();
+        for (std::size_t i = 0; i < due.size(); ++i)
+            posts[i](due[i].again, [self = std::static_pointer_cast<SynchronizerState>(shared_from_this()),
+                                    item = due[i]](const Reply& reply) { self->delivered(item, reply); });
+        lock.lock();
+    }
+
+    void delivered(const PendingReleases::Item& item, const Reply& reply) {
+        const std::lock_guard lock(mutex_);
+        const Verdict verdict = judge(reply);
+        if (verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error())) {
+            pending_.delivered(item.request);
+            errands_.erase(item.request);
+            lanes_.give_back({static_cast<std::uint32_t>(item.owner), item.request});
+            if (!subscribed_) tell_representative();
+            // The state may be forgotten now.
+            runtime_.timers().schedule(*this, Clock::now());
+        } else {
+            pending_.failed(item.request, Clock::now());
+        }
+        schedule();
+    }
+
+    CallerLine<Want> line_;
+    PendingReleases pending_;                                                           // of lanes, in place of owners
+    std::unordered_map<std::uint64_t, std::function<void(bool, Completion)>> errands_;  // by request
+    std::optional<Instant> failing_since_;  // no server has answered since then
+    bool wants_messages_ = false;
+    bool subscribed_ = false;  // confirmed, so messages do come
+};
+
+}  // namespace redlatch

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: MIT
+// The count-down latch on a real server: counting, waiting, what is on the wire, and replies that are lost.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <concepts>
+#include <latch>
+#include <optional>
+#include <set>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
+#include "support/process.hpp"
+#include "support/proxy.hpp"
+#include "support/raw_redis.hpp"
+#include "support/redis_server.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+using HiredisLatch = CountDownLatch<HiredisTransport>;
+
+const std::string channel = "redisson_countdownlatch__channel__{start}";
+
+struct Bench {
+    explicit Bench(const ClientOptions& options = {}) : client(server.url(), options), latch(client, "start") {}
+
+    RedisServer server;
+    RawRedis redis{server};
+    Client<HiredisTransport> client;
+    HiredisLatch latch;
+};
+
+// What code that knows only std::latch does with one.
+template <class AnyLatch>
+concept Latch = requires(AnyLatch& latch, const AnyLatch& observed, std::ptrdiff_t n) {
+    { AnyLatch::max() } -> std::same_as<std::ptrdiff_t>;
+    { latch.count_down() } -> std::same_as<void>;
+    { latch.count_down(n) } -> std::same_as<void>;
+    { observed.try_wait() } -> std::same_as<bool>;
+    { observed.wait() } -> std::same_as<void>;
+    { latch.arrive_and_wait() } -> std::same_as<void>;
+    { latch.arrive_and_wait(n) } -> std::same_as<void>;
+};
+static_assert(Latch<std::latch>);
+static_assert(Latch<HiredisLatch>);
+
+// Three arrive in three ways; true when nobody went on before the last one had.
+template <Latch AnyLatch>
+bool meet(AnyLatch& latch) {
+    bool early = latch.try_wait();
+    std::atomic<int> gone_on = 0;
+    std::jthread one([&] { latch.arrive_and_wait(), ++gone_on; });
+    std::jthread two([&] { latch.arrive_and_wait(2), ++gone_on; });
+    std::jthread watcher([&] { latch.wait(), ++gone_on; });
+    early = early || gone_on != 0;
+    latch.count_down();
+    latch.wait();
+    return !early && latch.try_wait();
+}
+
+bool is_listened_to(RawRedis& redis, long long listeners = 1) {
+    return eventually(
+        [&] {
+            return redis.command({"PUBSUB", "NUMSUB", channel}).elements.at(1).integer >= listeners;
+        },
+        20s);
+}
+
+const std::string lower_digest{scripts::count_down_latch_lower.digest()};
+const std::string set_digest{scripts::count_down_latch_set.digest()};
+
+const Role waiter{"latch waiter", [](std::span<const std::string> args) {
+                      Client client{args[0]};
+                      CountDownLatch latch{client, "start"};
+                      return latch.wait_for(20s) ? 0 : 1;
+                  }};
+
+}  // namespace
+
+TEST_CASE("code written for std::latch works with a CountDownLatch") {
+    std::latch local(4);
+    CHECK(meet(local));
+    Bench bench;
+    CHECK(bench.latch.try_set_count(4));
+    CHECK(meet(bench.latch));
+}
+
+TEST_CASE("a count is set once, counted down to zero, and then there is none") {
+    Bench bench;
+    CHECK(bench.latch.count() == 0);
+    CHECK(bench.latch.try_wait());
+    CHECK(bench.latch.try_set_count(3));
+    CHECK_FALSE(bench.latch.try_set_count(7));
+    CHECK(bench.redis.text("GET", "start") == "3");
+    bench.latch.count_down();
+    CHECK(bench.latch.count() == 2);
+    CHECK_FALSE(bench.latch.try_wait());
+    bench.latch.count_down(0);
+    CHECK(bench.latch.count() == 2);
+    bench.latch.count_down(5);
+    CHECK(bench.latch.count() == 0);
+    CHECK_FALSE(bench.redis.exists("start"));
+    bench.latch.count_down();
+    CHECK_FALSE(bench.redis.exists("start"));
+    CHECK(bench.latch.try_set_count(1));
+    CHECK(bench.latch.reset());
+    CHECK_FALSE(bench.latch.reset());
+    CHECK(bench.latch.name() == "start");
+}
+
+TEST_CASE("what cannot be counted is refused before anything is sent") {
+    Bench bench;
+    CommandMonitor monitor(bench.server);
+    std::error_code ec;
+    for (const std::ptrdiff_t count : {std::ptrdiff_t(0), std::ptrdiff_t(-1), HiredisLatch::max() + 1}) {
+        CHECK(error_of_call([&] { bench.latch.try_set_count(count); }) == errc::invalid_argument);
+        CHECK_FALSE(bench.latch.try_set_count(count, ec));
+        CHECK(ec == errc::invalid_argument);
+    }
+    CHECK(error_of_call([&] { bench.latch.count_down(-1); }) == errc::invalid_argument);
+    CHECK(error_of_call([&] { bench.latch.arrive_and_wait(-1); }) == errc::invalid_argument);
+    bench.latch.count_down(HiredisLatch::max() + 1, ec);
+    CHECK(ec == errc::invalid_argument);
+    CHECK(error_of_call([&] { HiredisLatch(bench.client, ""); }) == errc::invalid_argument);
+    CHECK(monitor.take_total() == 0);
+}
+
+TEST_CASE("all waiting threads and processes go on when the count comes to zero") {
+    Bench bench;
+    bench.latch.try_set_count(2);
+    auto child = spawn_self("latch waiter", {bench.server.url()});
+    std::vector<std::future<bool>> threads;
+    for (int i = 0; i < 5; ++i) threads.push_back(start([&] { return bench.latch.wait_for(20s); }));
+    REQUIRE(is_listened_to(bench.redis, 2));
+    REQUIRE(has_waiters(bench.client, 5));
+    bench.latch.count_down();
+    CHECK(threads[0].wait_for(20ms) == std::future_status::timeout);
+    const Stopwatch watch;
+    bench.latch.count_down();
+    for (auto& thread : threads) CHECK(thread.get());
+    const auto status = child.wait();
+    REQUIRE(status);
+    CHECK(status->ok());
+    CHECK(watch.within(patient(2s)));
+}
+
+TEST_CASE("waiting sends nothing, and the end wakes a process with one question for all of its threads") {
+    Bench bench;
+    Client other(bench.server.url());
+    CountDownLatch same(other, "start");
+    same.try_set_count(1);
+    std::vector<std::future<void>> threads;
+    for (int i = 0; i < 8; ++i) threads.push_back(start([&] { bench.latch.wait(); }));
+    REQUIRE(has_waiters(bench.client, 8));
+    REQUIRE(is_listened_to(bench.redis));
+    // Confirmed to the client, too, and it has looked again.
+    CommandMonitor monitor(bench.server);
+    REQUIRE(eventually([&] { return bench.redis.script_calls() >= 10; }));
+    std::this_thread::sleep_for(50ms);
+    monitor.take();
+    std::this_thread::sleep_for(300ms);
+    CHECK(monitor.take_total() == 0);
+    same.count_down();
+    for (auto& thread : threads) thread.get();
+    CHECK(monitor.take()["evalsha"] <= 2);
+}
+
+TEST_CASE("a wait ends at its deadline, or when it is stopped, and leaves no trace") {
+    Bench bench;
+    bench.latch.try_set_count(1);
+    const Stopwatch watch;
+    CHECK_FALSE(bench.latch.wait_for(50ms));
+    CHECK(watch.elapsed() >= 50ms);
+    CHECK_FALSE(bench.latch.wait_until(std::chrono::system_clock::now() + 20ms));
+    CHECK_FALSE(bench.latch.wait_for(0ms));
+    CHECK_FALSE(bench.latch.wait_for(-1h));
+    std::stop_source stop;
+    auto stopped = start_waiting(bench.client, [&] { return bench.latch.wait(stop.get_token()); });
+    auto arrived = start_waiting(bench.client, [&] {
+        std::error_code ec = errc::unsupported;
+        const bool ended = bench.latch.wait_for(Milliseconds::max(), stop.get_token(), ec);
+        return !ended && !ec;
+    });
+    stop.request_stop();
+    CHECK_FALSE(stopped.get());
+    CHECK(arrived.get());
+    CHECK_FALSE(bench.latch.wait(stop.get_token()));
+    // Arrives all the same.
+    bench.latch.reset();
+    bench.latch.try_set_count(2);
+    CHECK_FALSE(bench.latch.arrive_and_wait(stop.get_token()));
+    CHECK(bench.latch.count() == 1);
+}
+
+TEST_CASE("the last one to arrive needs one command") {
+    Bench bench;
+    bench.latch.try_set_count(1);
+    bench.latch.count();
+    bench.latch.arrive_and_wait();
+    bench.latch.try_set_count(1);
+    CommandMonitor monitor(bench.server);
+    bench.latch.arrive_and_wait();
+    CHECK(monitor.take_total() == 1);
+}
+
+// Java's waiters open their gate on "0" and close it on "1"; a deleted latch sends them "1", which wakes nobody.
+TEST_CASE("messages are those that Redisson's waiters understand, and a reset wakes them, too") {
+    Bench bench;
+    Messages messages(bench.server, channel);
+    bench.latch.try_set_count(2);
+    CHECK(messages.take() == Words{"1"});
+    bench.latch.try_set_count(2);
+    bench.latch.count_down();
+    CHECK(messages.take().empty());
+    bench.latch.count_down();
+    CHECK(messages.take() == Words{"0"});
+    bench.latch.count_down();
+    CHECK(messages.take().empty());
+    bench.latch.try_set_count(2);
+    bench.latch.reset();
+    CHECK(messages.take() == Words{"1", "0"});
+    bench.latch.reset();
+    CHECK(messages.take().empty());
+}
+
+TEST_CASE("a Redisson peer's count-down and deletion are noticed") {
+    Bench bench;
+    bench.redis.call("SET", "start", 1);
+    auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
+    REQUIRE(is_listened_to(bench.redis));
+    bench.redis.call("DEL", "start");
+    bench.redis.call("PUBLISH", channel, "1");
+    CHECK(waiting.get());
+    bench.redis.call("SET", "start", 1);
+    waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
+    bench.redis.call("DEL", "start");
+    bench.redis.call("PUBLISH", channel, "0");
+    CHECK(waiting.get());
+}
+
+// A waiter that asks only after the next count was set used to see a count, and to wait for that one as well.
+TEST_CASE("who waits for a count goes on although another is set as soon as it has ended") {
+    Bench bench;
+    Client other(bench.server.url());
+    CountDownLatch same(other, "start");
+    same.try_set_count(1);
+    for (int i = 0; i < 30; ++i) {
+        CAPTURE(i);
+        auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
+        auto two = start([&] { return bench.latch.wait_for(20s); });
+        REQUIRE(has_waiters(bench.client, static_cast<std::uint64_t>(2 * i + 2)));
+        if (i % 2 == 0)
+            CHECK(same.reset());
+        else
+            same.count_down();
+        CHECK(same.try_set_count(1));
+        REQUIRE(ready(waiting));
+        CHECK(waiting.get());
+        CHECK(two.get());
+    }
+    CHECK_FALSE(bench.latch.wait_for(30ms));
+}
+
+TEST_CASE("an end whose message was lost is noticed when the subscription is back") {
+    Bench bench;
+    bench.latch.try_set_count(1);
+    auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
+    REQUIRE(is_listened_to(bench.redis));
+    const Stopwatch watch;
+    bench.redis.call("DEL", "start");
+    bench.redis.kill_clients("pubsub");
+    CHECK(waiting.get());
+    CHECK(watch.within(patient(4s)));
+}
+
+TEST_CASE("a TTL on the key is kept, and what is left behind goes away by itself") {
+    Bench bench;
+    bench.latch.try_set_count(5);
+    bench.redis.call("PEXPIRE", "start", 100'000);
+    bench.latch.count_down();
+    CHECK(bench.redis.pttl("start") > 90'000);
+    bench.latch.reset();
+    for (const std::string& key : bench.redis.list("KEYS", "*")) {
+        CAPTURE(key);
+        CHECK(key.find("{start}") != std::string::npos);
+        CHECK(bench.redis.pttl(key) > 0);
+        CHECK(bench.redis.pttl(key) <= 120'000);
+    }
+}
+
+TEST_CASE("a key of another type is an error, and is left alone") {
+    Bench bench;
+    bench.redis.call("HSET", "start", "a", "b");
+    CHECK(error_of_call([&] { bench.latch.try_set_count(1); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { bench.latch.count_down(); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { bench.latch.wait(); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { bench.latch.count(); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { bench.latch.reset(); }) == errc::wrong_type);
+    bench.redis.call("DEL", "start");
+    bench.redis.call("SET", "start", "many");
+    CHECK(error_of_call([&] { bench.latch.count_down(); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { bench.latch.wait_for(1s); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { bench.latch.count(); }) == errc::wrong_type);
+    CHECK(bench.redis.text("GET", "start") == "many");
+}
+
+TEST_CASE("each change takes effect once, though its reply or its request is lost") {
+    Bench bench;
+    Proxy proxy(bench.server.url());
+    Client client(proxy.url(), {.command_timeout = 200ms});
+    CountDownLatch latch(client, "start");
+    latch.count();
+    for (const Then then : {Then::close, Then::silence}) {
+        CAPTURE(static_cast<int>(then));
+        proxy.drop_next_replies(2, set_digest, then);
+        CHECK(latch.try_set_count(5));
+        proxy.drop_next_replies(2, lower_digest, then);
+        latch.count_down(2);
+        CHECK(latch.count() == 3);
+        proxy.drop_next_requests(2, lower_digest, then);
+        latch.count_down();
+        CHECK(latch.count() == 2);
+        proxy.drop_next_replies(1, lower_digest, then);
+        CHECK(latch.reset());
+        CHECK(latch.count() == 0);
+    }
+}
+
+TEST_CASE("a count-down that was held up on the way counts for nothing when it arrives after its second sending") {
+    Bench bench;
+    Proxy proxy(bench.server.url());
+    Client client(proxy.url(), {.command_timeout = 100ms});
+    CountDownLatch latch(client, "start");
+    latch.try_set_count(5);
+    latch.count_down();
+    proxy.hold_next_requests(1, lower_digest);
+    latch.count_down();
+    CHECK(latch.count() == 3);
+    latch.count_down();
+    CHECK(latch.count() == 2);
+    proxy.release();
+    REQUIRE(eventually([&] { return proxy.counts().held == 0; }));
+    latch.reset();
+    latch.try_set_count(9);
+    CHECK(latch.count() == 9);
+}
+
+TEST_CASE("when memory is full a count is refused, and counting down is not") {
+    Bench bench({.unreachable_timeout = 100ms});
+    bench.latch.try_set_count(2);
+    bench.latch.count_down();
+    bench.redis.call("CONFIG", "SET", "maxmemory", 1);
+    HiredisLatch another(bench.client, "another");
+    CHECK(error_of_call([&] { another.try_set_count(1); }) == errc::overloaded);
+    bench.latch.count_down();
+    CHECK_FALSE(bench.redis.exists("start"));
+}
+
+TEST_CASE("a count-down that no server answers fails in time, and arrives when the server is back") {
+    Bench bench({.command_timeout = 100ms, .unreachable_timeout = 200ms});
+    bench.latch.try_set_count(2);
+    bench.latch.count_down();
+    bench.server.stop();
+    std::error_code ec;
+    const Stopwatch watch;
+    bench.latch.count_down(ec);
+    CHECK(ec == errc::unreachable);
+    CHECK(watch.within(patient(2s)));
+    bench.server.cont();
+    CHECK(eventually([&] { return !bench.redis.exists("start"); }));
+}
+
+TEST_CASE("a child process made by fork waits on connections of its own") {
+    Bench bench;
+    bench.latch.try_set_count(2);
+    bench.latch.count_down(1);
+    const std::string parent = bench.client.id();
+    auto child = ChildProcess::run([&] {
+        if (bench.client.id() == parent || bench.latch.try_wait()) return 1;
+        bench.latch.arrive_and_wait();
+        return 0;
+    });
+    CHECK(bench.latch.wait_for(20s));
+    const auto status = child.wait();
+    REQUIRE(status);
+    CHECK(status->ok());
+}

@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: MIT
+// The semaphore on a real server: permits, waiting, what is on the wire, and replies that are lost.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <concepts>
+#include <future>
+#include <optional>
+#include <semaphore>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
+#include "support/plain_counter.hpp"
+#include "support/process.hpp"
+#include "support/proxy.hpp"
+#include "support/raw_redis.hpp"
+#include "support/redis_server.hpp"
+#include "support/shared_memory.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+using HiredisSemaphore = Semaphore<HiredisTransport>;
+
+const std::string channel = "redisson_sc:{seats}";
+
+const std::string acquire_digest{scripts::semaphore_acquire.digest()};
+const std::string add_digest{scripts::semaphore_add.digest()};
+
+struct Bench {
+    explicit Bench(std::ptrdiff_t permits = 0, const ClientOptions& options = {})
+        : client(server.url(), options), seats(client, "seats") {
+        if (permits > 0) seats.try_set_permits(permits);
+    }
+
+    std::string left() { return redis.text("GET", "seats"); }
+
+    RedisServer server;
+    RawRedis redis{server};
+    Client<HiredisTransport> client;
+    HiredisSemaphore seats;
+};
+
+// The same behind a proxy.
+struct FaultyBench : Bench {
+    explicit FaultyBench(std::ptrdiff_t permits, const ClientOptions& options = {.command_timeout = 150ms})
+        : Bench(permits), proxy(server.url()), far_client(proxy.url(), options), far_seats(far_client, "seats") {
+        for (const Script* script : {&scripts::semaphore_acquire, &scripts::semaphore_add,
+                                     &scripts::semaphore_give_back, &scripts::semaphore_set, &scripts::semaphore_drain})
+            redis.text("SCRIPT", "LOAD", script->text);
+    }
+
+    Proxy proxy;
+    Client<HiredisTransport> far_client;
+    HiredisSemaphore far_seats;
+};
+
+// What code that knows only std::counting_semaphore does with one.
+template <class Any>
+concept CountingSemaphore = requires(Any& semaphore, std::ptrdiff_t n, std::chrono::duration<float, std::micro> wait,
+                                     std::chrono::system_clock::time_point when) {
+    { Any::max() } -> std::same_as<std::ptrdiff_t>;
+    { semaphore.acquire() } -> std::same_as<void>;
+    { semaphore.try_acquire() } -> std::same_as<bool>;
+    { semaphore.try_acquire_for(wait) } -> std::same_as<bool>;
+    { semaphore.try_acquire_until(when) } -> std::same_as<bool>;
+    { semaphore.release() } -> std::same_as<void>;
+    { semaphore.release(n) } -> std::same_as<void>;
+};
+static_assert(CountingSemaphore<std::counting_semaphore<>>);
+static_assert(CountingSemaphore<HiredisSemaphore>);
+
+// Six threads through two seats: the most that sat at once.
+template <CountingSemaphore Any>
+int most_at_once(Any& semaphore) {
+    std::atomic<int> inside = 0, most = 0;
+    const auto sit = [&] {
+        for (int i = 0; i < 20; ++i) {
+            if (i % 3 == 0)
+                semaphore.acquire();
+            else if (i % 3 == 1)
+                while (!semaphore.try_acquire_for(1s)) {
+                }
+            else
+                while (!semaphore.try_acquire_until(std::chrono::steady_clock::now() + 1s)) {
+                }
+            const int now = ++inside;
+            int before = most;
+            while (before < now && !most.compare_exchange_weak(before, now)) {
+            }
+            std::this_thread::yield();
+            --inside;
+            semaphore.release();
+        }
+    };
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 6; ++i) threads.emplace_back(sit);
+    threads.clear();
+    return most;
+}
+
+bool is_listened_to(RawRedis& redis, long long listeners = 1) {
+    return eventually(
+        [&] {
+            return redis.command({"PUBSUB", "NUMSUB", channel}).elements.at(1).integer >= listeners;
+        },
+        20s);
+}
+
+// Adds to a plain number with the only permit in hand: url, path, how often.
+const Role adder{"semaphore adder", [](std::span<const std::string> args) {
+                     Client client{args[0]};
+                     Semaphore seats{client, "seats"};
+                     auto counter = SharedMemory<PlainCounter>::open(args[1]);
+                     for (int i = 0; i < std::stoi(args[2]); ++i) {
+                         seats.acquire();
+                         counter->add_one_unseen();
+                         seats.release();
+                     }
+                     return 0;
+                 }};
+
+}  // namespace
+
+TEST_CASE("code written for std::counting_semaphore works with a Semaphore") {
+    std::counting_semaphore<> local(2);
+    CHECK(most_at_once(local) <= 2);
+    Bench bench(2);
+    CHECK(most_at_once(bench.seats) <= 2);
+    CHECK(bench.left() == "2");
+}
+
+TEST_CASE("permits are set once, taken, given back, added and drained") {
+    Bench bench;
+    CHECK(bench.seats.available_permits() == 0);
+    CHECK_FALSE(bench.seats.try_acquire());
+    CHECK(bench.seats.try_set_permits(5));
+    CHECK_FALSE(bench.seats.try_set_permits(9));
+    CHECK(bench.seats.try_acquire(3));
+    CHECK(bench.left() == "2");
+    CHECK_FALSE(bench.seats.try_acquire(3));
+    CHECK(bench.seats.try_acquire(0));
+    bench.seats.acquire(2);
+    CHECK(bench.seats.available_permits() == 0);
+    bench.seats.release(0);
+    bench.seats.release(4);
+    CHECK(bench.left() == "4");
+    bench.seats.add_permits(-7);
+    CHECK(bench.seats.available_permits() == -3);
+    CHECK(bench.seats.drain_permits() == -3);
+    bench.seats.add_permits(6);
+    CHECK(bench.seats.drain_permits() == 6);
+    CHECK(bench.seats.drain_permits() == 0);
+    CHECK(bench.left() == "0");
+    CHECK(bench.seats.release_if_exists(2));
+    CHECK(bench.left() == "2");
+    bench.redis.call("DEL", "seats");
+    CHECK_FALSE(bench.seats.release_if_exists());
+    CHECK_FALSE(bench.redis.exists("seats"));
+    bench.seats.release();
+    CHECK(bench.left() == "1");
+}
+
+TEST_CASE("a wrong number of permits is refused before anything is sent") {
+    Bench bench;
+    CommandMonitor monitor(bench.server);
+    const auto refused = [&](auto call) { return error_of_call(call) == errc::invalid_argument; };
+    for (const std::ptrdiff_t n : {std::ptrdiff_t(-1), HiredisSemaphore::max() + 1}) {
+        CHECK(refused([&] { bench.seats.acquire(n); }));
+        CHECK(refused([&] { bench.seats.try_acquire(n); }));
+        CHECK(refused([&] { bench.seats.try_acquire_for(1s, n); }));
+        CHECK(refused([&] { bench.seats.try_acquire_until(std::chrono::steady_clock::now(), n); }));
+        CHECK(refused([&] { bench.seats.release(n); }));
+        CHECK(refused([&] { bench.seats.release_if_exists(n); }));
+        CHECK(refused([&] { bench.seats.try_set_permits(n); }));
+    }
+    CHECK(refused([&] { bench.seats.add_permits(-HiredisSemaphore::max() - 1); }));
+    std::error_code ec;
+    CHECK_FALSE(bench.seats.try_acquire(-1, ec));
+    CHECK(ec == errc::invalid_argument);
+    bench.seats.acquire(-1, ec);
+    CHECK(ec == errc::invalid_argument);
+    CHECK(monitor.take_total() == 0);
+}
+
+TEST_CASE("an acquire and a release that nobody contends for are two commands") {
+    Bench bench(3);
+    bench.seats.acquire();
+    bench.seats.release();
+    CommandMonitor monitor(bench.server);
+    for (int i = 0; i < 10; ++i) {
+        bench.seats.acquire(2);
+        bench.seats.release(2);
+    }
+    CHECK(monitor.take() == std::map<std::string, long long>{{"evalsha", 20}});
+    CHECK(bench.client.stats().acquisitions == 11);
+}
+
+TEST_CASE("one permit excludes, among threads and processes") {
+    Bench bench(1);
+    auto counter = SharedMemory<PlainCounter>::create(bench.server.directory() + "/counter");
+    std::vector<ChildProcess> children;
+    for (int i = 0; i < 2; ++i)
+        children.push_back(
+            spawn_self("semaphore adder", {bench.server.url(), bench.server.directory() + "/counter", "100"}));
+    {
+        std::vector<std::jthread> threads;
+        for (int i = 0; i < 3; ++i)
+            threads.emplace_back([&] {
+                for (int k = 0; k < 100; ++k) {
+                    bench.seats.acquire();
+                    counter->add_one_unseen();
+                    bench.seats.release();
+                }
+            });
+    }
+    for (ChildProcess& child : children) {
+        const auto status = child.wait(20s);
+        REQUIRE(status);
+        CHECK(status->ok());
+    }
+    CHECK(counter->value() == 500);
+    CHECK(bench.left() == "1");
+}
+
+TEST_CASE("waiting sends nothing, and one question serves all threads of a process that can be served") {
+    Bench bench;
+    Client other(bench.server.url());
+    Semaphore same(other, "seats");
+    std::vector<std::future<void>> threads;
+    for (int i = 0; i < 8; ++i) threads.push_back(start_waiting(bench.client, [&] { bench.seats.acquire(); }));
+    REQUIRE(is_listened_to(bench.redis));
+    std::this_thread::sleep_for(50ms);
+    CommandMonitor monitor(bench.server);
+    std::this_thread::sleep_for(300ms);
+    CHECK(monitor.take_total() == 0);
+    same.release(8);
+    for (auto& thread : threads) thread.get();
+    // The release, the question, and perhaps the release's script as text before.
+    CHECK(monitor.take_total() <= 3);
+    CHECK(bench.left() == "0");
+    CHECK(bench.client.stats().acquisitions == 8);
+}
+
+TEST_CASE("who wants many is served before those behind it that want few") {
+    Bench bench;
+    std::atomic<bool> big_is_in = false;
+    auto big = start_waiting(bench.client, [&] {
+        bench.seats.acquire(5);
+        big_is_in = true;
+        return true;
+    });
+    auto small = start_waiting(bench.client, [&] {
+        bench.seats.acquire();
+        return big_is_in.load();
+    });
+    REQUIRE(is_listened_to(bench.redis));
+    for (int i = 0; i < 4; ++i) bench.seats.release();
+    CHECK(small.wait_for(50ms) == std::future_status::timeout);
+    CHECK(bench.left() == "4");
+    bench.seats.release(2);
+    CHECK(big.get());
+    CHECK(small.get());
+    CHECK(bench.left() == "0");
+}
+
+TEST_CASE("when the first in line gives up the next one is served") {
+    Bench bench(2);
+    std::stop_source stop;
+    auto big = start_waiting(bench.client, [&] { return bench.seats.acquire(5, stop.get_token()); });
+    auto small = start_waiting(bench.client, [&] { return bench.seats.try_acquire_for(20s, 2); });
+    CHECK(small.wait_for(30ms) == std::future_status::timeout);
+    stop.request_stop();
+    CHECK_FALSE(big.get());
+    REQUIRE(ready(small));
+    CHECK(small.get());
+    CHECK(bench.left() == "0");
+}
+
+TEST_CASE("a wait ends at its deadline, or when it is stopped, and takes nothing") {
+    Bench bench(1);
+    const Stopwatch watch;
+    CHECK_FALSE(bench.seats.try_acquire_for(50ms, 2));
+    CHECK(watch.elapsed() >= 50ms);
+    CHECK_FALSE(bench.seats.try_acquire_until(std::chrono::system_clock::now() + 20ms, 2));
+    CHECK_FALSE(bench.seats.try_acquire_for(0s, 2));
+    std::stop_source stop;
+    std::error_code ec = errc::unsupported;
+    auto stopped = start_waiting(bench.client, [&] { return bench.seats.acquire(2, stop.get_token(), ec); });
+    stop.request_stop();
+    CHECK_FALSE(stopped.get());
+    CHECK_FALSE(ec);
+    CHECK_FALSE(bench.seats.acquire(stop.get_token()));
+    CHECK(bench.left() == "1");
+    CHECK(bench.seats.try_acquire_for(1s));
+}
+
+TEST_CASE("a release wakes a waiter of another process by one message") {
+    Bench bench;
+    Client other(bench.server.url());
+    Semaphore same(other, "seats");
+    std::vector<std::chrono::steady_clock::duration> delays;
+    for (int i = 0; i < 20; ++i) {
+        auto waiting = start_waiting(bench.client, [&] {
+            bench.seats.acquire();
+            return std::chrono::steady_clock::now();
+        });
+        REQUIRE(is_listened_to(bench.redis));
+        const auto released = std::chrono::steady_clock::now();
+        same.release();
+        delays.push_back(waiting.get() - released);
+    }
+    std::sort(delays.begin(), delays.end());
+    CHECK(delays[10] < patient(20ms));
+}
+
+// Java's listener throws for a number of -1 or less, and 0 is of no use to anybody.
+TEST_CASE("messages are the new number of permits, where somebody may profit from it") {
+    Bench bench;
+    Messages messages(bench.server, channel);
+    bench.seats.try_set_permits(3);
+    bench.seats.try_set_permits(4);
+    CHECK(messages.take() == Words{"3"});
+    bench.seats.acquire(2);
+    CHECK(messages.take().empty());
+    bench.seats.release();
+    CHECK(messages.take() == Words{"2"});
+    bench.seats.release_if_exists(2);
+    CHECK(messages.take() == Words{"4"});
+    bench.seats.add_permits(-6);
+    bench.seats.release();
+    bench.seats.release();
+    CHECK(messages.take().empty());
+    bench.seats.release(7);
+    CHECK(messages.take() == Words{"7"});
+    bench.seats.drain_permits();
+    CHECK(messages.take().empty());
+}
+
+TEST_CASE("a Redisson peer's release is noticed, whatever its message says") {
+    Bench bench;
+    for (const std::string payload : {"1", "0", "-4", "27"}) {
+        auto waiting = start_waiting(bench.client, [&] { return bench.seats.try_acquire_for(20s); });
+        REQUIRE(is_listened_to(bench.redis));
+        bench.redis.call("INCRBY", "seats", 1);
+        bench.redis.call("PUBLISH", channel, payload);
+        CHECK(waiting.get());
+    }
+}
+
+TEST_CASE("a release whose message was lost is noticed when the subscription is back") {
+    Bench bench;
+    auto waiting = start_waiting(bench.client, [&] { return bench.seats.try_acquire_for(20s); });
+    REQUIRE(is_listened_to(bench.redis));
+    const Stopwatch watch;
+    bench.redis.call("INCRBY", "seats", 1);
+    bench.redis.kill_clients("pubsub");
+    CHECK(waiting.get());
+    CHECK(watch.within(patient(4s)));
+}
+
+TEST_CASE("a TTL on the key is kept, and what is left behind goes away by itself") {
+    Bench bench(5);
+    bench.redis.call("PEXPIRE", "seats", 100'000);
+    bench.seats.acquire(2);
+    bench.seats.release();
+    bench.seats.add_permits(10);
+    bench.seats.drain_permits();
+    bench.seats.release();
+    for (const std::string& key : bench.redis.list("KEYS", "*")) {
+        CAPTURE(key);
+        CHECK(key.find("seats") != std::string::npos);
+        CHECK(bench.redis.pttl(key) > 0);
+        CHECK(bench.redis.pttl(key) <= 120'000);
+    }
+    CHECK(bench.left() == "1");
+}
+
+TEST_CASE("marks do not grow with the number of changes") {
+    Bench bench(100);
+    for (int i = 0; i < 100; ++i) bench.seats.acquire();
+    for (int i = 0; i < 100; ++i) bench.seats.release();
+    const auto marks = bench.redis.hgetall("redlatch_semaphore_requests:{seats}:" + bench.client.id());
+    CHECK(marks.size() == 1);
+}
+
+TEST_CASE("a key of another type is an error, and is left alone") {
+    Bench bench;
+    bench.redis.call("RPUSH", "seats", "a");
+    const auto wrong = [&](auto call) { return error_of_call(call) == errc::wrong_type; };
+    CHECK(wrong([&] { bench.seats.try_set_permits(1); }));
+    CHECK(wrong([&] { bench.seats.acquire(); }));
+    CHECK(wrong([&] { bench.seats.release(); }));
+    CHECK(wrong([&] { bench.seats.available_permits(); }));
+    CHECK(wrong([&] { bench.seats.drain_permits(); }));
+    bench.redis.call("DEL", "seats");
+    bench.redis.call("SET", "seats", "many");
+    CHECK(wrong([&] { bench.seats.try_acquire(); }));
+    CHECK(wrong([&] { bench.seats.available_permits(); }));
+    CHECK(wrong([&] { bench.seats.drain_permits(); }));
+    CHECK(error_of_call([&] { bench.seats.release(); }));
+    CHECK(bench.left() == "many");
+}
+
+TEST_CASE("each change takes effect once, though its reply or its request is lost") {
+    FaultyBench bench(10);
+    for (const Then then : {Then::close, Then::silence}) {
+        CAPTURE(static_cast<int>(then));
+        for (const bool reply : {true, false}) {
+            CAPTURE(reply);
+            const auto strike = [&](const Script& script) {
+                const std::string digest{script.digest()};
+                const int times = then == Then::close ? 2 : 1;
+                if (reply)
+                    bench.proxy.drop_next_replies(times, digest, then);
+                else
+                    bench.proxy.drop_next_requests(times, digest, then);
+            };
+            strike(scripts::semaphore_acquire);
+            bench.far_seats.acquire(3);
+            CHECK(bench.left() == "7");
+            strike(scripts::semaphore_add);
+            bench.far_seats.release(2);
+            CHECK(bench.left() == "9");
+            strike(scripts::semaphore_add);
+            CHECK(bench.far_seats.release_if_exists(1));
+            CHECK(bench.left() == "10");
+            strike(scripts::semaphore_drain);
+            CHECK(bench.far_seats.drain_permits() == 10);
+            CHECK(bench.left() == "0");
+            bench.redis.call("DEL", "seats");
+            strike(scripts::semaphore_set);
+            CHECK(bench.far_seats.try_set_permits(10));
+        }
+    }
+    CHECK(bench.left() == "10");
+}
+
+TEST_CASE("an acquire that was held up on the way takes nothing when it arrives after its second sending") {
+    FaultyBench bench(1);
+    // The second sending takes the permit.
+    bench.proxy.hold_next_requests(1, acquire_digest);
+    bench.far_seats.acquire();
+    bench.far_seats.release();
+    bench.proxy.release();
+    REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }));
+    CHECK(bench.far_seats.available_permits() == 1);
+    // The second sending finds none.
+    bench.seats.acquire();
+    bench.proxy.hold_next_requests(1, acquire_digest);
+    CHECK_FALSE(bench.far_seats.try_acquire_for(400ms));
+    bench.seats.release();
+    bench.proxy.release();
+    REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }));
+    CHECK(bench.far_seats.available_permits() == 1);
+}
+
+TEST_CASE("a release that was held up on the way gives nothing when it arrives after its second sending") {
+    FaultyBench bench(1);
+    bench.far_seats.acquire();
+    bench.proxy.hold_next_requests(1, add_digest);
+    bench.far_seats.release();
+    CHECK(bench.left() == "1");
+    bench.far_seats.acquire();
+    bench.proxy.release();
+    REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }));
+    CHECK(bench.far_seats.available_permits() == 0);
+}
+
+TEST_CASE("an acquire that is given up while its outcome is unknown is given back") {
+    FaultyBench bench(4);
+    Messages messages(bench.server, channel);
+    // It took its permits, but nobody will ever know.
+    bench.proxy.drop_next_replies(1, acquire_digest, Then::silence);
+    CHECK_FALSE(bench.far_seats.try_acquire_for(60ms, 3));
+    CHECK(eventually([&] { return bench.left() == "4"; }));
+    CHECK(messages.take() == Words{"4"});
+    // It never arrived: nothing is given back.
+    bench.proxy.drop_next_requests(1, acquire_digest, Then::silence);
+    CHECK_FALSE(bench.far_seats.try_acquire_for(60ms, 3));
+    // It arrives after having been given back.
+    bench.proxy.hold_next_requests(1, acquire_digest);
+    CHECK_FALSE(bench.far_seats.try_acquire_for(60ms, 3));
+    const std::string give_back{scripts::semaphore_give_back.digest()};
+    CHECK(eventually([&] { return bench.far_client.stats().commands >= 6; }));
+    CHECK(bench.far_seats.try_acquire());
+    bench.proxy.release();
+    REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }));
+    CHECK(bench.far_seats.available_permits() == 3);
+    // The giving back itself is lost.
+    bench.proxy.drop_next_replies(1, acquire_digest, Then::silence);
+    bench.proxy.drop_next_replies(2, give_back);
+    CHECK_FALSE(bench.far_seats.try_acquire_for(60ms, 3));
+    CHECK(eventually([&] { return bench.left() == "3"; }));
+    std::this_thread::sleep_for(200ms);
+    CHECK(bench.left() == "3");
+}
+
+TEST_CASE("when memory is full an acquire is refused, and a release is not") {
+    Bench bench(2, {.unreachable_timeout = 100ms});
+    bench.seats.acquire();
+    bench.redis.call("CONFIG", "SET", "maxmemory", 1);
+    CHECK(error_of_call([&] { bench.seats.acquire(); }) == errc::overloaded);
+    CHECK(bench.left() == "1");
+    bench.seats.release();
+    CHECK(bench.left() == "2");
+    bench.redis.call("DEL", "redlatch_semaphore_requests:{seats}:" + bench.client.id());
+    bench.seats.release();
+    CHECK(bench.left() == "3");
+}
+
+TEST_CASE("a release that no server answers fails in time, and arrives once when the server is back") {
+    Bench bench(2, {.command_timeout = 100ms, .unreachable_timeout = 250ms});
+    bench.seats.acquire();
+    bench.server.stop();
+    std::error_code ec;
+    const Stopwatch watch;
+    bench.seats.release(ec);
+    CHECK(ec == errc::unreachable);
+    CHECK(error_of_call([&] { bench.seats.acquire(); }) == errc::unreachable);
+    CHECK_FALSE(bench.seats.try_acquire_for(20ms));
+    CHECK(watch.within(patient(3s)));
+    bench.server.cont();
+    CHECK(eventually([&] { return bench.left() == "2"; }));
+    std::this_thread::sleep_for(100ms);
+    CHECK(bench.left() == "2");
+}
+
+TEST_CASE("two objects of one name are the same semaphore, also when the first is gone") {
+    Bench bench(3);
+    for (int i = 0; i < 3; ++i) {
+        HiredisSemaphore again(bench.client, "seats");
+        CHECK(again.try_acquire());
+    }
+    CHECK(bench.left() == "0");
+    for (int i = 0; i < 3; ++i) HiredisSemaphore(bench.client, "seats").release();
+    CHECK(bench.left() == "3");
+}
+
+TEST_CASE("a child process made by fork has marks of its own") {
+    Bench bench(3);
+    bench.seats.acquire();
+    auto child = ChildProcess::run([&] {
+        bench.seats.acquire();
+        bench.seats.release();
+        return bench.seats.try_acquire_for(5s) ? 0 : 1;
+    });
+    const auto status = child.wait();
+    REQUIRE(status);
+    CHECK(status->ok());
+    bench.seats.release();
+    CHECK(bench.left() == "2");
+}

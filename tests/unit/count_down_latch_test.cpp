@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// What a count-down latch sends, and what its waiters make of the answers.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "support/scripted_transport.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+const std::string channel = "redisson_countdownlatch__channel__{start}";
+
+struct Bench {
+    explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), latch(client, "start") {}
+
+    ScriptedRedis redis;
+    Client<ScriptedTransport> client;
+    CountDownLatch<ScriptedTransport> latch;
+};
+
+Reply count_of(const std::string& count, const Reply& round = nil()) { return array({text(count), round}); }
+
+std::error_code code_of(auto&& call) {
+    try {
+        call();
+        return {};
+    } catch (const Error& e) {
+        return e.code();
+    }
+}
+
+}  // namespace
+
+TEST_CASE("keys and channel follow from the latch's name") {
+    Bench bench;
+    bench.latch.count_down(3);
+    bench.latch.wait();
+    const SentCommand down = bench.redis.sent("count down").at(0);
+    CHECK(down.key(0) == "start");
+    CHECK(down.key(1) == "redlatch_latch_requests:{start}:" + bench.client.id());
+    CHECK(down.key(2) == "redlatch_latch_round:{start}");
+    CHECK(down.argument(3) == "3");
+    CHECK(down.argument(4) == channel);
+    CHECK(bench.redis.sent("look").at(0).key(1) == "redlatch_latch_round:{start}");
+    // The tag is the name's, but the channel has braces of its own, as Redisson has it.
+    CountDownLatch<ScriptedTransport> tagged(bench.client, "{shop}start");
+    tagged.reset();
+    const SentCommand reset = bench.redis.sent("count down").at(1);
+    CHECK(reset.key(2) == "redlatch_latch_round:{shop}start");
+    CHECK(reset.argument(3) == "all");
+    CHECK(reset.argument(4) == "redisson_countdownlatch__channel__{{shop}start}");
+}
+
+TEST_CASE("a waiter goes on when its round is over, and not when it finds the same count still running") {
+    Bench bench;
+    bench.redis.always("look", count_of("5", text("first")));
+    auto waiting = std::async(std::launch::async, [&] { return bench.latch.wait_for(10s); });
+    REQUIRE(bench.redis.wait_for("look", 2));
+    REQUIRE(bench.redis.publish(channel, "1"));
+    REQUIRE(bench.redis.wait_for("look", 3));
+    // The record of the round may go away while it runs.
+    bench.redis.always("look", count_of("4"));
+    REQUIRE(bench.redis.publish(channel, "0"));
+    REQUIRE(bench.redis.wait_for("look", 4));
+    CHECK(waiting.wait_for(20ms) == std::future_status::timeout);
+    bench.redis.always("look", count_of("4", text("second")));
+    REQUIRE(bench.redis.publish(channel, "0"));
+    CHECK(waiting.get());
+}
+
+TEST_CASE("who comes later waits for the count that is there then") {
+    Bench bench;
+    bench.redis.always("look", count_of("1", text("first")));
+    auto early = std::async(std::launch::async, [&] { return bench.latch.wait_for(10s); });
+    REQUIRE(bench.redis.wait_for("look", 2));
+    bench.redis.always("look", count_of("1", text("second")));
+    auto late = std::async(std::launch::async, [&] { return bench.latch.wait_for(10s); });
+    REQUIRE(eventually([&] { return bench.client.stats().waits == 2; }));
+    REQUIRE(bench.redis.publish(channel, "0"));
+    CHECK(early.get());
+    CHECK(late.wait_for(20ms) == std::future_status::timeout);
+    bench.redis.always("look", count_of("1", text("third")));
+    REQUIRE(bench.redis.publish(channel, "0"));
+    CHECK(late.get());
+}
+
+TEST_CASE("who arrives waits for the count that it arrived at") {
+    Bench bench;
+    bench.redis.next("count down", array({number(2), text("first")}));
+    bench.redis.next("look", count_of("9", text("second")));
+    bench.latch.arrive_and_wait();
+    CHECK(bench.redis.history() == std::vector<std::string>{"count down", "look"});
+    bench.redis.next("count down", array({number(1), nil()}));
+    bench.latch.arrive_and_wait();
+    CHECK(bench.redis.history().size() == 3);
+}
+
+TEST_CASE("answers that make no sense are errors") {
+    Bench bench;
+    for (const Reply& reply : {nil(), number(1), array({}), array({text("1")}), array({text("1"), number(2)})}) {
+        bench.redis.next("look", reply);
+        CHECK(code_of([&] { bench.latch.wait(); }) == errc::protocol_error);
+    }
+    bench.redis.next("count down", number(1));
+    CHECK(code_of([&] { bench.latch.count_down(); }) == errc::protocol_error);
+    bench.redis.next("set count", nil());
+    CHECK(code_of([&] { bench.latch.try_set_count(1); }) == errc::protocol_error);
+}
+
+TEST_CASE("looking takes nothing, so an unknown outcome leaves nothing to do") {
+    Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
+    bench.redis.always("look", lost());
+    CHECK(code_of([&] { bench.latch.wait(); }) == errc::unreachable);
+    CHECK_FALSE(bench.latch.wait_for(5ms));
+    CHECK(bench.redis.count("look") == bench.redis.history().size());
+}

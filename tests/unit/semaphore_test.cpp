@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT
+// What a semaphore sends, and what it makes of a server that answers late, wrongly, or not at all.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <future>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "support/scripted_transport.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Sorts = std::vector<std::string>;
+
+const std::string channel = "redisson_sc:{seats}";
+
+ClientOptions impatient() { return {.command_timeout = 20ms, .unreachable_timeout = 60ms}; }
+
+struct Bench {
+    explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), seats(client, "seats") {}
+
+    // A thread that waits in line, or comes back with an error.
+    std::future<std::error_code> waiting(std::ptrdiff_t n, std::stop_token stop = {}) {
+        const std::uint64_t before = client.stats().waits;
+        auto thread = std::async(std::launch::async, [this, n, stop] {
+            std::error_code ec;
+            return seats.acquire(n, stop, ec) || ec ? ec : std::make_error_code(std::errc::operation_canceled);
+        });
+        REQUIRE(eventually([&] { return client.stats().waits > before; }));
+        return thread;
+    }
+
+    std::string marks() const { return "redlatch_semaphore_requests:{seats}:" + client.id(); }
+
+    ScriptedRedis redis;
+    Client<ScriptedTransport> client;
+    Semaphore<ScriptedTransport> seats;
+};
+
+std::error_code code_of(auto&& call) {
+    try {
+        call();
+        return {};
+    } catch (const Error& e) {
+        CHECK(e.name() == "seats");
+        return e.code();
+    }
+}
+
+}  // namespace
+
+TEST_CASE("an acquire is one command with a lane, a request of its own, and the permits wanted") {
+    Bench bench;
+    bench.seats.acquire(3);
+    bench.seats.acquire();
+    const auto sent = bench.redis.sent("acquire permits");
+    REQUIRE(sent.size() == 2);
+    CHECK(sent[0].key_count() == 2);
+    CHECK(sent[0].key(0) == "seats");
+    CHECK(sent[0].key(1) == bench.marks());
+    CHECK(sent[0].argument(0) == "0");
+    CHECK(sent[1].argument(0) == "0");
+    CHECK(std::stoll(sent[1].argument(1)) > std::stoll(sent[0].argument(1)));
+    CHECK(sent[0].argument(2) == "120000");
+    CHECK(sent[0].argument(3) == "0");
+    CHECK(sent[0].argument(4) == "3");
+    CHECK(sent[0].words.size() == 10);
+}
+
+TEST_CASE("a command that is sent again is the same request, and says so") {
+    Bench bench;
+    bench.redis.next("acquire permits", lost());
+    bench.seats.acquire();
+    const auto sent = bench.redis.sent("acquire permits");
+    REQUIRE(sent.size() == 2);
+    CHECK(sent[0].argument(1) == sent[1].argument(1));
+    CHECK(sent[1].argument(3) == "1");
+    bench.redis.next("add permits", lost());
+    bench.seats.release(4);
+    const auto released = bench.redis.sent("add permits");
+    REQUIRE(released.size() == 2);
+    CHECK(released[0].key(2) == channel);
+    CHECK(released[0].argument(1) == released[1].argument(1));
+    CHECK(released[0].argument(3) == "4");
+    CHECK(released[0].argument(6) == "0");
+    CHECK(released[1].argument(6) == "1");
+}
+
+TEST_CASE("a key prefix stands before keys and channel") {
+    ScriptedRedis redis;
+    Client client(redis.transport(), {.key_prefix = "shop:"});
+    Semaphore<ScriptedTransport> seats(client, "seats");
+    seats.release();
+    CHECK(seats.name() == "seats");
+    CHECK(redis.sent("add permits").at(0).key(0) == "shop:seats");
+    CHECK(redis.sent("add permits").at(0).key(2) == "redisson_sc:{shop:seats}");
+}
+
+TEST_CASE("one that leaves the line while the question for it is on its way gives its permits back") {
+    Bench bench;
+    bench.redis.always("acquire permits", number(0));
+    std::stop_source stop;
+    auto first = bench.waiting(2);
+    REQUIRE(bench.redis.wait_for("acquire permits", 2));
+    auto second = bench.waiting(3, stop.get_token());
+    REQUIRE(eventually([&] { return bench.redis.is_wanted(channel); }));
+    bench.redis.always("acquire permits", ScriptedRedis::hold_back);
+    const auto asked = bench.redis.count("acquire permits");
+    REQUIRE(bench.redis.publish(channel, "5"));
+    REQUIRE(bench.redis.wait_for("acquire permits", asked + 1));
+    const SentCommand question = bench.redis.sent("acquire permits").back();
+    if (question.words.size() == 11) {
+        CHECK(question.argument(4) == "2");
+        CHECK(question.argument(5) == "3");
+    }
+    stop.request_stop();
+    CHECK(second.get() == std::errc::operation_canceled);
+    bench.redis.always("acquire permits", number(0));
+    bench.redis.answer(question, number(5));
+    CHECK_FALSE(first.get());
+    REQUIRE(bench.redis.wait_for("add permits"));
+    const SentCommand returned = bench.redis.sent("add permits").at(0);
+    CHECK(returned.posted);
+    CHECK(returned.argument(3) == "3");
+    CHECK(returned.argument(5) == "1");
+}
+
+TEST_CASE("an acquire without an answer is taken back, until that is answered") {
+    Bench bench(impatient());
+    bench.redis.always("acquire permits", lost());
+    bench.redis.next("give permits back", lost());
+    CHECK(code_of([&] { bench.seats.acquire(2); }) == errc::unreachable);
+    const auto sent = bench.redis.sent("acquire permits");
+    REQUIRE(bench.redis.wait_for("give permits back", 2));
+    const auto back = bench.redis.sent("give permits back");
+    CHECK(back[0].argument(0) == sent.back().argument(0));
+    CHECK(back[0].argument(1) == sent.back().argument(1));
+    // Its lane is not used before.
+    CHECK(eventually([&] {
+        bench.redis.next("acquire permits", number(1));
+        bench.seats.acquire();
+        return bench.redis.sent("acquire permits").back().argument(0) == "0";
+    }));
+}
+
+TEST_CASE("an acquire that was never sent needs no taking back") {
+    Bench bench(impatient());
+    bench.redis.always("acquire permits", unreachable());
+    CHECK(code_of([&] { bench.seats.acquire(); }) == errc::unreachable);
+    CHECK(bench.redis.count("give permits back") == 0);
+}
+
+TEST_CASE("answers that make no sense are errors, and what they took goes back") {
+    for (const Reply& reply : {number(-1), number(5), nil(), text("OK"), array({}), malformed()}) {
+        Bench bench;
+        bench.redis.next("acquire permits", reply);
+        CHECK(code_of([&] { bench.seats.acquire(2); }) == errc::protocol_error);
+        CHECK(bench.redis.wait_for("give permits back"));
+    }
+    Bench bench;
+    for (const char* sort : {"add permits", "set permits", "drain permits"}) {
+        bench.redis.always(sort, text("what?"));
+        bench.redis.always("GET", text("what?"));
+    }
+    CHECK(code_of([&] { bench.seats.release(); }) == errc::protocol_error);
+    CHECK(code_of([&] { bench.seats.try_set_permits(1); }) == errc::protocol_error);
+    CHECK(code_of([&] { bench.seats.drain_permits(); }) == errc::protocol_error);
+    CHECK(code_of([&] { bench.seats.available_permits(); }) == errc::wrong_type);
+}
+
+TEST_CASE("a refused subscription ends all waits with the server's words") {
+    Bench bench;
+    bench.redis.confirm_by_hand();
+    bench.redis.always("acquire permits", number(0));
+    auto first = bench.waiting(1);
+    auto second = bench.waiting(1);
+    REQUIRE(bench.redis.wait_until_wanted(channel));
+    REQUIRE(bench.redis.refuse(channel, error("NOPERM this user has no permissions to access the channel")));
+    CHECK(first.get() == errc::rejected);
+    CHECK(second.get() == errc::rejected);
+}
+
+TEST_CASE("a message between the first try and the confirmation costs no sleep") {
+    Bench bench;
+    bench.redis.confirm_by_hand();
+    bench.redis.next("acquire permits", number(0));
+    auto waiting = bench.waiting(1);
+    REQUIRE(bench.redis.wait_until_wanted(channel));
+    CHECK(bench.redis.count("acquire permits") == 1);
+    REQUIRE(bench.redis.confirm(channel));
+    CHECK_FALSE(waiting.get());
+    CHECK(bench.redis.count("acquire permits") == 2);
+}
+
+TEST_CASE("a release without an answer fails, and is posted until it is answered") {
+    Bench bench(impatient());
+    bench.redis.always("add permits", lost());
+    CHECK(code_of([&] { bench.seats.release(2); }) == errc::unreachable);
+    REQUIRE(eventually([&] { return bench.redis.sent("add permits").back().posted; }));
+    bench.redis.always("add permits", number(1));
+    const auto sent = bench.redis.sent("add permits");
+    CHECK(eventually([&] {
+        const auto count = bench.redis.count("add permits");
+        std::this_thread::sleep_for(150ms);
+        return bench.redis.count("add permits") == count;
+    }));
+    for (const SentCommand& command : bench.redis.sent("add permits")) {
+        CHECK(command.argument(1) == sent[0].argument(1));
+        CHECK(command.argument(3) == "2");
+    }
+}
