@@ -16,6 +16,7 @@ struct LockRequest {
     bool one_try = false;               // do not wait, whatever the deadline
     std::optional<Milliseconds> lease;  // none: under the watchdog
     std::stop_token stop;
+    bool precedence = false;  // a writer that keeps new readers out while it waits
 };
 
 }  // namespace redlatch
