@@ -4,4 +4,5 @@
 // Everything.
 #include "redlatch/client.hpp"
 #include "redlatch/core/version.hpp"
+#include "redlatch/read_write_lock.hpp"
 #include "redlatch/rlock.hpp"

@@ -6,3 +6,6 @@ template class redlatch::Core<redlatch::HiredisTransport>;
 template class redlatch::Client<redlatch::HiredisTransport>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
 template class redlatch::RLock<redlatch::HiredisTransport>;
+template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadWire>;
+template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteWire>;
+template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;

@@ -12,3 +12,6 @@ extern template class redlatch::Core<redlatch::HiredisTransport>;
 extern template class redlatch::Client<redlatch::HiredisTransport>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
 extern template class redlatch::RLock<redlatch::HiredisTransport>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadWire>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteWire>;
+extern template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;
