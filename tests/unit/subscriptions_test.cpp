@@ -224,3 +224,22 @@ TEST_CASE("what concerns an unknown channel is ignored") {
     CHECK(bench.asked.empty());
     CHECK(bench.wakes == 0);
 }
+
+TEST_CASE("two who want one channel are several, and the background has to receive for one of them") {
+    // A thread that waits for one side of a read-write lock may receive messages itself; the other side waits, too.
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.want("x", *bench.b);
+    bench.subscriptions.want("x", *bench.b);
+    CHECK(bench.subscriptions.has_several_keen());
+    bench.subscriptions.rest("x", *bench.b);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.want("y", *bench.b);
+    CHECK(bench.subscriptions.has_several_keen());
+    bench.subscriptions.forget("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.refused("y", Reply::of(Reply::Kind::error, "NOPERM"));
+    bench.subscriptions.want("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+}

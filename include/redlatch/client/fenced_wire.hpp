@@ -23,7 +23,7 @@ public:
     FencedWire(Runtime<T>& runtime, std::string key)
         : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
 
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Instant deadline) {
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
         return this->call(
             scripts::fenced_acquire, std::array<std::string_view, 2>{this->key(), counter_},
             std::array<std::string_view, 3>{this->text(owner), NumberText(count), NumberText(lease.count())}, deadline);
@@ -34,7 +34,7 @@ public:
         return this->call(scripts::fenced_hand_over,
                           std::array<std::string_view, 3>{this->key(), counter_, this->latch_of(request)},
                           std::array<std::string_view, 4>{this->text(owner), this->text(heir),
-                                                          NumberText(lease.count()), this->latch_ttl(again)},
+                                                          NumberText(lease.count()), ReleaseLatches::ttl(again)},
                           deadline);
     }
 
