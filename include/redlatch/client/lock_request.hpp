@@ -23,6 +23,7 @@ struct LockRequest {
     std::optional<Milliseconds> lease;  // none: under the watchdog
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
+    bool precedence = false;  // a writer that keeps new readers out while it waits
 };
 
 }  // namespace redlatch

@@ -29,7 +29,13 @@
 namespace redlatch {
 
 // One lock, as this process knows it: who of its threads holds it, who waits, what is still to be given back.
-// `Wire` knows the commands. All objects of one name and kind share one state.
+// `Wire` knows the commands, and of its lock:
+//   renewal         the script that renews holds of its kind
+//   shared          whether its holds exclude one another; if not, a thread of this process may ask while others hold
+//   hands_over      whether a hold can go from one thread of this process to the next
+//   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
+//   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
+// All objects of one name and kind share one state.
 //
 // mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
 // Each waiter sleeps in its own condition variable, the representative where it can in the transport, to receive
@@ -98,8 +104,9 @@ public:
             return errc::hold_lost;
         }
         if (hold->count > 1) return release_level(lock, *hold);
-        if (Waiter* heir = line_.heir(); heir && handoffs_ < runtime_.options().local_handoff_limit)
-            return hand_over(lock, *hold, *heir);
+        if constexpr (Wire<T>::hands_over)
+            if (Waiter* heir = line_.heir(); heir && handoffs_ < runtime_.options().local_handoff_limit)
+                return hand_over(lock, *hold, *heir);
         return release_last(lock, *hold);
     }
 
@@ -157,10 +164,12 @@ public:
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
             if (now >= hold.lost_at()) {
+                if (Wire<T>::outlives_lease) give_back_later(hold, next_request());
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
                 hold.renewing = true;
-                due.push_back({shared_from_this(), key(), hold.owner, hold.id});
+                due.push_back(
+                    {shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.owner)});
             }
         }
         for (std::size_t n = pending_.take_expired(now); n > 0; --n)
@@ -240,7 +249,10 @@ private:
     }
 
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
-    bool busy() const { return releasing_ || handing_over_ != 0 || holds_.held_until() > Clock::now(); }
+    bool busy() const { return releasing_ || handing_over_ != 0 || held_here_until() > Clock::now(); }
+
+    // Until when a thread of this process excludes the others; the past when none does.
+    Instant held_here_until() const { return Wire<T>::shared ? Instant{} : holds_.held_until(); }
 
     void rouse(Waiter& waiter) {
         waiter.wake.notify_one();
@@ -294,7 +306,8 @@ private:
         bool unknown = false;  // a sending remained without an answer
     };
 
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, std::uint32_t count) {
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, std::uint32_t count,
+                       bool waiting) {
         const Milliseconds lease = lease_of(request.lease);
         const Instant give_up = give_up_at(request);
         Asked asked;
@@ -303,7 +316,7 @@ private:
         lock.unlock();
         asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool) {
             asked.sent = Clock::now();
-            Reply reply = wire_.acquire(request.owner, count, lease, deadline);
+            Reply reply = wire_.acquire(request.owner, count, lease, waiting && request.precedence, deadline);
             if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
             return reply;
         });
@@ -327,10 +340,11 @@ private:
         throw error_of(asked.reply, key());
     }
 
-    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked.
-    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+    // Asks for a first hold, for one that is `waiting` in line or for one that just comes. True when held; otherwise the
+    // line knows for how long it is blocked.
+    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool waiting = false) {
         const std::uint64_t generation = line_.generation();
-        const Asked asked = send_acquire(lock, request, 1);
+        const Asked asked = send_acquire(lock, request, 1, waiting);
         const Instant now = Clock::now();
         const Milliseconds lease = lease_of(request.lease);
         if (judge(asked.reply) != Verdict::answered) {
@@ -365,7 +379,10 @@ private:
         Hold& hold = holds_.start(owner);
         hold.token = token;
         hold.enter(sent, lease, runtime_.options().watchdog_timeout);
-        line_.held_here();
+        if constexpr (Wire<T>::shared)
+            tell_representative();  // who may hold it with us
+        else
+            line_.held_here();
         runtime_.count_acquisition();
         schedule();
         runtime_.start_background();
@@ -380,7 +397,7 @@ private:
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
-        const Asked asked = send_acquire(lock, request, count);
+        const Asked asked = send_acquire(lock, request, count, false);
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
         const AcquireAnswer answer = Wire<T>::read_acquire(asked.reply, key());
@@ -415,11 +432,11 @@ private:
         if (!me.pause) listen();
         try {
             const bool held = wait_in_line(lock, request, me);
-            leave(me);
+            leave(lock, me);
             return held;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
-            leave(me);
+            leave(lock, me);
             throw;
         }
     }
@@ -437,10 +454,10 @@ private:
             if (request.stop.stop_requested() || now >= request.deadline) return false;
             Instant sleep_until = request.deadline;
             if (line_.is_front(me) && !releasing_ && handing_over_ == 0) {
-                const WaitLine::Step step = line_.step(now, holds_.held_until());
+                const WaitLine::Step step = line_.step(now, held_here_until());
                 if (step.ask) {
                     me.trying = true;
-                    const bool held = settle(lock, request) && ask(lock, request);
+                    const bool held = settle(lock, request) && ask(lock, request, true);
                     me.trying = false;
                     if (held) return true;
                     if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
@@ -484,7 +501,7 @@ private:
     }
 
     // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
-    void leave(Waiter& me) {
+    void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
         if (heir_ == &me) heir_ = nullptr;
         const bool was_front = line_.is_front(me);
         line_.leave(me);
@@ -492,6 +509,10 @@ private:
             wants_messages_ = false;
             failing_since_.reset();
             runtime_.subscriptions().rest(wire_.channel(), *this);
+            if constexpr (requires { wire_.withdraw(); }) {
+                lock.unlock();
+                wire_.withdraw();
+            }
         } else if (was_front) {
             rouse(*line_.front());
         }
@@ -538,7 +559,7 @@ private:
         // From here on nothing renews it.
         holds_.finish(held);
         handoffs_ = 0;
-        releasing_ = true;
+        releasing_ = !Wire<T>::shared;
         const std::uint64_t messages = messages_;
         lock.unlock();
         bool resent = false;
@@ -555,22 +576,26 @@ private:
         if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
             line_.empty() && messages == messages_)
             ++own_messages_;
-        // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without
-        // them, or without a subscription, the next one here need not wait for it.
-        const bool others_listen = answer.listeners > 1;
-        if (!subscribed_ || !others_listen) {
-            tell_representative();
-        } else if (Waiter* front = line_.front()) {
-            // The message may have come before this reply: it looks again.
-            line_.expect_message(Clock::now());
-            rouse(*front);
-        }
+        // Who waits here for a shared lock does not wait for this hold.
+        if constexpr (!Wire<T>::shared) released_here(answer.listeners > 1);
         // A release that was sent twice and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             report_loss("the server says that it was not held any more");
             return errc::hold_lost;
         }
         return {};
+    }
+
+    // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without them, or
+    // without a subscription, the next one here need not wait for it.
+    void released_here(bool others_listen) {
+        if (!subscribed_ || !others_listen) {
+            tell_representative();
+        } else if (Waiter* front = line_.front()) {
+            // The message may have come before the reply: it looks again.
+            line_.expect_message(Clock::now());
+            rouse(*front);
+        }
     }
 
     // What is refused for good (the key is something else by now) is lost; everything else is sent again.
@@ -587,7 +612,8 @@ private:
                                                  : error_of(reply, key()).code();
     }
 
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held,
+                              Waiter& next) requires(Wire<T>::hands_over) {
         const OwnerNumber owner = held.owner;
         const OwnerNumber heir = next.owner;
         const std::optional<Milliseconds> heir_lease = next.lease;
