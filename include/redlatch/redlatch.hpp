@@ -5,5 +5,6 @@
 #include "redlatch/client.hpp"
 #include "redlatch/core/version.hpp"
 #include "redlatch/fenced_lock.hpp"
+#include "redlatch/read_write_lock.hpp"
 #include "redlatch/rlock.hpp"
 #include "redlatch/spin_lock.hpp"

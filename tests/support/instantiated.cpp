@@ -9,3 +9,6 @@ template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FencedW
 template class redlatch::RLock<redlatch::HiredisTransport>;
 template class redlatch::SpinLock<redlatch::HiredisTransport>;
 template class redlatch::FencedLock<redlatch::HiredisTransport>;
+template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadWire>;
+template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteWire>;
+template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;

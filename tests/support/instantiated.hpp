@@ -15,3 +15,6 @@ extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::
 extern template class redlatch::RLock<redlatch::HiredisTransport>;
 extern template class redlatch::SpinLock<redlatch::HiredisTransport>;
 extern template class redlatch::FencedLock<redlatch::HiredisTransport>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadWire>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteWire>;
+extern template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;
