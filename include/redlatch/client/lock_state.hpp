@@ -306,8 +306,7 @@ private:
         bool unknown = false;  // a sending remained without an answer
     };
 
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, std::uint32_t count,
-                       bool waiting) {
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, std::uint32_t count) {
         const Milliseconds lease = lease_of(request.lease);
         const Instant give_up = give_up_at(request);
         Asked asked;
@@ -316,7 +315,7 @@ private:
         lock.unlock();
         asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool) {
             asked.sent = Clock::now();
-            Reply reply = wire_.acquire(request.owner, count, lease, waiting && request.precedence, deadline);
+            Reply reply = wire_.acquire(request.owner, count, lease, request.precedence && !request.one_try, deadline);
             if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
             return reply;
         });
@@ -340,11 +339,10 @@ private:
         throw error_of(asked.reply, key());
     }
 
-    // Asks for a first hold, for one that is `waiting` in line or for one that just comes. True when held; otherwise the
-    // line knows for how long it is blocked.
-    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool waiting = false) {
+    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked.
+    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
         const std::uint64_t generation = line_.generation();
-        const Asked asked = send_acquire(lock, request, 1, waiting);
+        const Asked asked = send_acquire(lock, request, 1);
         const Instant now = Clock::now();
         const Milliseconds lease = lease_of(request.lease);
         if (judge(asked.reply) != Verdict::answered) {
@@ -397,7 +395,7 @@ private:
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
-        const Asked asked = send_acquire(lock, request, count, false);
+        const Asked asked = send_acquire(lock, request, count);
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
         const AcquireAnswer answer = Wire<T>::read_acquire(asked.reply, key());
@@ -457,7 +455,7 @@ private:
                 const WaitLine::Step step = line_.step(now, held_here_until());
                 if (step.ask) {
                     me.trying = true;
-                    const bool held = settle(lock, request) && ask(lock, request, true);
+                    const bool held = settle(lock, request) && ask(lock, request);
                     me.trying = false;
                     if (held) return true;
                     if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
@@ -509,12 +507,18 @@ private:
             wants_messages_ = false;
             failing_since_.reset();
             runtime_.subscriptions().rest(wire_.channel(), *this);
-            if constexpr (requires { wire_.withdraw(); }) {
-                lock.unlock();
-                wire_.withdraw();
-            }
+            withdraw(lock);
         } else if (was_front) {
             rouse(*line_.front());
+        }
+    }
+
+    // What was announced of a waiting thread, for others to make room, is over.
+    void withdraw(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { wire_.withdraw(); }) {
+            lock.unlock();
+            wire_.withdraw();
+            lock.lock();
         }
     }
 
@@ -667,6 +671,7 @@ private:
         schedule();
         // Sent by this thread, so that it follows the acquire on the same connection.
         deliver_pending(lock);
+        withdraw(lock);
     }
 
     void give_back_later(const Hold& hold, std::uint64_t request) {
