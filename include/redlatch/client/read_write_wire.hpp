@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/release_latch.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
@@ -23,6 +24,8 @@ class ReadWriteWire {
 public:
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
 
 protected:
     // The releases of both sides are numbered apart.

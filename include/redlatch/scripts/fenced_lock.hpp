@@ -29,13 +29,12 @@ if redis.call('exists', lock) == 0 then
     return {1, token}
 end
 local current = redis.call('hget', lock, owner)
-if not current then
-    if count ~= '1' then return {-2, 0} end
-    if redis.call('hexists', lock, 'mode') == 1 then
-        return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-    end
-    return {0, redis.call('pttl', lock)}
+if not current and count ~= '1' then return {-2, 0} end
+-- Where this owner may be a reader, which is no hold of ours.
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
+if not current then return {0, redis.call('pttl', lock)} end
 if current ~= count then redis.call('hincrby', lock, owner, count - current) end
 if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
 -- Reentry, or the same command once more: the token of this hold, for none was drawn since.
