@@ -2,10 +2,9 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/client/binding.hpp"
+#include "redlatch/client/bound_lock.hpp"
 #include "redlatch/client/inquiry.hpp"
 #include "redlatch/client/lock_face.hpp"
-#include "redlatch/client/lock_state.hpp"
 #include "redlatch/client/read_write_wire.hpp"
 #include "redlatch/core/error.hpp"
 
@@ -39,45 +38,29 @@ struct ReadWriteOptions {
 // threads may use one object. Destroying the object while held ends no hold.
 template <class T = HiredisTransport>
 class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
-    // What both sides are: a lock with all its members.
+    // What both sides are: a lock with all its members, which asks in its own way what the server has of it.
     template <class Self, template <class> class Wire>
-    class Side : public LockFace<Self> {
+    class Side : public BoundLock<Self, T, Wire> {
     public:
-        // As given, without the client's key_prefix.
-        const std::string& name() const noexcept { return binding_.name(); }
-
-        // --- for LockFace and for composed locks: every operation is told its owner -------------------------------
-
-        std::error_code release(OwnerNumber owner) { return state().release(owner); }
-        bool force_release() { return state().force_release(); }
-        Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-        std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
         bool ask_locked() { return ask_remaining_lease().has_value(); }
         int ask_hold_count(OwnerNumber owner) {
-            return ask_count(state().runtime(), state().key(),
-                             [&](Instant deadline) { return state().wire().hold_count(owner, deadline); });
+            auto& state = this->state();
+            return ask_count(state.runtime(), state.key(),
+                             [&](Instant deadline) { return state.wire().hold_count(owner, deadline); });
         }
         std::optional<Milliseconds> ask_remaining_lease() {
-            return ask_lease(state().runtime(), state().key(),
-                             [&](Instant deadline) { return state().wire().remaining_lease(deadline); });
+            auto& state = this->state();
+            return ask_lease(state.runtime(), state.key(),
+                             [&](Instant deadline) { return state.wire().remaining_lease(deadline); });
         }
 
     protected:
-        Side(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
-
-        LockState<T, Wire>& state() { return binding_.state(); }
-
-    private:
-        Binding<T, LockState<T, Wire>> binding_;
+        Side(Client<T>& client, std::string_view name) : BoundLock<Self, T, Wire>(client.core(), name) {}
     };
 
 public:
     // The readers' side: held by many at a time.
     class ReadLock final : public Side<ReadLock, ReadWire> {
-    public:
-        bool acquire(const LockRequest& request) { return this->state().acquire(request); }
-
-    private:
         friend ReadWriteLock;
         using Side<ReadLock, ReadWire>::Side;
     };

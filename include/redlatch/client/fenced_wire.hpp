@@ -21,7 +21,8 @@ public:
     static constexpr std::string_view kind = "fenced lock ";
 
     FencedWire(Runtime<T>& runtime, std::string key)
-        : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
+        : RLockWire<T>(runtime, std::move(key), "fenced:"),
+          counter_(prefixed_key("redisson_lock_token", this->key())) {}
 
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
         return this->call(
@@ -32,7 +33,7 @@ public:
     Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
                     Instant deadline) {
         return this->call(scripts::fenced_hand_over,
-                          std::array<std::string_view, 3>{this->key(), counter_, this->latch_of(request)},
+                          std::array<std::string_view, 3>{this->key(), counter_, this->latches().of(request)},
                           std::array<std::string_view, 4>{this->text(owner), this->text(heir),
                                                           NumberText(lease.count()), ReleaseLatches::ttl(again)},
                           deadline);

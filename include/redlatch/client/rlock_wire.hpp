@@ -27,11 +27,12 @@ public:
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
 
-    RLockWire(Runtime<T>& runtime, std::string key)
+    // `numbered`: what sets these releases apart from those of another kind of lock on the same key.
+    RLockWire(Runtime<T>& runtime, std::string key, std::string_view numbered = {})
         : runtime_(runtime),
           key_(std::move(key)),
           channel_(prefixed_key("redisson_lock__channel", key_)),
-          latches_(key_, runtime.uuid()) {}
+          latches_(key_, runtime.uuid(), numbered) {}
 
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
@@ -78,7 +79,7 @@ public:
     OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
 
 protected:
-    ReleaseLatches::Key latch_of(std::uint64_t request) const noexcept { return latches_.of(request); }
+    const ReleaseLatches& latches() const noexcept { return latches_; }
 
     // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
     template <std::size_t K, std::size_t A>

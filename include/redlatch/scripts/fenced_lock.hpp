@@ -30,6 +30,7 @@ if redis.call('exists', lock) == 0 then
 end
 local current = redis.call('hget', lock, owner)
 if not current and count ~= '1' then return {-2, 0} end
+-- Where this owner may be a reader, which is no hold of ours.
 if redis.call('hexists', lock, 'mode') == 1 then
     return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
