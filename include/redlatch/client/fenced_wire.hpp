@@ -21,8 +21,7 @@ public:
     static constexpr std::string_view kind = "fenced lock ";
 
     FencedWire(Runtime<T>& runtime, std::string key)
-        : RLockWire<T>(runtime, std::move(key), "fenced:"),
-          counter_(prefixed_key("redisson_lock_token", this->key())) {}
+        : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
 
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
         return this->call(

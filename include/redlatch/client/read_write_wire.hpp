@@ -28,14 +28,13 @@ public:
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
 
 protected:
-    // The releases of both sides are numbered apart.
-    ReadWriteWire(Runtime<T>& runtime, std::string key, std::string_view side)
+    ReadWriteWire(Runtime<T>& runtime, std::string key)
         : runtime_(runtime),
           key_(std::move(key)),
           channel_(prefixed_key("redisson_rwlock", key_)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
           mark_(suffixed_key(key_, "redlatch_writer_waits")),
-          latches_(key_, runtime.uuid(), side) {}
+          latches_(key_, runtime.uuid()) {}
     ~ReadWriteWire() = default;
 
     // `field` is the owner as a holder of this side.
@@ -90,7 +89,7 @@ public:
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
 
-    ReadWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key), "read:") {}
+    ReadWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
         return this->call(scripts::read_acquire, std::array<std::string_view, 2>{this->key_, this->mark_},
@@ -137,7 +136,7 @@ public:
     // A read hold of the same owner keeps the key.
     static constexpr bool outlives_lease = true;
 
-    WriteWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key), "write:") {}
+    WriteWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
     // `announced`: new readers are to stay out while it waits.
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool announced, Instant deadline) {

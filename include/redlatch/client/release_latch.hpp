@@ -12,13 +12,12 @@
 
 namespace redlatch {
 
-// The marks that repeated releases leave against their own delayed copies: the keys of one kind of release of one
-// lock by one client. `numbered` keeps apart what is numbered apart.
+// The marks that repeated releases of one lock by one client leave against their own delayed copies. The client
+// numbers its requests through all locks.
 class ReleaseLatches {
 public:
-    ReleaseLatches(std::string_view key, std::string_view uuid, std::string_view numbered = {})
-        : prefix_(prefixed_key("redisson_unlock_latch", key)) {
-        prefix_.append(":").append(uuid).append(":").append(numbered);
+    ReleaseLatches(std::string_view key, std::string_view uuid) : prefix_(prefixed_key("redisson_unlock_latch", key)) {
+        prefix_.append(":").append(uuid).append(":");
     }
 
     // A key without an allocation: names have at most 1024 bytes.

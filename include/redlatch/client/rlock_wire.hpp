@@ -27,12 +27,11 @@ public:
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
 
-    // `numbered`: what sets these releases apart from those of another kind of lock on the same key.
-    RLockWire(Runtime<T>& runtime, std::string key, std::string_view numbered = {})
+    RLockWire(Runtime<T>& runtime, std::string key)
         : runtime_(runtime),
           key_(std::move(key)),
           channel_(prefixed_key("redisson_lock__channel", key_)),
-          latches_(key_, runtime.uuid(), numbered) {}
+          latches_(key_, runtime.uuid()) {}
 
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
