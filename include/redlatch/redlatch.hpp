@@ -5,5 +5,6 @@
 #include "redlatch/client.hpp"
 #include "redlatch/core/version.hpp"
 #include "redlatch/count_down_latch.hpp"
+#include "redlatch/permit_expirable_semaphore.hpp"
 #include "redlatch/rlock.hpp"
 #include "redlatch/semaphore.hpp"

@@ -16,3 +16,7 @@ extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, re
 extern template class redlatch::CountDownLatch<redlatch::HiredisTransport>;
 extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::SemaphoreWire>;
 extern template class redlatch::Semaphore<redlatch::HiredisTransport>;
+extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::PermitWire>;
+extern template class redlatch::PermitState<redlatch::HiredisTransport>;
+extern template class redlatch::PermitExpirableSemaphore<redlatch::HiredisTransport>;
+extern template class redlatch::Permit<redlatch::HiredisTransport>;
