@@ -24,6 +24,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -96,23 +97,23 @@ public:
         return change(send, nullptr);
     }
 
-    // The same for what must arrive in the end. When no server answers in that time, it throws errc::unreachable, too, but
+    // The same for what must arrive in the end. When no server carries it out in that time, it throws, too, but
     // `post(ticket, done)` goes on in the background.
-    using Post = std::function<void(const Ticket&, Completion)>;
-    template <class Send>
-    Reply change(Send send, Post post) {
+    template <class Send, class Post>
+    Reply change(Send send, const Post& post) {
         std::unique_lock lock(mutex_);
         const Ticket ticket = lanes_.take(runtime_.next_request());
         lock.unlock();
-        const Instant begun = Clock::now();
-        const Reply reply = runtime_.persist(
-            begun + patience(), {}, [&](Instant deadline, bool again) { return send(ticket, again, deadline); });
+        const Reply reply =
+            runtime_.persist(Clock::now() + patience(), {},
+                             [&](Instant deadline, bool again) { return send(ticket, again, deadline); });
         lock.lock();
-        const bool delivered = judge(reply) == Verdict::answered || reply.is_error();
-        if (!delivered && post)
-            insist(lock, ticket, [post = std::move(post), ticket](bool, Completion done) { post(ticket, done); });
-        else
-            lanes_.give_back(ticket);
+        if constexpr (!std::is_null_pointer_v<Post>)
+            if (!is_settled(reply)) {
+                insist(lock, ticket, [post, ticket](bool, Completion done) { post(ticket, std::move(done)); });
+                throw error_of(reply, key());
+            }
+        lanes_.give_back(ticket);
         if (judge(reply) != Verdict::answered) throw error_of(reply, key());
         // With a subscription the message will come here, too.
         if (!subscribed_) tell_representative();
@@ -206,6 +207,12 @@ private:
         std::uint64_t generation;
         Milliseconds hint;
     };
+
+    // Carried out, or refused for good: sending it again is useless.
+    static bool is_settled(const Reply& reply) {
+        const Verdict verdict = judge(reply);
+        return verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error());
+    }
 
     void rouse(Member& member) {
         member.wake.notify_one();
@@ -423,8 +430,7 @@ private:
 
     void delivered(const PendingReleases::Item& item, const Reply& reply) {
         const std::lock_guard lock(mutex_);
-        const Verdict verdict = judge(reply);
-        if (verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error())) {
+        if (is_settled(reply)) {
             pending_.delivered(item.request);
             errands_.erase(item.request);
             lanes_.give_back({static_cast<std::uint32_t>(item.owner), item.request});
