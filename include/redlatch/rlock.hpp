@@ -2,17 +2,10 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/client/binding.hpp"
-#include "redlatch/client/inquiry.hpp"
-#include "redlatch/client/lock_face.hpp"
-#include "redlatch/client/lock_state.hpp"
+#include "redlatch/client/bound_lock.hpp"
 #include "redlatch/client/rlock_wire.hpp"
 
-#include <optional>
-#include <stop_token>
-#include <string>
 #include <string_view>
-#include <system_error>
 
 namespace redlatch {
 
@@ -25,34 +18,11 @@ namespace redlatch {
 // object while a thread waits in it is an error, as for std::mutex; destroying it while held is not: the hold goes
 // on, and may be given back through another object of that name.
 template <class T = HiredisTransport>
-class RLock : public LockFace<RLock<T>> {
+class RLock : public BoundLock<RLock<T>, T, RLockWire> {
 public:
     // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
     // non-empty {tag}. Sends nothing.
-    RLock(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
-
-    // As given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
-
-    // --- for LockFace and for composed locks: every operation is told its owner -----------------------------------
-
-    bool acquire(const LockRequest& request) { return state().acquire(request); }
-    std::error_code release(OwnerNumber owner) { return state().release(owner); }
-    bool force_release() { return state().force_release(); }
-    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked() { return redlatch::ask_locked(state().runtime(), state().key()); }
-    int ask_hold_count(OwnerNumber owner) {
-        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner));
-    }
-    std::optional<Milliseconds> ask_remaining_lease() {
-        return redlatch::ask_remaining_lease(state().runtime(), state().key());
-    }
-
-private:
-    LockState<T, RLockWire>& state() { return binding_.state(); }
-
-    Binding<T, LockState<T, RLockWire>> binding_;
+    RLock(Client<T>& client, std::string_view name) : RLock::BoundLock(client.core(), name) {}
 };
 
 template <class T>

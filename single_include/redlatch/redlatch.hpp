@@ -37,7 +37,7 @@
 #include <utility>
 #include <vector>
 
-// redlatch/client/quiet_thread.hpp
+// redlatch/core/quiet_thread.hpp
 
 namespace redlatch {
 
@@ -860,18 +860,9 @@ public:
 
     // Gives up the channels that nobody has wanted for a while.
     void sweep(Instant now) {
-        const std::lock_guard lock(mutex_);
-        if (now < next_sweep_) return;
-        next_sweep_ = never;
-        for (auto entry = channels_.begin(); entry != channels_.end();) {
-            const auto current = entry++;
-            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
-            if (current->second.keen > 0) continue;
-            if (now >= current->second.idle_since + keep_warm)
-                drop(current);
-            else
-                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
-        }
+        std::vector<std::shared_ptr<Watched>> dropped;
+        sweep(now, dropped);
+        for (const auto& who : dropped) who->disconnected();
     }
 
     void subscribed(const std::string& channel) override {
@@ -927,6 +918,23 @@ private:
     };
 
     using Channels = std::unordered_map<std::string, Channel>;
+
+    void sweep(Instant now, std::vector<std::shared_ptr<Watched>>& dropped) {
+        const std::lock_guard lock(mutex_);
+        if (now < next_sweep_) return;
+        next_sweep_ = never;
+        for (auto entry = channels_.begin(); entry != channels_.end();) {
+            const auto current = entry++;
+            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
+            if (current->second.keen > 0) continue;
+            if (now < current->second.idle_since + keep_warm) {
+                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
+                continue;
+            }
+            for (auto& who : alive(current->second)) dropped.push_back(std::move(who));
+            drop(current);
+        }
+    }
 
     void drop(Channels::iterator entry) {
         const std::string channel = entry->first;
@@ -1857,6 +1865,7 @@ namespace redlatch {
 // server that is too far away for it, or too busy, is soon given no more than one try in `most_skipped` replies.
 //
 // reply_came() belongs to the thread that reads; until() may be called by any.
+template <class Time = Clock>  // what tells the time
 class BriefWait {
 public:
     static constexpr auto for_the_server = std::chrono::microseconds(100);
@@ -1870,9 +1879,9 @@ public:
             --skip_;
             return false;
         }
-        const Instant limit = Clock::now() + for_the_server;
+        const Instant limit = Time::now() + for_the_server;
         const bool in_time = yield_until(std::min(deadline, limit), came);
-        const Instant now = Clock::now();
+        const Instant now = Time::now();
         if (in_time && now <= limit + fair_turn) {
             penalty_ = 0;
         } else if (now > limit) {
@@ -1888,7 +1897,7 @@ public:
     template <class Came>
     bool until(Instant deadline, Came came) const {
         return pays_.load(std::memory_order_relaxed) &&
-               yield_until(std::min(deadline, Clock::now() + for_the_reader), came);
+               yield_until(std::min(deadline, Time::now() + for_the_reader), came);
     }
 
 private:
@@ -1901,7 +1910,7 @@ private:
         do {
             std::this_thread::yield();
             if (came()) return true;
-        } while (Clock::now() < limit);
+        } while (Time::now() < limit);
         return false;
     }
 
@@ -2083,18 +2092,89 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/adapters/name_lookup.hpp
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+namespace redlatch {
+
+// The addresses of a host, before a deadline. The system's look-up of a name has none, so it runs in a thread of its
+// own, which is left alone when it takes too long. Numeric addresses need no look-up, and no thread.
+//
+// mutex_ guards error_ and found_; done_ tells the waiting thread that they are there.
+class NameLookup {
+public:
+    NameLookup(const NameLookup&) = delete;
+    NameLookup& operator=(const NameLookup&) = delete;
+    ~NameLookup() {
+        if (found_) ::freeaddrinfo(found_);
+    }
+
+    // `error` is 0, or one of getaddrinfo()'s codes; EAI_AGAIN when the deadline came first. The addresses live as
+    // long as the result.
+    static std::shared_ptr<const NameLookup> run(const std::string& host, int port, Instant deadline, int& error) {
+        const std::shared_ptr<NameLookup> lookup(new NameLookup);
+        const std::string service = std::to_string(port);
+        error = lookup->ask(host, service, AI_NUMERICHOST);
+        if (error != EAI_NONAME) return lookup;
+        quiet_thread([lookup, host, service] { lookup->ask(host, service, 0); }).detach();
+        std::unique_lock lock(lookup->mutex_);
+        const auto is_done = [&] { return lookup->is_done_; };
+        if (deadline == never)
+            lookup->done_.wait(lock, is_done);
+        else
+            lookup->done_.wait_until(lock, deadline, is_done);
+        error = lookup->is_done_ ? lookup->error_ : EAI_AGAIN;
+        return lookup;
+    }
+
+    const addrinfo* addresses() const noexcept { return found_; }
+
+private:
+    NameLookup() = default;
+
+    int ask(const std::string& host, const std::string& service, int flags) {
+        addrinfo hints{};
+        hints.ai_family = AF_UNSPEC;
+        hints.ai_socktype = SOCK_STREAM;
+        hints.ai_flags = flags;
+        addrinfo* found = nullptr;
+        const int error = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
+        if (error == EAI_NONAME && flags != 0) return error;
+        const std::lock_guard lock(mutex_);
+        found_ = error == 0 ? found : nullptr;
+        error_ = error;
+        is_done_ = true;
+        done_.notify_all();
+        return error;
+    }
+
+    std::mutex mutex_;
+    std::condition_variable done_;
+    bool is_done_ = false;
+    int error_ = 0;
+    addrinfo* found_ = nullptr;
+};
+
+}  // namespace redlatch
+
 // redlatch/adapters/socket.hpp
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -2129,8 +2209,8 @@ public:
     }
     ~Socket() { close(); }
 
-    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers all
-    // addresses of a host together, but not the look-up of its name, which the system gives no deadline.
+    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers the look-up
+    // of the host's name and all of its addresses together.
     static Socket connect(const Url& url, Instant deadline, std::string& why) {
         return url.path.empty() ? connect_tcp(url, deadline, why) : connect_unix(url, deadline, why);
     }
@@ -2232,16 +2312,13 @@ private:
     }
 
     static Socket connect_tcp(const Url& url, Instant deadline, std::string& why) {
-        addrinfo hints{};
-        hints.ai_family = AF_UNSPEC;
-        hints.ai_socktype = SOCK_STREAM;
-        addrinfo* found = nullptr;
-        if (const int error = ::getaddrinfo(url.host.c_str(), std::to_string(url.port).c_str(), &hints, &found)) {
-            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(error);
+        int no_address = 0;
+        const auto lookup = NameLookup::run(url.host, url.port, deadline, no_address);
+        if (no_address != 0) {
+            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(no_address);
             return {};
         }
-        const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
-        for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+        for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {
             // Addresses that are still to come keep their share of the time.
             const Instant now = Clock::now();
             const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;
@@ -2905,7 +2982,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     Link link_;
-    BriefWait brief_wait_;
+    BriefWait<> brief_wait_;
     // The reader's own: what it read, and whom it has to tell.
     std::vector<Reply> batch_;
     std::vector<Exchange*> finished_;
@@ -3498,12 +3575,19 @@ std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string
 
 namespace redlatch {
 
+// How a lock without messages is waited for: by asking again after pauses that double, with jitter.
+struct Polling {
+    Milliseconds first;
+    Milliseconds longest;
+};
+
 // What is wanted of a lock, and for whom.
 struct LockRequest {
     OwnerNumber owner = 0;
     Instant deadline = never;
     bool one_try = false;               // do not wait, whatever the deadline
     std::optional<Milliseconds> lease;  // none: under the watchdog
+    std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
 };
 
@@ -3725,6 +3809,7 @@ struct Hold {
     std::uint32_t count = 0;         // levels; 0 when the hold is lost
     std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
     std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
+    std::int64_t token = 0;          // the fencing token, of locks that have one
     Instant valid_until{};
     Instant renew_at{};
     bool renewing = false;                 // a renewal is on its way
@@ -3846,13 +3931,26 @@ namespace redlatch {
 struct AcquireAnswer {
     enum class Kind { held, blocked, gone } kind;
     Milliseconds holder_lease{};  // blocked: what the holder has left; negative when its key has no TTL
+    std::int64_t token = 0;       // held: the fencing token, of locks that have one
 };
 
 inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
-    if (reply.is_nil()) return {AcquireAnswer::Kind::held, {}};
+    if (reply.is_nil()) return {AcquireAnswer::Kind::held, {}, 0};
     if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, name);
-    if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}};
-    return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer)};
+    if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}, 0};
+    return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
+}
+
+// What a script answered that hands a hold over to another thread of this process.
+struct HandOverAnswer {
+    enum class Kind { handed, not_held, senseless } kind;
+    std::int64_t token = 0;  // handed: the heir's fencing token, of locks that have one
+};
+
+inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {
+    if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
+    const bool handed = reply.is_integer() && reply.integer == 1;
+    return {handed ? HandOverAnswer::Kind::handed : HandOverAnswer::Kind::senseless, 0};
 }
 
 // What a release script answered.
@@ -3953,6 +4051,7 @@ struct Waiter {
     std::condition_variable wake{};  // with the mutex of the lock's local state
     bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
     bool trying = false;             // it is asking the server at this moment
+    std::optional<Backoff> pause{};  // it asks again after pauses, and listens to no messages
     bool watching = false;           // it sleeps in the transport, waiting for a message itself
     std::exception_ptr error{};      // waiting is in vain
     std::thread::id thread = std::this_thread::get_id();
@@ -3995,6 +4094,9 @@ public:
         // One more than told: the key is gone only in the millisecond after its last.
         ask_again_ = now + std::min(holder_lease, longest_sleep) + Milliseconds(1);
     }
+
+    // The question is asked again at that time, if not before.
+    void ask_again_at(Instant when) { ask_again_ = std::min(ask_again_, when); }
 
     // A thread of this process holds the lock from now on: older news means nothing any more.
     void held_here() {
@@ -4137,6 +4239,13 @@ public:
         return hold && hold->live() ? hold->valid_until : Instant::min();
     }
 
+    // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
+    }
+
     std::stop_token lost(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -4198,6 +4307,7 @@ public:
     void subscribed() override {
         const std::lock_guard lock(mutex_);
         subscribed_ = true;
+        expect_anything();
         tell_representative();
     }
 
@@ -4212,15 +4322,22 @@ public:
         }
     }
 
-    // Whatever the payload, the state may have changed.
+    // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
+    // waits here has asked. (Messages keep the server's order: if this one is of somebody else's release, that was
+    // before ours, and ours is still to come.)
     void message(std::string_view) override {
         const std::lock_guard lock(mutex_);
-        tell_representative();
+        ++messages_;
+        if (own_messages_ > 0)
+            --own_messages_;
+        else
+            tell_representative();
     }
 
     void disconnected() override {
         const std::lock_guard lock(mutex_);
         subscribed_ = false;
+        expect_anything();
     }
 
 private:
@@ -4236,6 +4353,12 @@ private:
     void rouse(Waiter& waiter) {
         waiter.wake.notify_one();
         if (waiter.watching && waiter.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
+    }
+
+    // A message of our own release that has not come by now may never come.
+    void expect_anything() {
+        ++messages_;
+        own_messages_ = 0;
     }
 
     void tell_representative() {
@@ -4333,21 +4456,22 @@ private:
             take_back(lock, request.owner, now + lease);
             return false;
         }
-        record(request.owner, asked.sent, request.lease);
+        record(request.owner, asked.sent, request.lease, answer.token);
         return true;
     }
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
         try {
-            return decode_acquire(reply, key());
+            return Wire<T>::read_acquire(reply, key());
         } catch (const Error&) {
             take_back(lock, owner, until);
             throw;
         }
     }
 
-    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease) {
+    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease, std::int64_t token) {
         Hold& hold = holds_.start(owner);
+        hold.token = token;
         hold.enter(sent, lease, runtime_.options().watchdog_timeout);
         line_.held_here();
         runtime_.count_acquisition();
@@ -4367,7 +4491,7 @@ private:
         const Asked asked = send_acquire(lock, request, count);
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
-        const AcquireAnswer answer = decode_acquire(asked.reply, key());
+        const AcquireAnswer answer = Wire<T>::read_acquire(asked.reply, key());
         hold = holds_.find(request.owner);
         if (!hold || hold->id != id || !hold->live()) {
             // Lost while we asked: what the answer gave belongs to nobody.
@@ -4394,8 +4518,9 @@ private:
             rouse(me);
         });
         std::unique_lock lock(mutex_);
+        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
         line_.join(me);
-        listen();
+        if (!me.pause) listen();
         try {
             const bool held = wait_in_line(lock, request, me);
             leave(me);
@@ -4409,6 +4534,7 @@ private:
 
     bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
         bool may_watch = true;
+        if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
         for (;;) {
             if (me.granted) {
                 if (const Hold* hold = holds_.find(me.owner); hold && hold->live()) return true;
@@ -4425,6 +4551,7 @@ private:
                     const bool held = settle(lock, request) && ask(lock, request);
                     me.trying = false;
                     if (held) return true;
+                    if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
                     continue;
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
@@ -4520,6 +4647,7 @@ private:
         holds_.finish(held);
         handoffs_ = 0;
         releasing_ = true;
+        const std::uint64_t messages = messages_;
         lock.unlock();
         bool resent = false;
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
@@ -4531,6 +4659,10 @@ private:
         const ReleaseAnswer answer = decode_release(reply);
         if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, owner, request, until);
+        // A message that came before this reply may have been ours already.
+        if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
+            line_.empty() && messages == messages_)
+            ++own_messages_;
         // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without
         // them, or without a subscription, the next one here need not wait for it.
         const bool others_listen = answer.listeners > 1;
@@ -4584,13 +4716,13 @@ private:
         handing_over_ = 0;
         Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
         const Instant now = Clock::now();
-        const bool answered =
-            judge(reply) == Verdict::answered && (reply.is_nil() || (reply.is_integer() && reply.integer == 1));
-        const bool handed = answered && !reply.is_nil();
+        const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
+        const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && waiting && now < redlatch::valid_until(sent, lease_of(heir_lease))) {
             ++handoffs_;
             runtime_.count_handoff();
-            record(heir, sent, heir_lease);
+            record(heir, sent, heir_lease, answer.token);
             waiting->granted = true;
             rouse(*waiting);
             return {};
@@ -4687,7 +4819,45 @@ private:
     OwnerNumber handing_over_ = 0;  // to whom a hold is on its way
     Waiter* heir_ = nullptr;        // the same one, as long as it waits
     bool wants_messages_ = false;
-    bool subscribed_ = false;  // confirmed, so messages do come
+    bool subscribed_ = false;     // confirmed, so messages do come
+    std::uint64_t messages_ = 0;  // so far
+    unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
+};
+
+}  // namespace redlatch
+
+// redlatch/client/bound_lock.hpp
+
+namespace redlatch {
+
+// A lock of the user's, `Lock`, that is a hash of owner -> hold count on the server: its public members, and below
+// them the same for an owner that is told, for LockFace and for composed locks.
+template <class Lock, class T, template <class> class Wire>
+class BoundLock : public LockFace<Lock> {
+public:
+    // As given, without the client's key_prefix.
+    const std::string& name() const noexcept { return binding_.name(); }
+
+    bool acquire(const LockRequest& request) { return state().acquire(request); }
+    std::error_code release(OwnerNumber owner) { return state().release(owner); }
+    bool force_release() { return state().force_release(); }
+    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
+    bool ask_locked() { return redlatch::ask_locked(state().runtime(), state().key()); }
+    int ask_hold_count(OwnerNumber owner) {
+        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner));
+    }
+    std::optional<Milliseconds> ask_remaining_lease() {
+        return redlatch::ask_remaining_lease(state().runtime(), state().key());
+    }
+
+protected:
+    BoundLock(std::shared_ptr<Core<T>> core, std::string_view name) : binding_(std::move(core), name) {}
+
+    LockState<T, Wire>& state() { return binding_.state(); }
+
+private:
+    Binding<T, LockState<T, Wire>> binding_;
 };
 
 }  // namespace redlatch
@@ -4718,9 +4888,12 @@ public:
                     deadline);
     }
 
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+    static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
+
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
-        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, LatchText(latch_, request)},
+        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch_of(request)},
                     std::array<std::string_view, 5>{text(owner), NumberText(remaining), NumberText(lease.count()),
                                                     latch_ttl(again), runtime_.transport().publish_command()},
                     deadline);
@@ -4728,7 +4901,7 @@ public:
 
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
         const OwnerText who = text(owner);
-        const LatchText latch(latch_, request);
+        const LatchText latch = latch_of(request);
         runtime_.post_script(
             scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch},
             std::array<std::string_view, 5>{who, "0", "0", latch_ttl(again), runtime_.transport().publish_command()},
@@ -4738,7 +4911,7 @@ public:
     Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
                     Instant deadline) {
         return call(
-            scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, LatchText(latch_, request)},
+            scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, latch_of(request)},
             std::array<std::string_view, 4>{text(owner), text(heir), NumberText(lease.count()), latch_ttl(again)},
             deadline);
     }
@@ -4750,7 +4923,7 @@ public:
 
     OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
 
-private:
+protected:
     // Longer than any copy of a command can be on its way.
     static constexpr std::string_view latch_ttl(bool again) { return again ? "20000" : "0"; }
 
@@ -4769,6 +4942,8 @@ private:
         std::size_t size_;
     };
 
+    LatchText latch_of(std::uint64_t request) const noexcept { return {latch_, request}; }
+
     // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
     template <std::size_t K, std::size_t A>
     Reply call(const Script& script, const std::array<std::string_view, K>& keys,
@@ -4776,11 +4951,211 @@ private:
         return runtime_.call_script(script, keys, arguments, deadline);
     }
 
+private:
     Runtime<T>& runtime_;
     const std::string key_;
     const std::string channel_;
     const std::string latch_;
 };
+
+}  // namespace redlatch
+
+// redlatch/scripts/fenced_lock.hpp
+
+// The scripts that the fenced lock has instead of the reentrant lock's: each new hold gets a fencing token, greater
+// than all before. The counter is at the same time a clock: should it be lost with the server's data, the server's
+// time in microseconds has gone on meanwhile. It never gets a TTL and is never deleted, and stays below 2^53, where
+// Lua's numbers are exact.
+namespace redlatch::scripts {
+
+inline constexpr Script fenced_acquire{R"lua(
+-- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
+-- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
+local lock, counter = KEYS[1], KEYS[2]
+local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return {-2, 0} end
+    local now = redis.call('time')
+    local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
+    redis.call('set', counter, string.format('%.0f', token))
+    redis.call('hincrby', lock, owner, count)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) == 'table' then
+        -- Not allowed to this user: better no lock than one for ever.
+        redis.call('del', lock)
+        return limited
+    end
+    return {1, token}
+end
+local current = redis.call('hget', lock, owner)
+if not current then
+    if count ~= '1' then return {-2, 0} end
+    if redis.call('hexists', lock, 'mode') == 1 then
+        return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+    end
+    return {0, redis.call('pttl', lock)}
+end
+if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
+-- Reentry, or the same command once more: the token of this hold, for none was drawn since.
+return {1, tonumber(redis.call('get', counter) or '0')}
+)lua"};
+
+inline constexpr Script fenced_hand_over{R"lua(
+-- KEYS: lock, token counter, latch.  ARGV: owner, next owner, the next owner's lease in ms,
+-- latch TTL in ms ('0' = first sending, leaves no latch).
+-- Answer: {1, token} = the next owner holds it; nil = neither of them does.
+local lock, counter, latch = KEYS[1], KEYS[2], KEYS[3]
+local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+if redis.call('exists', latch) == 1 then return {1, tonumber(redis.call('get', counter) or '0')} end
+if redis.call('hexists', lock, owner) == 0 then
+    if latch_ttl == '0' then return nil end
+    redis.pcall('set', latch, '1', 'px', latch_ttl)
+    if redis.call('hexists', lock, heir) == 0 then return nil end
+    return {1, tonumber(redis.call('get', counter) or '0')}
+end
+redis.call('pexpire', lock, lease)
+local now = redis.call('time')
+local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
+redis.call('set', counter, string.format('%.0f', token))
+redis.call('hincrby', lock, heir, '1')
+redis.call('hdel', lock, owner)
+if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
+return {1, token}
+)lua"};
+
+}  // namespace redlatch::scripts
+
+// redlatch/client/fenced_wire.hpp
+
+namespace redlatch {
+
+// The commands of the fenced lock: the reentrant lock's, but taking and handing over draw a token.
+template <Transport T>
+class FencedWire : public RLockWire<T> {
+public:
+    static constexpr std::string_view kind = "fenced lock ";
+
+    FencedWire(Runtime<T>& runtime, std::string key)
+        : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
+
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Instant deadline) {
+        return this->call(
+            scripts::fenced_acquire, std::array<std::string_view, 2>{this->key(), counter_},
+            std::array<std::string_view, 3>{this->text(owner), NumberText(count), NumberText(lease.count())}, deadline);
+    }
+
+    Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
+                    Instant deadline) {
+        return this->call(scripts::fenced_hand_over,
+                          std::array<std::string_view, 3>{this->key(), counter_, this->latch_of(request)},
+                          std::array<std::string_view, 4>{this->text(owner), this->text(heir),
+                                                          NumberText(lease.count()), this->latch_ttl(again)},
+                          deadline);
+    }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
+        if (!is_pair(reply)) throw unexpected(reply, name);
+        const std::int64_t value = reply.elements[1].integer;
+        switch (reply.elements[0].integer) {
+            case 1:
+                if (value > 0) return {AcquireAnswer::Kind::held, {}, value};
+                break;
+            case 0: return {AcquireAnswer::Kind::blocked, Milliseconds(value), 0};
+            case -2: return {AcquireAnswer::Kind::gone, {}, 0};
+            default: break;
+        }
+        throw unexpected(reply, name);
+    }
+
+    static HandOverAnswer read_hand_over(const Reply& reply) noexcept {
+        if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
+        if (!is_pair(reply) || reply.elements[0].integer != 1 || reply.elements[1].integer <= 0)
+            return {HandOverAnswer::Kind::senseless, 0};
+        return {HandOverAnswer::Kind::handed, reply.elements[1].integer};
+    }
+
+private:
+    static bool is_pair(const Reply& reply) noexcept {
+        return reply.kind == Reply::Kind::array && reply.elements.size() == 2 && reply.elements[0].is_integer() &&
+               reply.elements[1].is_integer();
+    }
+
+    const std::string counter_;
+};
+
+}  // namespace redlatch
+
+// redlatch/fenced_lock.hpp
+
+namespace redlatch {
+
+// A lock whose holds are numbered: each hold has a fencing token greater than those of all holds before it, also after
+// a server has lost its data. Hand the token to what the lock protects, and let that refuse a token smaller than one
+// it has seen: then a holder that lost its lease without knowing, and writes late, does no harm.
+//
+// Otherwise like RLock, and the lock of Redisson's RFencedLock of that name. A nested lock() keeps the token of its
+// hold. The counter's key, redisson_lock_token:{name}, stays on the server for ever: it is what makes tokens grow.
+template <class T = HiredisTransport>
+class FencedLock : public BoundLock<FencedLock<T>, T, FencedWire> {
+public:
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
+    FencedLock(Client<T>& client, std::string_view name) : FencedLock::BoundLock(client.core(), name) {}
+
+    // The token of this thread's hold. No command. Throws Error(errc::not_owner) when it holds nothing (any more).
+    std::int64_t token() {
+        const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
+        if (!mine) throw Error(errc::not_owner, this->name(), "this thread holds no lock whose token it could have");
+        return *mine;
+    }
+    std::int64_t token(std::error_code& ec) {
+        const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
+        ec = mine ? std::error_code() : make_error_code(errc::not_owner);
+        return mine.value_or(0);
+    }
+
+    // lock(), and the token; with a std::stop_token or a std::error_code& an optional, empty when it is not held.
+    template <class... Tail>
+    requires LockTail<Tail...>
+    auto lock_and_get_token(Tail&&... tail) {
+        if constexpr (detail::has_stop_token<Tail...>) {
+            return token_if(this->lock(tail...));
+        } else if constexpr (detail::has_error_code<Tail...>) {
+            this->lock(tail...);
+            return token_if(!*detail::error_code_of(tail...));
+        } else {
+            this->lock(tail...);
+            return token();
+        }
+    }
+
+    // try_lock(), try_lock_for(), try_lock_until(), and the token: empty when it is not held.
+    template <class... Tail>
+    requires TryTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
+        return token_if(this->try_lock(tail...));
+    }
+
+    template <class Rep, class Period, class... Tail>
+    requires LockTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return token_if(this->try_lock_for(timeout, tail...));
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires LockTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token_until(
+        std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return token_if(this->try_lock_until(when, tail...));
+    }
+
+private:
+    // Empty also when the hold was lost in this very moment: its unlock() will say so.
+    std::optional<std::int64_t> token_if(bool held) {
+        return held ? this->state().token(this_thread_number()) : std::nullopt;
+    }
+};
+
+template <class T>
+FencedLock(Client<T>&, std::string_view) -> FencedLock<T>;
 
 }  // namespace redlatch
 
@@ -4797,38 +5172,60 @@ namespace redlatch {
 // object while a thread waits in it is an error, as for std::mutex; destroying it while held is not: the hold goes
 // on, and may be given back through another object of that name.
 template <class T = HiredisTransport>
-class RLock : public LockFace<RLock<T>> {
+class RLock : public BoundLock<RLock<T>, T, RLockWire> {
 public:
     // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
     // non-empty {tag}. Sends nothing.
-    RLock(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
-
-    // As given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
-
-    // --- for LockFace and for composed locks: every operation is told its owner -----------------------------------
-
-    bool acquire(const LockRequest& request) { return state().acquire(request); }
-    std::error_code release(OwnerNumber owner) { return state().release(owner); }
-    bool force_release() { return state().force_release(); }
-    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked() { return redlatch::ask_locked(state().runtime(), state().key()); }
-    int ask_hold_count(OwnerNumber owner) {
-        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner));
-    }
-    std::optional<Milliseconds> ask_remaining_lease() {
-        return redlatch::ask_remaining_lease(state().runtime(), state().key());
-    }
-
-private:
-    LockState<T, RLockWire>& state() { return binding_.state(); }
-
-    Binding<T, LockState<T, RLockWire>> binding_;
+    RLock(Client<T>& client, std::string_view name) : RLock::BoundLock(client.core(), name) {}
 };
 
 template <class T>
 RLock(Client<T>&, std::string_view) -> RLock<T>;
+
+}  // namespace redlatch
+
+// redlatch/spin_lock.hpp
+
+namespace redlatch {
+
+// How a SpinLock waits: pauses that begin with initial_delay and double up to max_delay, each shortened at random by
+// up to a half, so that waiters do not come together.
+struct SpinOptions {
+    std::chrono::milliseconds initial_delay{1};
+    std::chrono::milliseconds max_delay{128};
+};
+
+// The lock of an RLock of that name, waited for by asking again and again instead of listening to messages. For
+// servers where subscribing is not allowed or not wanted, and for locks that are held for a moment. A waiting process
+// sends one command a pause, whatever the number of its waiting threads; a release wakes waiting RLocks too.
+//
+// In one process SpinLock and RLock objects of one name are the same lock, like two RLock objects.
+template <class T = HiredisTransport>
+class SpinLock : public BoundLock<SpinLock<T>, T, RLockWire> {
+public:
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
+    // which the first is longer than the longest. Sends nothing.
+    SpinLock(Client<T>& client, std::string_view name, SpinOptions options = {})
+        : SpinLock::BoundLock(client.core(), name), options_(options) {
+        if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
+            options.max_delay > std::chrono::hours(1))
+            throw Error(errc::invalid_argument, name,
+                        "the delays of a SpinLock must be from 1 ms to 1 h, initial_delay not above max_delay");
+    }
+
+    bool acquire(LockRequest request) {
+        request.polling = Polling{options_.initial_delay, options_.max_delay};
+        return SpinLock::BoundLock::acquire(request);
+    }
+
+private:
+    SpinOptions options_;
+};
+
+template <class T>
+SpinLock(Client<T>&, std::string_view) -> SpinLock<T>;
+template <class T>
+SpinLock(Client<T>&, std::string_view, SpinOptions) -> SpinLock<T>;
 
 }  // namespace redlatch
 

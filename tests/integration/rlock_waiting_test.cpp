@@ -410,10 +410,10 @@ TEST_CASE("a thread that gets the lock by a force_unlock of its own process keep
 // when it leaves.
 TEST_CASE("two threads that wait for different locks are woken in either order") {
     RedisServer server;
-    Client holder{server.url()};
+    Client other{server.url()};
     Client client{server.url()};
-    RLock their_a{holder, "a"};
-    RLock their_b{holder, "b"};
+    RLock their_a{other, "a"};
+    RLock their_b{other, "b"};
     RLock a{client, "a"};
     RLock b{client, "b"};
     for (const bool first_come_first : {true, false}) {

@@ -11,13 +11,11 @@ set(copy ${root}/build/mutations/tree)
 set(build ${root}/build/mutations/build)
 file(REMOVE_RECURSE ${copy})
 file(COPY ${root}/include ${root}/tests ${root}/cmake ${root}/CMakeLists.txt DESTINATION ${copy})
-execute_process(COMMAND ${CMAKE_COMMAND} -S ${copy} -B ${build} -DCMAKE_BUILD_TYPE=Debug -DREDLATCH_BUILD_EXAMPLES=OFF
-    -DREDLATCH_BUILD_BENCH=OFF OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 
 set(caught 0)
 set(survived 0)
 
-# Replaces `from` by `to` in `file`, once; then one of the tests that match `tests` must fail.
+# Replaces `from` by `to` in `file`, once; then a test of the sources that match `tests` (below tests/) must fail.
 function(mutate name file from to tests)
     if(ONLY AND NOT ONLY STREQUAL name)
         return()
@@ -33,17 +31,16 @@ function(mutate name file from to tests)
     string(SUBSTRING "${text}" ${after} -1 after)
     file(WRITE ${copy}/include/redlatch/${file} "${before}${to}${after}")
 
-    set(targets redlatch_unit)
-    if(tests MATCHES "integration")
-        list(APPEND targets redlatch_integration)
-    endif()
-    execute_process(COMMAND ${CMAKE_COMMAND} --build ${build} --parallel 2 --target ${targets}
+    execute_process(COMMAND ${CMAKE_COMMAND} -S ${copy} -B ${build} -DCMAKE_BUILD_TYPE=Debug
+        -DREDLATCH_BUILD_EXAMPLES=OFF -DREDLATCH_BUILD_BENCH=OFF -DREDLATCH_TEST_SINGLE_HEADER=OFF
+        "-DREDLATCH_TEST_SOURCES=${tests}" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND ${CMAKE_COMMAND} --build ${build} --parallel 2
         OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE failed)
     if(failed)
         message(FATAL_ERROR "${name} does not compile, which proves nothing:\n${said}")
     endif()
-    execute_process(COMMAND ${CMAKE_CTEST_COMMAND} --test-dir ${build} --tests-regex "${tests}" --no-tests=error
-        --timeout 60 OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE failed)
+    execute_process(COMMAND ${CMAKE_CTEST_COMMAND} --test-dir ${build} --label-regex "^(unit|integration)$" --no-tests=error
+        --stop-on-failure --timeout 60 OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE failed)
     file(WRITE ${copy}/include/redlatch/${file} "${text}")
 
     if(failed)

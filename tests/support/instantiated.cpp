@@ -5,7 +5,10 @@ template class redlatch::Runtime<redlatch::HiredisTransport>;
 template class redlatch::Core<redlatch::HiredisTransport>;
 template class redlatch::Client<redlatch::HiredisTransport>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
+template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FencedWire>;
 template class redlatch::RLock<redlatch::HiredisTransport>;
+template class redlatch::SpinLock<redlatch::HiredisTransport>;
+template class redlatch::FencedLock<redlatch::HiredisTransport>;
 template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::CountDownLatchWire>;
 template class redlatch::CountDownLatch<redlatch::HiredisTransport>;
 template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::SemaphoreWire>;
@@ -14,3 +17,6 @@ template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch:
 template class redlatch::PermitState<redlatch::HiredisTransport>;
 template class redlatch::PermitExpirableSemaphore<redlatch::HiredisTransport>;
 template class redlatch::Permit<redlatch::HiredisTransport>;
+template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadWire>;
+template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteWire>;
+template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;

@@ -11,7 +11,10 @@ extern template class redlatch::Runtime<redlatch::HiredisTransport>;
 extern template class redlatch::Core<redlatch::HiredisTransport>;
 extern template class redlatch::Client<redlatch::HiredisTransport>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FencedWire>;
 extern template class redlatch::RLock<redlatch::HiredisTransport>;
+extern template class redlatch::SpinLock<redlatch::HiredisTransport>;
+extern template class redlatch::FencedLock<redlatch::HiredisTransport>;
 extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::CountDownLatchWire>;
 extern template class redlatch::CountDownLatch<redlatch::HiredisTransport>;
 extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::SemaphoreWire>;
@@ -20,3 +23,6 @@ extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, re
 extern template class redlatch::PermitState<redlatch::HiredisTransport>;
 extern template class redlatch::PermitExpirableSemaphore<redlatch::HiredisTransport>;
 extern template class redlatch::Permit<redlatch::HiredisTransport>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadWire>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteWire>;
+extern template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;

@@ -4,68 +4,96 @@
 
 #include <redlatch/redlatch.hpp>
 
+#include <chrono>
+
 using namespace redlatch;
+using namespace std::chrono_literals;
 
 namespace {
 
-// How many of `replies` were waited for awake, when none of them ever comes.
-int tries_in_vain(BriefWait& wait, int replies) {
-    int tried = 0;
-    for (int i = 0; i < replies; ++i) {
-        bool asked = false;
-        const bool came = wait.reply_came(never, [&] {
-            asked = true;
-            return false;
-        });
-        CHECK_FALSE(came);
-        tried += asked ? 1 : 0;
+// Goes on by one step each time that somebody looks at it.
+struct HandSetClock {
+    static Instant now() { return time += step; }
+    static inline Instant time{};
+    static inline std::chrono::microseconds step{1};
+};
+
+struct Bench {
+    explicit Bench(std::chrono::microseconds step = 1us) { HandSetClock::step = step; }
+
+    // How many of `replies` are waited for awake, when none of them ever comes.
+    int tries_in_vain(int replies) {
+        int tried = 0;
+        for (int i = 0; i < replies; ++i) {
+            bool asked = false;
+            const bool came = wait.reply_came(never, [&] {
+                asked = true;
+                return false;
+            });
+            CHECK_FALSE(came);
+            tried += asked ? 1 : 0;
+        }
+        return tried;
     }
-    return tried;
-}
+
+    BriefWait<HandSetClock> wait;
+};
+
+constexpr auto at_once = [] { return true; };
+constexpr auto not_yet = [] { return false; };
 
 }  // namespace
 
 TEST_CASE("a reply that comes soon is waited for awake, every time") {
-    BriefWait wait;
+    Bench bench;
     for (int reply = 0; reply < 100; ++reply) {
         int looks = 0;
-        CHECK(wait.reply_came(never, [&] { return ++looks == 3; }));
+        CHECK(bench.wait.reply_came(never, [&] { return ++looks == 3; }));
         CHECK(looks == 3);
     }
 }
 
 TEST_CASE("a server that is far away costs next to no waiting awake") {
-    BriefWait wait;
-    // 0, 0, 1, 2, 4, ... 64 are left out after each failure: nine tries in the first 136.
-    CHECK(tries_in_vain(wait, 1000) < 25);
-    CHECK_FALSE(wait.until(never, [] { return true; }));
+    Bench bench;
+    CHECK(bench.wait.until(never, at_once));
+    // After the failures 0, 1, 2, 4, ... 64 and again 64 replies are not tried.
+    CHECK(bench.tries_in_vain(1000) < 25);
+    CHECK_FALSE(bench.wait.until(never, at_once));
 }
 
 TEST_CASE("a server that comes near again is waited for awake again") {
-    BriefWait wait;
-    tries_in_vain(wait, 1000);
-    bool came = false;
-    for (int reply = 0; reply < 65 && !came; ++reply) came = wait.reply_came(never, [] { return true; });
-    CHECK(came);
-    CHECK(wait.reply_came(never, [] { return true; }));
-    CHECK(wait.until(never, [] { return true; }));
+    Bench bench;
+    bench.tries_in_vain(1000);
+    int replies = 0;
+    while (!bench.wait.reply_came(never, at_once)) REQUIRE(++replies <= 64);
+    CHECK(bench.wait.reply_came(never, at_once));
+    CHECK(bench.wait.until(never, at_once));
+}
+
+TEST_CASE("where a yield takes as long as a time slice, sleeping serves better") {
+    Bench bench{3ms};
+    int awake = 0;
+    for (int reply = 0; reply < 1000; ++reply) awake += bench.wait.reply_came(never, at_once) ? 1 : 0;
+    CHECK(awake < 25);
 }
 
 TEST_CASE("waiting awake ends at the caller's deadline, which says nothing about the server") {
-    BriefWait wait;
+    Bench bench;
     for (int reply = 0; reply < 100; ++reply) {
         bool asked = false;
-        wait.reply_came(Clock::now(), [&] {
+        CHECK_FALSE(bench.wait.reply_came(HandSetClock::time + 10us, [&] {
             asked = true;
             return false;
-        });
+        }));
         CHECK(asked);
     }
+    CHECK(bench.wait.until(never, at_once));
 }
 
 TEST_CASE("a thread that waits for the reader's word gives up after a moment") {
-    const BriefWait wait;
-    const Instant begun = Clock::now();
-    CHECK_FALSE(wait.until(never, [] { return false; }));
-    CHECK(Clock::now() - begun >= BriefWait::for_the_reader);
+    Bench bench;
+    const Instant begun = HandSetClock::time;
+    CHECK_FALSE(bench.wait.until(never, not_yet));
+    CHECK(HandSetClock::time - begun >= BriefWait<>::for_the_reader);
+    CHECK(HandSetClock::time - begun < 2 * BriefWait<>::for_the_reader);
 }

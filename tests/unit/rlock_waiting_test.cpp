@@ -179,6 +179,32 @@ TEST_CASE("a message that comes while the thread is asking makes it ask again") 
     CHECK(bench.redis.count("acquire") == 3);
 }
 
+TEST_CASE("the message of a thread's own release is no news to those who ask after it") {
+    Bench bench;
+    bench.redis.next("acquire", number(30'000));
+    bench.redis.next("acquire", number(30'000));
+    bench.redis.always("release", number(2));  // listeners: another process, and we
+    {
+        Taker first(bench);
+        REQUIRE(is_waiting(bench));
+        REQUIRE(bench.redis.publish(channel));
+        REQUIRE(first.is_back());
+        first.finish();
+    }
+    REQUIRE(bench.redis.wait_for("release", 1));
+    bench.redis.always("acquire", number(30'000));
+    Taker second(bench);
+    REQUIRE(second.is_in_line(bench, 2));
+    const std::size_t asked = bench.redis.count("acquire");
+    REQUIRE(bench.redis.publish(channel));
+    CHECK(bench.redis.count("acquire") == asked);
+    bench.redis.always("acquire", nil());
+    REQUIRE(bench.redis.publish(channel));
+    REQUIRE(second.is_back());
+    CHECK(second.held);
+    CHECK(bench.redis.count("acquire") == asked + 1);
+}
+
 TEST_CASE("any payload means that something may have changed") {
     for (const std::string& payload : {std::string("0"), std::string("1"), std::string(),
                                        std::string("garbage\0\r\n", 10), std::string(1 << 20, 'x')}) {

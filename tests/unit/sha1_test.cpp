@@ -53,9 +53,12 @@ TEST_CASE("each script has a digest of its own, that of its text") {
     std::set<std::string> digests;
     for (const Script* script :
          {&scripts::rlock_acquire, &scripts::rlock_release, &scripts::rlock_hand_over, &scripts::rlock_force_release,
-          &scripts::rlock_remaining_lease, &scripts::rlock_renew}) {
+          &scripts::rlock_remaining_lease, &scripts::rlock_renew, &scripts::read_acquire, &scripts::read_release,
+          &scripts::read_force_release, &scripts::read_remaining_lease, &scripts::read_hold_count, &scripts::read_renew,
+          &scripts::write_acquire, &scripts::write_release, &scripts::write_force_release,
+          &scripts::write_remaining_lease, &scripts::write_withdraw}) {
         CHECK(script->digest() == sha1(script->text));
         digests.emplace(script->digest());
     }
-    CHECK(digests.size() == 6);
+    CHECK(digests.size() == 17);
 }

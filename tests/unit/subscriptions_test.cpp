@@ -121,6 +121,33 @@ TEST_CASE("a channel is not given up while one of its listeners wants it") {
     CHECK(bench.asked == Words{"+x", "-x"});
 }
 
+TEST_CASE("a listener whose channel is given up is told that no more messages come") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.subscribed("x");
+    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.sweep(Clock::now() + long_enough);
+    CHECK(bench.a->heard == Words{"subscribed", "disconnected"});
+}
+
+TEST_CASE("it is known whether there are waiters on several channels") {
+    Bench bench;
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.want("x", *bench.b);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.want("y", *bench.b);
+    CHECK(bench.subscriptions.has_several_keen());
+    bench.subscriptions.rest("x", *bench.a);
+    CHECK(bench.subscriptions.has_several_keen());
+    bench.subscriptions.forget("x", *bench.b);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.want("x", *bench.a);
+    CHECK(bench.subscriptions.has_several_keen());
+    bench.subscriptions.refused("y", Reply::of(Reply::Kind::error, "NOPERM"));
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+}
+
 TEST_CASE("a sweep keeps what rests only since a moment, and comes back for it") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
@@ -196,4 +223,23 @@ TEST_CASE("what concerns an unknown channel is ignored") {
     bench.subscriptions.sweep(Clock::now() + long_enough);
     CHECK(bench.asked.empty());
     CHECK(bench.wakes == 0);
+}
+
+TEST_CASE("two who want one channel are several, and the background has to receive for one of them") {
+    // A thread that waits for one side of a read-write lock may receive messages itself; the other side waits, too.
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.want("x", *bench.b);
+    bench.subscriptions.want("x", *bench.b);
+    CHECK(bench.subscriptions.has_several_keen());
+    bench.subscriptions.rest("x", *bench.b);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.want("y", *bench.b);
+    CHECK(bench.subscriptions.has_several_keen());
+    bench.subscriptions.forget("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.refused("y", Reply::of(Reply::Kind::error, "NOPERM"));
+    bench.subscriptions.want("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
 }

@@ -16,7 +16,7 @@ constexpr Instant past{};
 Instant at(Milliseconds t) { return Instant(1h + t); }
 
 struct Person : Waiter {
-    explicit Person(OwnerNumber number) : Waiter{number, {}, {}, false, false, nullptr} {}
+    explicit Person(OwnerNumber number) : Waiter{.owner = number, .lease = {}} {}
 };
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace redlatch {
 // server that is too far away for it, or too busy, is soon given no more than one try in `most_skipped` replies.
 //
 // reply_came() belongs to the thread that reads; until() may be called by any.
+template <class Time = Clock>  // what tells the time
 class BriefWait {
 public:
     static constexpr auto for_the_server = std::chrono::microseconds(100);
@@ -28,9 +29,9 @@ public:
             --skip_;
             return false;
         }
-        const Instant limit = Clock::now() + for_the_server;
+        const Instant limit = Time::now() + for_the_server;
         const bool in_time = yield_until(std::min(deadline, limit), came);
-        const Instant now = Clock::now();
+        const Instant now = Time::now();
         if (in_time && now <= limit + fair_turn) {
             penalty_ = 0;
         } else if (now > limit) {
@@ -46,7 +47,7 @@ public:
     template <class Came>
     bool until(Instant deadline, Came came) const {
         return pays_.load(std::memory_order_relaxed) &&
-               yield_until(std::min(deadline, Clock::now() + for_the_reader), came);
+               yield_until(std::min(deadline, Time::now() + for_the_reader), came);
     }
 
 private:
@@ -59,7 +60,7 @@ private:
         do {
             std::this_thread::yield();
             if (came()) return true;
-        } while (Clock::now() < limit);
+        } while (Time::now() < limit);
         return false;
     }
 

@@ -427,7 +427,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     Link link_;
-    BriefWait brief_wait_;
+    BriefWait<> brief_wait_;
     // The reader's own: what it read, and whom it has to tell.
     std::vector<Reply> batch_;
     std::vector<Exchange*> finished_;

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/adapters/name_lookup.hpp"
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/url.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -48,8 +47,8 @@ public:
     }
     ~Socket() { close(); }
 
-    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers all
-    // addresses of a host together, but not the look-up of its name, which the system gives no deadline.
+    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers the look-up
+    // of the host's name and all of its addresses together.
     static Socket connect(const Url& url, Instant deadline, std::string& why) {
         return url.path.empty() ? connect_tcp(url, deadline, why) : connect_unix(url, deadline, why);
     }
@@ -151,16 +150,13 @@ private:
     }
 
     static Socket connect_tcp(const Url& url, Instant deadline, std::string& why) {
-        addrinfo hints{};
-        hints.ai_family = AF_UNSPEC;
-        hints.ai_socktype = SOCK_STREAM;
-        addrinfo* found = nullptr;
-        if (const int error = ::getaddrinfo(url.host.c_str(), std::to_string(url.port).c_str(), &hints, &found)) {
-            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(error);
+        int no_address = 0;
+        const auto lookup = NameLookup::run(url.host, url.port, deadline, no_address);
+        if (no_address != 0) {
+            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(no_address);
             return {};
         }
-        const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
-        for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+        for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {
             // Addresses that are still to come keep their share of the time.
             const Instant now = Clock::now();
             const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;

@@ -21,6 +21,7 @@ struct Hold {
     std::uint32_t count = 0;         // levels; 0 when the hold is lost
     std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
     std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
+    std::int64_t token = 0;          // the fencing token, of locks that have one
     Instant valid_until{};
     Instant renew_at{};
     bool renewing = false;                 // a renewal is on its way

@@ -56,12 +56,10 @@ bool ask_locked(Runtime<T>& runtime, std::string_view key) {
     return reply.integer > 0;
 }
 
-template <class T>
-int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner) {
-    const std::array<std::string_view, 3> words{"HGET", key, owner};
-    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
-        return runtime.call({words, 1}, deadline);
-    });
+// `ask(deadline)` sends the question; the answer is nothing for none, or the text of a number.
+template <class T, class Ask>
+int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask) {
+    const Reply reply = detail::inquire(runtime, key, ask);
     if (reply.is_nil()) return 0;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
     int count = 0;
@@ -72,11 +70,15 @@ int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view o
 }
 
 template <class T>
-std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key) {
-    const std::array<std::string_view, 1> keys{key};
-    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
-        return runtime.call_script(scripts::rlock_remaining_lease, keys, {}, deadline);
-    });
+int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner) {
+    const std::array<std::string_view, 3> words{"HGET", key, owner};
+    return ask_count(runtime, key, [&](Instant deadline) { return runtime.call({words, 1}, deadline); });
+}
+
+// `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.
+template <class T, class Ask>
+std::optional<Milliseconds> ask_lease(Runtime<T>& runtime, std::string_view key, Ask ask) {
+    const Reply reply = detail::inquire(runtime, key, ask);
     if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
     if (reply.integer == -2) return std::nullopt;
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
@@ -90,6 +92,14 @@ std::int64_t ask_number(Runtime<T>& runtime, std::string_view key) {
         return runtime.call({words, 1}, deadline);
     });
     return number_of(reply, key);
+}
+
+template <class T>
+std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key) {
+    const std::array<std::string_view, 1> keys{key};
+    return ask_lease(runtime, key, [&](Instant deadline) {
+        return runtime.call_script(scripts::rlock_remaining_lease, keys, {}, deadline);
+    });
 }
 
 }  // namespace redlatch

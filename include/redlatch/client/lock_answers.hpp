@@ -14,13 +14,26 @@ namespace redlatch {
 struct AcquireAnswer {
     enum class Kind { held, blocked, gone } kind;
     Milliseconds holder_lease{};  // blocked: what the holder has left; negative when its key has no TTL
+    std::int64_t token = 0;       // held: the fencing token, of locks that have one
 };
 
 inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
-    if (reply.is_nil()) return {AcquireAnswer::Kind::held, {}};
+    if (reply.is_nil()) return {AcquireAnswer::Kind::held, {}, 0};
     if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, name);
-    if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}};
-    return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer)};
+    if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}, 0};
+    return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
+}
+
+// What a script answered that hands a hold over to another thread of this process.
+struct HandOverAnswer {
+    enum class Kind { handed, not_held, senseless } kind;
+    std::int64_t token = 0;  // handed: the heir's fencing token, of locks that have one
+};
+
+inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {
+    if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
+    const bool handed = reply.is_integer() && reply.integer == 1;
+    return {handed ? HandOverAnswer::Kind::handed : HandOverAnswer::Kind::senseless, 0};
 }
 
 // What a release script answered.

@@ -9,13 +9,21 @@
 
 namespace redlatch {
 
+// How a lock without messages is waited for: by asking again after pauses that double, with jitter.
+struct Polling {
+    Milliseconds first;
+    Milliseconds longest;
+};
+
 // What is wanted of a lock, and for whom.
 struct LockRequest {
     OwnerNumber owner = 0;
     Instant deadline = never;
     bool one_try = false;               // do not wait, whatever the deadline
     std::optional<Milliseconds> lease;  // none: under the watchdog
+    std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
+    bool precedence = false;  // a writer that keeps new readers out while it waits
 };
 
 }  // namespace redlatch

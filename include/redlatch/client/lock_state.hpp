@@ -29,7 +29,13 @@
 namespace redlatch {
 
 // One lock, as this process knows it: who of its threads holds it, who waits, what is still to be given back.
-// `Wire` knows the commands. All objects of one name and kind share one state.
+// `Wire` knows the commands, and of its lock:
+//   renewal         the script that renews holds of its kind
+//   shared          whether its holds exclude one another; if not, a thread of this process may ask while others hold
+//   hands_over      whether a hold can go from one thread of this process to the next
+//   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
+//   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
+// All objects of one name and kind share one state.
 //
 // mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
 // Each waiter sleeps in its own condition variable, the representative where it can in the transport, to receive
@@ -98,8 +104,9 @@ public:
             return errc::hold_lost;
         }
         if (hold->count > 1) return release_level(lock, *hold);
-        if (Waiter* heir = line_.heir(); heir && handoffs_ < runtime_.options().local_handoff_limit)
-            return hand_over(lock, *hold, *heir);
+        if constexpr (Wire<T>::hands_over)
+            if (Waiter* heir = line_.heir(); heir && handoffs_ < runtime_.options().local_handoff_limit)
+                return hand_over(lock, *hold, *heir);
         return release_last(lock, *hold);
     }
 
@@ -131,6 +138,13 @@ public:
         return hold && hold->live() ? hold->valid_until : Instant::min();
     }
 
+    // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
+    }
+
     std::stop_token lost(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -150,10 +164,12 @@ public:
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
             if (now >= hold.lost_at()) {
+                if (Wire<T>::outlives_lease) give_back_later(hold, next_request());
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
                 hold.renewing = true;
-                due.push_back({shared_from_this(), key(), hold.owner, hold.id});
+                due.push_back(
+                    {shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.owner)});
             }
         }
         for (std::size_t n = pending_.take_expired(now); n > 0; --n)
@@ -192,6 +208,7 @@ public:
     void subscribed() override {
         const std::lock_guard lock(mutex_);
         subscribed_ = true;
+        expect_anything();
         tell_representative();
     }
 
@@ -206,15 +223,22 @@ public:
         }
     }
 
-    // Whatever the payload, the state may have changed.
+    // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
+    // waits here has asked. (Messages keep the server's order: if this one is of somebody else's release, that was
+    // before ours, and ours is still to come.)
     void message(std::string_view) override {
         const std::lock_guard lock(mutex_);
-        tell_representative();
+        ++messages_;
+        if (own_messages_ > 0)
+            --own_messages_;
+        else
+            tell_representative();
     }
 
     void disconnected() override {
         const std::lock_guard lock(mutex_);
         subscribed_ = false;
+        expect_anything();
     }
 
 private:
@@ -225,11 +249,20 @@ private:
     }
 
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
-    bool busy() const { return releasing_ || handing_over_ != 0 || holds_.held_until() > Clock::now(); }
+    bool busy() const { return releasing_ || handing_over_ != 0 || held_here_until() > Clock::now(); }
+
+    // Until when a thread of this process excludes the others; the past when none does.
+    Instant held_here_until() const { return Wire<T>::shared ? Instant{} : holds_.held_until(); }
 
     void rouse(Waiter& waiter) {
         waiter.wake.notify_one();
         if (waiter.watching && waiter.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
+    }
+
+    // A message of our own release that has not come by now may never come.
+    void expect_anything() {
+        ++messages_;
+        own_messages_ = 0;
     }
 
     void tell_representative() {
@@ -282,7 +315,7 @@ private:
         lock.unlock();
         asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool) {
             asked.sent = Clock::now();
-            Reply reply = wire_.acquire(request.owner, count, lease, deadline);
+            Reply reply = wire_.acquire(request.owner, count, lease, request.precedence && !request.one_try, deadline);
             if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
             return reply;
         });
@@ -327,23 +360,27 @@ private:
             take_back(lock, request.owner, now + lease);
             return false;
         }
-        record(request.owner, asked.sent, request.lease);
+        record(request.owner, asked.sent, request.lease, answer.token);
         return true;
     }
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
         try {
-            return decode_acquire(reply, key());
+            return Wire<T>::read_acquire(reply, key());
         } catch (const Error&) {
             take_back(lock, owner, until);
             throw;
         }
     }
 
-    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease) {
+    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease, std::int64_t token) {
         Hold& hold = holds_.start(owner);
+        hold.token = token;
         hold.enter(sent, lease, runtime_.options().watchdog_timeout);
-        line_.held_here();
+        if constexpr (Wire<T>::shared)
+            tell_representative();  // who may hold it with us
+        else
+            line_.held_here();
         runtime_.count_acquisition();
         schedule();
         runtime_.start_background();
@@ -361,7 +398,7 @@ private:
         const Asked asked = send_acquire(lock, request, count);
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
-        const AcquireAnswer answer = decode_acquire(asked.reply, key());
+        const AcquireAnswer answer = Wire<T>::read_acquire(asked.reply, key());
         hold = holds_.find(request.owner);
         if (!hold || hold->id != id || !hold->live()) {
             // Lost while we asked: what the answer gave belongs to nobody.
@@ -388,21 +425,23 @@ private:
             rouse(me);
         });
         std::unique_lock lock(mutex_);
+        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
         line_.join(me);
-        listen();
+        if (!me.pause) listen();
         try {
             const bool held = wait_in_line(lock, request, me);
-            leave(me);
+            leave(lock, me);
             return held;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
-            leave(me);
+            leave(lock, me);
             throw;
         }
     }
 
     bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
         bool may_watch = true;
+        if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
         for (;;) {
             if (me.granted) {
                 if (const Hold* hold = holds_.find(me.owner); hold && hold->live()) return true;
@@ -413,12 +452,13 @@ private:
             if (request.stop.stop_requested() || now >= request.deadline) return false;
             Instant sleep_until = request.deadline;
             if (line_.is_front(me) && !releasing_ && handing_over_ == 0) {
-                const WaitLine::Step step = line_.step(now, holds_.held_until());
+                const WaitLine::Step step = line_.step(now, held_here_until());
                 if (step.ask) {
                     me.trying = true;
                     const bool held = settle(lock, request) && ask(lock, request);
                     me.trying = false;
                     if (held) return true;
+                    if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
                     continue;
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
@@ -459,7 +499,7 @@ private:
     }
 
     // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
-    void leave(Waiter& me) {
+    void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
         if (heir_ == &me) heir_ = nullptr;
         const bool was_front = line_.is_front(me);
         line_.leave(me);
@@ -467,8 +507,18 @@ private:
             wants_messages_ = false;
             failing_since_.reset();
             runtime_.subscriptions().rest(wire_.channel(), *this);
+            withdraw(lock);
         } else if (was_front) {
             rouse(*line_.front());
+        }
+    }
+
+    // What was announced of a waiting thread, for others to make room, is over.
+    void withdraw(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { wire_.withdraw(); }) {
+            lock.unlock();
+            wire_.withdraw();
+            lock.lock();
         }
     }
 
@@ -513,7 +563,8 @@ private:
         // From here on nothing renews it.
         holds_.finish(held);
         handoffs_ = 0;
-        releasing_ = true;
+        releasing_ = !Wire<T>::shared;
+        const std::uint64_t messages = messages_;
         lock.unlock();
         bool resent = false;
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
@@ -525,22 +576,30 @@ private:
         const ReleaseAnswer answer = decode_release(reply);
         if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, owner, request, until);
-        // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without
-        // them, or without a subscription, the next one here need not wait for it.
-        const bool others_listen = answer.listeners > 1;
-        if (!subscribed_ || !others_listen) {
-            tell_representative();
-        } else if (Waiter* front = line_.front()) {
-            // The message may have come before this reply: it looks again.
-            line_.expect_message(Clock::now());
-            rouse(*front);
-        }
+        // A message that came before this reply may have been ours already.
+        if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
+            line_.empty() && messages == messages_)
+            ++own_messages_;
+        // Who waits here for a shared lock does not wait for this hold.
+        if constexpr (!Wire<T>::shared) released_here(answer.listeners > 1);
         // A release that was sent twice and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             report_loss("the server says that it was not held any more");
             return errc::hold_lost;
         }
         return {};
+    }
+
+    // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without them, or
+    // without a subscription, the next one here need not wait for it.
+    void released_here(bool others_listen) {
+        if (!subscribed_ || !others_listen) {
+            tell_representative();
+        } else if (Waiter* front = line_.front()) {
+            // The message may have come before the reply: it looks again.
+            line_.expect_message(Clock::now());
+            rouse(*front);
+        }
     }
 
     // What is refused for good (the key is something else by now) is lost; everything else is sent again.
@@ -557,7 +616,8 @@ private:
                                                  : error_of(reply, key()).code();
     }
 
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held,
+                              Waiter& next) requires(Wire<T>::hands_over) {
         const OwnerNumber owner = held.owner;
         const OwnerNumber heir = next.owner;
         const std::optional<Milliseconds> heir_lease = next.lease;
@@ -578,13 +638,13 @@ private:
         handing_over_ = 0;
         Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
         const Instant now = Clock::now();
-        const bool answered =
-            judge(reply) == Verdict::answered && (reply.is_nil() || (reply.is_integer() && reply.integer == 1));
-        const bool handed = answered && !reply.is_nil();
+        const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
+        const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && waiting && now < redlatch::valid_until(sent, lease_of(heir_lease))) {
             ++handoffs_;
             runtime_.count_handoff();
-            record(heir, sent, heir_lease);
+            record(heir, sent, heir_lease, answer.token);
             waiting->granted = true;
             rouse(*waiting);
             return {};
@@ -611,6 +671,7 @@ private:
         schedule();
         // Sent by this thread, so that it follows the acquire on the same connection.
         deliver_pending(lock);
+        withdraw(lock);
     }
 
     void give_back_later(const Hold& hold, std::uint64_t request) {
@@ -680,7 +741,9 @@ private:
     OwnerNumber handing_over_ = 0;                // to whom a hold is on its way
     Waiter* heir_ = nullptr;                      // the same one, as long as it waits
     bool wants_messages_ = false;
-    bool subscribed_ = false;  // confirmed, so messages do come
+    bool subscribed_ = false;     // confirmed, so messages do come
+    std::uint64_t messages_ = 0;  // so far
+    unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
 };
 
 }  // namespace redlatch

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/client/quiet_thread.hpp"
+#include "redlatch/core/quiet_thread.hpp"
 
 #include <condition_variable>
 #include <deque>

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/lock_answers.hpp"
+#include "redlatch/client/release_latch.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/names.hpp"
 #include "redlatch/scripts/rlock.hpp"
 
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,45 +22,52 @@ template <Transport T>
 class RLockWire {
 public:
     static constexpr std::string_view kind = "rlock ";
+    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr bool shared = false;
+    static constexpr bool hands_over = true;
+    static constexpr bool outlives_lease = false;
 
     RLockWire(Runtime<T>& runtime, std::string key)
         : runtime_(runtime),
           key_(std::move(key)),
           channel_(prefixed_key("redisson_lock__channel", key_)),
-          latch_(prefixed_key("redisson_unlock_latch", key_) + ":" + runtime.uuid() + ":") {}
+          latches_(key_, runtime.uuid()) {}
 
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Instant deadline) {
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
         return call(scripts::rlock_acquire, std::array<std::string_view, 1>{key_},
                     std::array<std::string_view, 3>{text(owner), NumberText(count), NumberText(lease.count())},
                     deadline);
     }
 
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+    static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
+
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
-        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, LatchText(latch_, request)},
+        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latches_.of(request)},
                     std::array<std::string_view, 5>{text(owner), NumberText(remaining), NumberText(lease.count()),
-                                                    latch_ttl(again), runtime_.transport().publish_command()},
+                                                    ReleaseLatches::ttl(again), runtime_.transport().publish_command()},
                     deadline);
     }
 
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
         const OwnerText who = text(owner);
-        const LatchText latch(latch_, request);
-        runtime_.post_script(
-            scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch},
-            std::array<std::string_view, 5>{who, "0", "0", latch_ttl(again), runtime_.transport().publish_command()},
-            std::move(done));
+        const ReleaseLatches::Key latch = latches_.of(request);
+        runtime_.post_script(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch},
+                             std::array<std::string_view, 5>{who, "0", "0", ReleaseLatches::ttl(again),
+                                                             runtime_.transport().publish_command()},
+                             std::move(done));
     }
 
     Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
                     Instant deadline) {
-        return call(
-            scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, LatchText(latch_, request)},
-            std::array<std::string_view, 4>{text(owner), text(heir), NumberText(lease.count()), latch_ttl(again)},
-            deadline);
+        return call(scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, latches_.of(request)},
+                    std::array<std::string_view, 4>{text(owner), text(heir), NumberText(lease.count()),
+                                                    ReleaseLatches::ttl(again)},
+                    deadline);
     }
 
     Reply force_release(Instant deadline) {
@@ -69,24 +77,8 @@ public:
 
     OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
 
-private:
-    // Longer than any copy of a command can be on its way.
-    static constexpr std::string_view latch_ttl(bool again) { return again ? "20000" : "0"; }
-
-    // The latch's key without an allocation: names have at most 1024 bytes.
-    class LatchText {
-    public:
-        LatchText(std::string_view prefix, std::uint64_t request) noexcept {
-            char* end = text_.data() + prefix.copy(text_.data(), text_.size() - 20);
-            size_ =
-                static_cast<std::size_t>(std::to_chars(end, text_.data() + text_.size(), request).ptr - text_.data());
-        }
-        operator std::string_view() const noexcept { return {text_.data(), size_}; }
-
-    private:
-        std::array<char, longest_name + 128> text_;
-        std::size_t size_;
-    };
+protected:
+    ReleaseLatches::Key latch_of(std::uint64_t request) const noexcept { return latches_.of(request); }
 
     // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
     template <std::size_t K, std::size_t A>
@@ -95,10 +87,11 @@ private:
         return runtime_.call_script(script, keys, arguments, deadline);
     }
 
+private:
     Runtime<T>& runtime_;
     const std::string key_;
     const std::string channel_;
-    const std::string latch_;
+    const ReleaseLatches latches_;
 };
 
 }  // namespace redlatch

@@ -3,13 +3,13 @@
 
 #include "redlatch/client/notifier.hpp"
 #include "redlatch/client/options.hpp"
-#include "redlatch/client/quiet_thread.hpp"
 #include "redlatch/client/retry.hpp"
 #include "redlatch/client/subscriptions.hpp"
 #include "redlatch/client/timers.hpp"
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/ids.hpp"
-#include "redlatch/scripts/rlock.hpp"
+#include "redlatch/core/quiet_thread.hpp"
+#include "redlatch/scripts/script.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <algorithm>
@@ -316,14 +316,13 @@ private:
     }
 
     void renew(std::vector<Renewal> due) {
-        std::stable_sort(due.begin(), due.end(), [this](const Renewal& a, const Renewal& b) {
-            return transport_.route(a.key) < transport_.route(b.key);
-        });
+        // Together goes what one script on one route can renew.
+        const auto way = [this](const Renewal& r) { return std::pair(transport_.route(r.key), r.script); };
+        std::stable_sort(due.begin(), due.end(),
+                         [&](const Renewal& a, const Renewal& b) { return std::less<>()(way(a), way(b)); });
         for (std::size_t first = 0; first < due.size();) {
             std::size_t last = first;
-            while (last < due.size() && last - first < renewals_a_call &&
-                   transport_.route(due[last].key) == transport_.route(due[first].key))
-                ++last;
+            while (last < due.size() && last - first < renewals_a_call && way(due[last]) == way(due[first])) ++last;
             renew_together({std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(first)),
                             std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(last))});
             first = last;
@@ -332,16 +331,15 @@ private:
 
     void renew_together(std::vector<Renewal> batch) {
         const NumberText lease(options_.watchdog_timeout.count());
-        std::vector<OwnerText> owners;
         std::vector<std::string_view> keys;
         std::vector<std::string_view> arguments{lease};
-        owners.reserve(batch.size());
         for (const Renewal& renewal : batch) {
             keys.push_back(renewal.key);
-            arguments.push_back(owners.emplace_back(uuid_, renewal.owner));
+            arguments.push_back(renewal.field);
         }
         const Instant sent = Clock::now();
-        post_script(scripts::rlock_renew, keys, arguments, [this, sent, batch = std::move(batch)](Reply reply) {
+        const Script& script = *batch.front().script;
+        post_script(script, keys, arguments, [this, sent, batch = std::move(batch)](Reply reply) {
             judge(reply) == Verdict::no_answer ? gone() : back_again();
             const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
             for (std::size_t i = 0; i < batch.size(); ++i) {

@@ -41,7 +41,8 @@ public:
         if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
         if (!mine->keen) {
             mine->keen = true;
-            if (c.keen++ == 0) ++keen_channels_;
+            ++c.keen;
+            ++keen_;
         }
         if (is_new) subscribe_(channel, true);
         return c.confirmed;
@@ -57,10 +58,8 @@ public:
             for (Wish& w : entry->second.listeners)
                 if (w.who == &who && w.keen) {
                     w.keen = false;
-                    if (--entry->second.keen == 0) {
-                        --keen_channels_;
-                        entry->second.idle_since = Clock::now();
-                    }
+                    --keen_;
+                    if (--entry->second.keen == 0) entry->second.idle_since = Clock::now();
                 }
             look_anew = next_sweep_ == never;
             if (look_anew) next_sweep_ = Clock::now() + keep_warm;
@@ -68,10 +67,10 @@ public:
         if (look_anew) wake_();
     }
 
-    // Whether there are waiters on more than one channel.
+    // Whether more than one state has waiters, be it on different channels or, as both sides of a read-write lock, on one.
     bool has_several_keen() {
         const std::lock_guard lock(mutex_);
-        return keen_channels_ > 1;
+        return keen_ > 1;
     }
 
     // For a destructor: after it, `who` is told nothing any more.
@@ -81,8 +80,12 @@ public:
         if (entry == channels_.end()) return;
         Channel& c = entry->second;
         std::erase_if(c.listeners, [&](const Wish& w) {
-            if (w.who == &who && w.keen && --c.keen == 0) --keen_channels_;
-            return w.who == &who;
+            if (w.who != &who) return false;
+            if (w.keen) {
+                --c.keen;
+                --keen_;
+            }
+            return true;
         });
         if (c.listeners.empty()) drop(entry);
     }
@@ -97,18 +100,9 @@ public:
 
     // Gives up the channels that nobody has wanted for a while.
     void sweep(Instant now) {
-        const std::lock_guard lock(mutex_);
-        if (now < next_sweep_) return;
-        next_sweep_ = never;
-        for (auto entry = channels_.begin(); entry != channels_.end();) {
-            const auto current = entry++;
-            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
-            if (current->second.keen > 0) continue;
-            if (now >= current->second.idle_since + keep_warm)
-                drop(current);
-            else
-                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
-        }
+        std::vector<std::shared_ptr<Watched>> dropped;
+        sweep(now, dropped);
+        for (const auto& who : dropped) who->disconnected();
     }
 
     void subscribed(const std::string& channel) override {
@@ -165,9 +159,26 @@ private:
 
     using Channels = std::unordered_map<std::string, Channel>;
 
+    void sweep(Instant now, std::vector<std::shared_ptr<Watched>>& dropped) {
+        const std::lock_guard lock(mutex_);
+        if (now < next_sweep_) return;
+        next_sweep_ = never;
+        for (auto entry = channels_.begin(); entry != channels_.end();) {
+            const auto current = entry++;
+            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
+            if (current->second.keen > 0) continue;
+            if (now < current->second.idle_since + keep_warm) {
+                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
+                continue;
+            }
+            for (auto& who : alive(current->second)) dropped.push_back(std::move(who));
+            drop(current);
+        }
+    }
+
     void drop(Channels::iterator entry) {
         const std::string channel = entry->first;
-        if (entry->second.keen > 0) --keen_channels_;
+        keen_ -= entry->second.keen;
         channels_.erase(entry);
         subscribe_(channel, false);
     }
@@ -192,7 +203,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
-    std::size_t keen_channels_ = 0;
+    std::size_t keen_ = 0;  // wishes, of all channels
     Instant next_sweep_ = never;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/core/backoff.hpp"
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/ids.hpp"
 
@@ -21,6 +22,7 @@ struct Waiter {
     std::condition_variable wake{};  // with the mutex of the lock's local state
     bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
     bool trying = false;             // it is asking the server at this moment
+    std::optional<Backoff> pause{};  // it asks again after pauses, and listens to no messages
     bool watching = false;           // it sleeps in the transport, waiting for a message itself
     std::exception_ptr error{};      // waiting is in vain
     std::thread::id thread = std::this_thread::get_id();
@@ -63,6 +65,9 @@ public:
         // One more than told: the key is gone only in the millisecond after its last.
         ask_again_ = now + std::min(holder_lease, longest_sleep) + Milliseconds(1);
     }
+
+    // The question is asked again at that time, if not before.
+    void ask_again_at(Instant when) { ask_again_ = std::min(ask_again_, when); }
 
     // A thread of this process holds the lock from now on: older news means nothing any more.
     void held_here() {

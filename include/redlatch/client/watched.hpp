@@ -3,6 +3,7 @@
 
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/ids.hpp"
+#include "redlatch/scripts/script.hpp"
 #include "redlatch/transport/reply.hpp"
 
 #include <atomic>
@@ -22,6 +23,9 @@ struct Renewal {
     std::string key;
     OwnerNumber owner;
     std::uint64_t hold;  // which of the owner's holds, so that a late answer meets no later one
+    const Script*
+        script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
+    OwnerText field;  // the owner, as the hold is called there
 };
 
 // What the background thread knows of a primitive's local state: something that has times at which it wants to be

@@ -50,20 +50,23 @@ inline OwnerNumber this_thread_number() noexcept {
     return number;
 }
 
-// "<uuid>:<number>", the owner as it stands on the wire, without an allocation.
+// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow.
 class OwnerText {
 public:
-    OwnerText(std::string_view uuid, OwnerNumber number) noexcept {
+    OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
         char* end = uuid.copy(text_.data(), 36) + text_.data();
         *end++ = ':';
-        size_ = static_cast<std::size_t>(std::to_chars(end, text_.data() + text_.size(), number).ptr - text_.data());
+        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
+        end += suffix.copy(end, longest_suffix);
+        size_ = static_cast<std::size_t>(end - text_.data());
     }
 
     std::string_view view() const noexcept { return {text_.data(), size_}; }
     operator std::string_view() const noexcept { return view(); }
 
 private:
-    std::array<char, 36 + 1 + 20> text_;
+    static constexpr std::size_t longest_suffix = 8;
+    std::array<char, 36 + 1 + 20 + longest_suffix> text_;
     std::size_t size_;
 };
 

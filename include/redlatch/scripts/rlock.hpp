@@ -32,13 +32,12 @@ if redis.call('exists', lock) == 0 then
     return nil
 end
 local current = redis.call('hget', lock, owner)
-if not current then
-    if count ~= '1' then return -2 end
-    if redis.call('hexists', lock, 'mode') == 1 then
-        return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-    end
-    return redis.call('pttl', lock)
+if not current and count ~= '1' then return -2 end
+-- Where this owner may be a reader, which is no hold of ours.
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
+if not current then return redis.call('pttl', lock) end
 if current ~= count then redis.call('hincrby', lock, owner, count - current) end
 local left = redis.call('pttl', lock)
 if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
@@ -94,6 +93,9 @@ inline constexpr Script rlock_force_release{R"lua(
 local lock, channel = KEYS[1], KEYS[2]
 local publish = ARGV[1]
 if redis.call('hlen', lock) == 0 then return 0 end
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
 redis.call('del', lock)
 redis.call(publish, channel, '0')
 return 1

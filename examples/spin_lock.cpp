@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+//
+// A spin lock: the same lock as an RLock of that name, waited for by asking again after short pauses. For sections of
+// a few milliseconds, and for servers where this program may not subscribe.
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+using namespace std::chrono_literals;
+
+int main() {
+    const char* url = std::getenv("REDLATCH_URL");
+    redlatch::Client redis{url ? url : "redis://127.0.0.1:6379"};
+    redlatch::SpinLock tally{redis, "example:spin_lock", {.initial_delay = 1ms, .max_delay = 16ms}};
+    int sum = 0;
+    std::vector<std::jthread> workers;
+    for (int worker = 0; worker < 4; ++worker)
+        workers.emplace_back([&] {
+            for (int i = 0; i < 25; ++i) {
+                const std::lock_guard guard{tally};
+                ++sum;
+            }
+        });
+    workers.clear();
+    std::cout << "counted to " << sum << '\n';
+    return sum == 100 ? 0 : 1;
+}

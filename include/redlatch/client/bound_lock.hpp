@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/binding.hpp"
+#include "redlatch/client/inquiry.hpp"
+#include "redlatch/client/lock_face.hpp"
+#include "redlatch/client/lock_state.hpp"
+
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace redlatch {
+
+// A lock of the user's, `Lock`, that is a hash of owner -> hold count on the server: its public members, and below
+// them the same for an owner that is told, for LockFace and for composed locks.
+template <class Lock, class T, template <class> class Wire>
+class BoundLock : public LockFace<Lock> {
+public:
+    // As given, without the client's key_prefix.
+    const std::string& name() const noexcept { return binding_.name(); }
+
+    bool acquire(const LockRequest& request) { return state().acquire(request); }
+    std::error_code release(OwnerNumber owner) { return state().release(owner); }
+    bool force_release() { return state().force_release(); }
+    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
+    bool ask_locked() { return redlatch::ask_locked(state().runtime(), state().key()); }
+    int ask_hold_count(OwnerNumber owner) {
+        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner));
+    }
+    std::optional<Milliseconds> ask_remaining_lease() {
+        return redlatch::ask_remaining_lease(state().runtime(), state().key());
+    }
+
+protected:
+    BoundLock(std::shared_ptr<Core<T>> core, std::string_view name) : binding_(std::move(core), name) {}
+
+    LockState<T, Wire>& state() { return binding_.state(); }
+
+private:
+    Binding<T, LockState<T, Wire>> binding_;
+};
+
+}  // namespace redlatch

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/lock_answers.hpp"
+#include "redlatch/client/rlock_wire.hpp"
+#include "redlatch/core/names.hpp"
+#include "redlatch/scripts/fenced_lock.hpp"
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+
+// The commands of the fenced lock: the reentrant lock's, but taking and handing over draw a token.
+template <Transport T>
+class FencedWire : public RLockWire<T> {
+public:
+    static constexpr std::string_view kind = "fenced lock ";
+
+    FencedWire(Runtime<T>& runtime, std::string key)
+        : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
+
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
+        return this->call(
+            scripts::fenced_acquire, std::array<std::string_view, 2>{this->key(), counter_},
+            std::array<std::string_view, 3>{this->text(owner), NumberText(count), NumberText(lease.count())}, deadline);
+    }
+
+    Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
+                    Instant deadline) {
+        return this->call(scripts::fenced_hand_over,
+                          std::array<std::string_view, 3>{this->key(), counter_, this->latch_of(request)},
+                          std::array<std::string_view, 4>{this->text(owner), this->text(heir),
+                                                          NumberText(lease.count()), ReleaseLatches::ttl(again)},
+                          deadline);
+    }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
+        if (!is_pair(reply)) throw unexpected(reply, name);
+        const std::int64_t value = reply.elements[1].integer;
+        switch (reply.elements[0].integer) {
+            case 1:
+                if (value > 0) return {AcquireAnswer::Kind::held, {}, value};
+                break;
+            case 0: return {AcquireAnswer::Kind::blocked, Milliseconds(value), 0};
+            case -2: return {AcquireAnswer::Kind::gone, {}, 0};
+            default: break;
+        }
+        throw unexpected(reply, name);
+    }
+
+    static HandOverAnswer read_hand_over(const Reply& reply) noexcept {
+        if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
+        if (!is_pair(reply) || reply.elements[0].integer != 1 || reply.elements[1].integer <= 0)
+            return {HandOverAnswer::Kind::senseless, 0};
+        return {HandOverAnswer::Kind::handed, reply.elements[1].integer};
+    }
+
+private:
+    static bool is_pair(const Reply& reply) noexcept {
+        return reply.kind == Reply::Kind::array && reply.elements.size() == 2 && reply.elements[0].is_integer() &&
+               reply.elements[1].is_integer();
+    }
+
+    const std::string counter_;
+};
+
+}  // namespace redlatch

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client.hpp"
+#include "redlatch/client/bound_lock.hpp"
+#include "redlatch/client/fenced_wire.hpp"
+#include "redlatch/core/error.hpp"
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+namespace redlatch {
+
+// A lock whose holds are numbered: each hold has a fencing token greater than those of all holds before it, also after
+// a server has lost its data. Hand the token to what the lock protects, and let that refuse a token smaller than one
+// it has seen: then a holder that lost its lease without knowing, and writes late, does no harm.
+//
+// Otherwise like RLock, and the lock of Redisson's RFencedLock of that name. A nested lock() keeps the token of its
+// hold. The counter's key, redisson_lock_token:{name}, stays on the server for ever: it is what makes tokens grow.
+template <class T = HiredisTransport>
+class FencedLock : public BoundLock<FencedLock<T>, T, FencedWire> {
+public:
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
+    FencedLock(Client<T>& client, std::string_view name) : FencedLock::BoundLock(client.core(), name) {}
+
+    // The token of this thread's hold. No command. Throws Error(errc::not_owner) when it holds nothing (any more).
+    std::int64_t token() {
+        const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
+        if (!mine) throw Error(errc::not_owner, this->name(), "this thread holds no lock whose token it could have");
+        return *mine;
+    }
+    std::int64_t token(std::error_code& ec) {
+        const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
+        ec = mine ? std::error_code() : make_error_code(errc::not_owner);
+        return mine.value_or(0);
+    }
+
+    // lock(), and the token; with a std::stop_token or a std::error_code& an optional, empty when it is not held.
+    template <class... Tail>
+    requires LockTail<Tail...>
+    auto lock_and_get_token(Tail&&... tail) {
+        if constexpr (detail::has_stop_token<Tail...>) {
+            return token_if(this->lock(tail...));
+        } else if constexpr (detail::has_error_code<Tail...>) {
+            this->lock(tail...);
+            return token_if(!*detail::error_code_of(tail...));
+        } else {
+            this->lock(tail...);
+            return token();
+        }
+    }
+
+    // try_lock(), try_lock_for(), try_lock_until(), and the token: empty when it is not held.
+    template <class... Tail>
+    requires TryTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
+        return token_if(this->try_lock(tail...));
+    }
+
+    template <class Rep, class Period, class... Tail>
+    requires LockTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token_for(
+        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return token_if(this->try_lock_for(timeout, tail...));
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires LockTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token_until(
+        std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return token_if(this->try_lock_until(when, tail...));
+    }
+
+private:
+    // Empty also when the hold was lost in this very moment: its unlock() will say so.
+    std::optional<std::int64_t> token_if(bool held) {
+        return held ? this->state().token(this_thread_number()) : std::nullopt;
+    }
+};
+
+template <class T>
+FencedLock(Client<T>&, std::string_view) -> FencedLock<T>;
+
+}  // namespace redlatch

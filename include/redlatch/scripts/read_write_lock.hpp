@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/scripts/script.hpp"
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+// The scripts of the read-write lock. Keys, as Redisson has them:
+//   name                               a hash: mode -> read or write; <reader> -> its count; <writer>:write -> its count
+//   {name}:<reader>:rwlock_timeout:<i> for i = 1 … count: '1', whose TTL is the lease of that level of the read hold
+// The TTL of the hash is that of the longest hold. A read hold lasts as long as one of its timeout keys: the field alone
+// may be a dead reader's. Below, `tag` is the name in its braces, where the names of the timeout keys begin.
+//
+// Counts are absolute, as in the scripts of RLock, and what gives back or renews begins with a PEXPIRE or DEL, which a
+// server that is out of memory lets through. The mark of a waiting writer is ours alone: a reader of ours that holds
+// nothing yet stays out while it is there.
+namespace redlatch::scripts {
+
+namespace detail {
+
+// One text of two, so that scripts can share a function.
+template <std::size_t A, std::size_t B>
+consteval std::array<char, A + B - 2> joined(const char (&first)[A], const char (&second)[B]) {
+    std::array<char, A + B - 2> text{};
+    std::size_t size = 0;
+    for (std::size_t i = 0; i + 1 < A; ++i) text[size++] = first[i];
+    for (std::size_t i = 0; i + 1 < B; ++i) text[size++] = second[i];
+    return text;
+}
+
+template <std::size_t N>
+consteval Script script_of(const std::array<char, N>& text) {
+    return Script(std::string_view(text.data(), text.size()));
+}
+
+inline constexpr char read_lease[] = R"lua(
+-- What the longest read hold has left, -2 when there is none. Takes out the fields of those that have run out.
+local function read_lease(lock, tag)
+    local longest = -2
+    local fields = redis.call('hgetall', lock)
+    for at = 1, #fields, 2 do
+        local owner, count = fields[at], tonumber(fields[at + 1])
+        if count and string.sub(owner, -6) ~= ':write' then
+            local left = -2
+            for i = 1, count do
+                left = math.max(left, redis.call('pttl', tag .. ':' .. owner .. ':rwlock_timeout:' .. i))
+            end
+            if left == -2 then redis.call('hdel', lock, owner) end
+            longest = math.max(longest, left)
+        end
+    end
+    return longest
+end
+)lua";
+
+}  // namespace detail
+
+inline constexpr Script read_acquire{R"lua(
+-- KEYS: lock, mark of a waiting writer.
+-- ARGV: owner, wanted count (1 = a first hold), lease in ms, the owner's field as a writer, tag.
+-- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
+local lock, mark = KEYS[1], KEYS[2]
+local owner, count, lease, writer, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+local mode = redis.call('hget', lock, 'mode')
+local current = mode and tonumber(redis.call('hget', lock, owner) or 0) or 0
+if current == 0 then
+    if count ~= '1' then return -2 end
+    if not mode and redis.call('exists', lock) == 1 then
+        return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
+    end
+    if mode ~= 'write' then
+        if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end
+    elseif redis.call('hexists', lock, writer) == 0 then
+        return redis.call('pttl', lock)
+    end
+end
+-- Sent before; or after a release that has not arrived, whose leases stay with the level below.
+for i = current, tonumber(count), -1 do
+    lease = math.max(lease, redis.call('pttl', timeout .. i))
+    if i > tonumber(count) then redis.call('del', timeout .. i) end
+end
+redis.call('set', timeout .. count, '1', 'px', lease)
+if not mode then
+    redis.call('hset', lock, 'mode', 'read', owner, count)
+elseif current ~= tonumber(count) then
+    redis.call('hset', lock, owner, count)
+end
+if redis.call('pttl', lock) < tonumber(lease) then
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) == 'table' then
+        -- Not allowed to this user: better no lock than one for ever.
+        if not mode then redis.call('del', lock, timeout .. count) end
+        return limited
+    end
+end
+return nil
+)lua"};
+
+namespace detail {
+inline constexpr auto read_release_text = joined(read_lease, R"lua(
+-- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
+-- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
+-- Answer: nil = not held by the owner (any more); 0 = released, nobody was told; n = released, n listeners told;
+-- -1 = still held.
+local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
+local owner, count, lease, latch_ttl, publish, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+if redis.call('exists', latch) == 1 then return 0 end
+local mode = redis.call('hget', lock, 'mode')
+local current = mode and redis.call('hget', lock, owner)
+if not current then
+    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
+    return nil
+end
+if count ~= '0' then
+    -- The hold lasts as long as the longest of its leases, so the level below inherits.
+    for i = tonumber(count), tonumber(current) do
+        lease = math.max(lease, redis.call('pttl', timeout .. i))
+    end
+    redis.call('pexpire', lock, math.max(1, lease, redis.call('pttl', lock)))
+    for i = count + 1, tonumber(current) do redis.call('del', timeout .. i) end
+    if tonumber(lease) > 0 then redis.call('set', timeout .. count, '1', 'px', lease) end
+    if current ~= count then redis.call('hset', lock, owner, count) end
+    return -1
+end
+for i = 1, tonumber(current) do redis.call('del', timeout .. i) end
+redis.call('hdel', lock, owner)
+if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+if mode == 'write' then return 0 end
+local left = read_lease(lock, tag)
+if left == -2 then
+    redis.call('del', lock)
+    return redis.call(publish, channel, '0')
+end
+local before = redis.call('pttl', lock)
+if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
+-- Waiting writers count on a much longer lease than there is now.
+if left * 2 < before then return redis.call(publish, channel, '0') end
+return 0
+)lua");
+
+inline constexpr auto write_acquire_text = joined(read_lease, R"lua(
+-- KEYS: lock, mark of a waiting writer.
+-- ARGV: the owner's field, wanted count (1 = a first hold), lease in ms, tag, who leaves the mark,
+-- TTL of the mark in ms ('0' = leave none).
+-- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
+local lock, mark = KEYS[1], KEYS[2]
+local writer, count, lease, tag, who, mark_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local mode = redis.call('hget', lock, 'mode')
+if mode == 'write' then
+    local current = redis.call('hget', lock, writer)
+    if current then
+        if current ~= count then redis.call('hincrby', lock, writer, count - current) end
+        if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
+        return nil
+    end
+end
+if count ~= '1' then return -2 end
+if mode == 'write' then return redis.call('pttl', lock) end
+if mode then
+    local left = read_lease(lock, tag)
+    if left ~= -2 then
+        if mark_ttl == '0' then return left end
+        redis.pcall('set', mark, who, 'px', mark_ttl)
+        -- Asks again in time to renew the mark.
+        local refresh = math.floor(mark_ttl / 2)
+        return left == -1 and refresh or math.min(left, refresh)
+    end
+    redis.call('del', lock)
+elseif redis.call('exists', lock) == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
+end
+redis.call('hset', lock, 'mode', 'write', writer, '1')
+local limited = redis.pcall('pexpire', lock, lease)
+if type(limited) == 'table' then
+    -- Not allowed to this user: better no lock than one for ever.
+    redis.call('del', lock)
+    return limited
+end
+-- Readers get their turn after every writer; another one that waits marks it anew.
+redis.call('del', mark)
+return nil
+)lua");
+
+inline constexpr auto write_release_text = joined(read_lease, R"lua(
+-- KEYS: lock, channel, latch.  ARGV: the owner's field, count that remains, lease in ms for a remaining hold,
+-- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
+-- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
+-- -1 = still held.
+local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
+local writer, count, lease, latch_ttl, publish, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+if redis.call('exists', latch) == 1 then return 0 end
+local current = redis.call('hget', lock, writer)
+if not current then
+    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
+    return nil
+end
+if count ~= '0' then
+    redis.call('pexpire', lock, math.max(lease, redis.call('pttl', lock)))
+    if current ~= count then redis.call('hincrby', lock, writer, count - current) end
+    return -1
+end
+local left = read_lease(lock, tag)
+if left == -2 then
+    redis.call('del', lock)
+else
+    -- The writer goes on as a reader, and others may join it.
+    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
+    redis.call('hdel', lock, writer)
+    redis.call('hset', lock, 'mode', 'read')
+end
+if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+return redis.call(publish, channel, '1')
+)lua");
+
+inline constexpr auto read_force_release_text = joined(read_lease, R"lua(
+-- KEYS: lock, channel.  ARGV: publish command, tag.
+-- Answer: 1 = there were read holds, and they are over; 0 = there were none.
+local lock, channel = KEYS[1], KEYS[2]
+local publish, tag = ARGV[1], ARGV[2]
+local mode = redis.call('hget', lock, 'mode')
+if not mode or read_lease(lock, tag) == -2 then return 0 end
+local fields = redis.call('hgetall', lock)
+for at = 1, #fields, 2 do
+    local owner, count = fields[at], tonumber(fields[at + 1])
+    if count and string.sub(owner, -6) ~= ':write' then
+        for i = 1, count do redis.call('del', tag .. ':' .. owner .. ':rwlock_timeout:' .. i) end
+        redis.call('hdel', lock, owner)
+    end
+end
+if mode == 'read' then redis.call('del', lock) end
+redis.call(publish, channel, '0')
+return 1
+)lua");
+
+inline constexpr auto write_force_release_text = joined(read_lease, R"lua(
+-- KEYS: lock, channel.  ARGV: publish command, tag.
+-- Answer: 1 = there was a writer, and its hold is over; 0 = there was none. Read holds of the writer stay.
+local lock, channel = KEYS[1], KEYS[2]
+local publish, tag = ARGV[1], ARGV[2]
+if redis.call('hget', lock, 'mode') ~= 'write' then return 0 end
+local left = read_lease(lock, tag)
+if left == -2 then
+    redis.call('del', lock)
+else
+    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
+    for _, field in ipairs(redis.call('hkeys', lock)) do
+        if string.sub(field, -6) == ':write' then redis.call('hdel', lock, field) end
+    end
+    redis.call('hset', lock, 'mode', 'read')
+end
+redis.call(publish, channel, '1')
+return 1
+)lua");
+
+inline constexpr auto read_remaining_lease_text = joined(read_lease, R"lua(
+-- KEYS: lock.  ARGV: tag.  Answer: what the longest read hold has left in ms; -1 = no TTL; -2 = there is none.
+return read_lease(KEYS[1], ARGV[1])
+)lua");
+
+}  // namespace detail
+
+inline constexpr Script read_release = detail::script_of(detail::read_release_text);
+inline constexpr Script read_force_release = detail::script_of(detail::read_force_release_text);
+inline constexpr Script read_remaining_lease = detail::script_of(detail::read_remaining_lease_text);
+inline constexpr Script write_acquire = detail::script_of(detail::write_acquire_text);
+inline constexpr Script write_release = detail::script_of(detail::write_release_text);
+inline constexpr Script write_force_release = detail::script_of(detail::write_force_release_text);
+
+inline constexpr Script read_hold_count{R"lua(
+-- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
+local lock, owner, tag = KEYS[1], ARGV[1], ARGV[2]
+local count = redis.call('hget', lock, owner)
+for i = 1, tonumber(count or 0) do
+    if redis.call('exists', tag .. ':' .. owner .. ':rwlock_timeout:' .. i) == 1 then return count end
+end
+return nil
+)lua"};
+
+inline constexpr Script write_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
+if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+inline constexpr Script write_withdraw{R"lua(
+-- KEYS: mark of a waiting writer, channel.  ARGV: who left it, publish command.
+-- A writer waits no more: readers need not, either.
+local mark, channel = KEYS[1], KEYS[2]
+local who, publish = ARGV[1], ARGV[2]
+if redis.call('get', mark) ~= who then return 0 end
+redis.call('del', mark)
+redis.call(publish, channel, '1')
+return 1
+)lua"};
+
+inline constexpr Script read_renew{R"lua(
+-- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of a read hold of each lock.
+-- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
+-- readers may have longer leases.
+local lease = tonumber(ARGV[1])
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    local owner = ARGV[i + 1]
+    local count = redis.pcall('hget', lock, owner)
+    renewed[i] = 0
+    if type(count) == 'table' then
+        -- A key that became something else is lost, and no reason to let the others expire.
+        if not string.find(count.err, 'WRONGTYPE', 1, true) then return count end
+        count = 0
+    end
+    local tag = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
+    for level = 1, tonumber(count or 0) do
+        local timeout = tag .. ':' .. owner .. ':rwlock_timeout:' .. level
+        local left = redis.call('pttl', timeout)
+        if left ~= -2 then renewed[i] = 1 end
+        if left ~= -2 and left < lease then redis.call('pexpire', timeout, lease) end
+    end
+    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
+end
+return renewed
+)lua"};
+
+}  // namespace redlatch::scripts

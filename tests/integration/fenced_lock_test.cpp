@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT
+// FencedLock: tokens that only grow, and otherwise the reentrant lock.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/plain_counter.hpp"
+#include "support/process.hpp"
+#include "support/proxy.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::errc;
+using redlatch::FencedLock;
+using redlatch::Lease;
+using redlatch::RLock;
+
+namespace {
+
+const std::string counter = "redisson_lock_token:{orders}";
+
+const Role holder{"hold a fenced lock", [](std::span<const std::string> args) {
+                      Client client{args[0]};
+                      FencedLock lock{client, "orders"};
+                      lock.lock(Lease{std::chrono::milliseconds{std::stoll(args[1])}});
+                      std::this_thread::sleep_for(60s);
+                      return 0;
+                  }};
+
+}  // namespace
+
+TEST_CASE("each hold gets a greater token, from whatever client") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    FencedLock orders{client, "orders"};
+    FencedLock theirs{other, "orders"};
+    std::int64_t last = 0;
+    for (int round = 0; round < 10; ++round) {
+        const std::int64_t mine = orders.lock_and_get_token();
+        CHECK(mine > last);
+        CHECK(orders.token() == mine);
+        CHECK_FALSE(elsewhere([&] { return theirs.try_lock_and_get_token(); }));
+        orders.unlock();
+        const std::optional<std::int64_t> their = theirs.try_lock_and_get_token_for(1s, Lease{10s});
+        REQUIRE(their);
+        CHECK(*their > mine);
+        last = *their;
+        theirs.unlock();
+    }
+    CHECK(last < (std::int64_t{1} << 53));
+}
+
+TEST_CASE("a nested lock keeps the token of its hold") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    FencedLock orders{client, "orders"};
+    const std::int64_t token = orders.lock_and_get_token();
+    CHECK(orders.lock_and_get_token() == token);
+    CHECK(orders.try_lock_and_get_token() == token);
+    CHECK(orders.hold_count() == 3);
+    CHECK(redis.text("GET", counter) == std::to_string(token));
+    for (int level = 0; level < 3; ++level) orders.unlock();
+    CHECK_FALSE(orders.is_locked());
+    CHECK(redis.text("GET", counter) == std::to_string(token));
+}
+
+TEST_CASE("a hold that is handed over inside the process gets its own token") {
+    RedisServer server;
+    Client client{server.url()};
+    FencedLock orders{client, "orders"};
+    for (int round = 0; round < 100 && client.stats().handoffs == 0; ++round) {
+        const std::int64_t mine = orders.lock_and_get_token();
+        auto heir = start_waiting(client, [&] {
+            const std::int64_t token = orders.lock_and_get_token();
+            orders.unlock();
+            return token;
+        });
+        orders.unlock();
+        CHECK(heir.get() > mine);
+    }
+    CHECK(client.stats().handoffs > 0);
+}
+
+TEST_CASE("tokens go on growing when the server has lost everything") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    FencedLock orders{client, "orders"};
+    const std::int64_t before = orders.lock_and_get_token();
+    redis.command({"FLUSHALL"});
+    Client other{server.url()};
+    FencedLock theirs{other, "orders"};
+    CHECK(theirs.lock_and_get_token() > before);
+    theirs.unlock();
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+}
+
+TEST_CASE("the counter goes on from where Redisson left it, and never gets a TTL") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    FencedLock orders{client, "orders"};
+    const std::string far = "4503599627370496";  // 2^52: ahead of any clock
+    redis.text("SET", counter, far);
+    CHECK(orders.lock_and_get_token(Lease{5s}) == 4503599627370497);
+    orders.unlock();
+    CHECK(redis.pttl(counter) == -1);
+    CHECK(orders.lock_and_get_token() == 4503599627370498);
+    CHECK(orders.force_unlock());
+    CHECK(redis.text("GET", counter) == "4503599627370498");
+}
+
+TEST_CASE("an RLock and a FencedLock of one name exclude each other") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    FencedLock fenced{client, "orders"};
+    RLock plain{other, "orders"};
+    const std::lock_guard guard{fenced};
+    CHECK_FALSE(elsewhere([&] { return plain.try_lock(); }));
+}
+
+TEST_CASE("an acquire whose answer is lost is one hold with one token") {
+    RedisServer server;
+    RawRedis redis{server};
+    Proxy proxy{server.url()};
+    Client client{proxy.url()};
+    FencedLock orders{client, "orders"};
+    orders.lock();
+    orders.unlock();
+    const std::string before = redis.text("GET", counter);
+    proxy.drop_next_replies(1, "EVALSHA");
+    const std::int64_t token = orders.lock_and_get_token();
+    CHECK(std::to_string(token) > before);
+    CHECK(redis.text("GET", counter) == std::to_string(token));
+    CHECK(orders.hold_count() == 1);
+    orders.unlock();
+    CHECK_FALSE(orders.is_locked());
+}
+
+TEST_CASE("the token of a dead holder is smaller than its successor's") {
+    RedisServer server;
+    RawRedis redis{server};
+    ChildProcess child = spawn_self("hold a fenced lock", {server.url(), "500"});
+    REQUIRE(eventually([&] { return redis.exists("orders"); }));
+    const std::int64_t theirs = std::stoll(redis.text("GET", counter));
+    child.kill();
+    Client client{server.url()};
+    FencedLock orders{client, "orders"};
+    const std::optional<std::int64_t> mine = orders.try_lock_and_get_token_for(20s);
+    REQUIRE(mine);
+    CHECK(*mine > theirs);
+    orders.unlock();
+}
+
+TEST_CASE("only a holder has a token") {
+    RedisServer server;
+    Client client{server.url()};
+    FencedLock orders{client, "orders"};
+    CHECK(error_of_call([&] { orders.token(); }) == errc::not_owner);
+    std::error_code ec;
+    CHECK(orders.token(ec) == 0);
+    CHECK(ec == errc::not_owner);
+    std::stop_source stop;
+    const std::optional<std::int64_t> token = orders.lock_and_get_token(stop.get_token(), ec);
+    CHECK(token);
+    CHECK_FALSE(ec);
+    CHECK(elsewhere([&] { return error_of_call([&] { orders.token(); }); }) == errc::not_owner);
+    stop.request_stop();
+    CHECK_FALSE(elsewhere([&] { return orders.lock_and_get_token(stop.get_token()); }));
+    orders.unlock();
+}
+
+TEST_CASE("uncontended lock and unlock are two commands") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    FencedLock orders{client, "orders"};
+    orders.lock();
+    orders.unlock();
+    const auto before = client.stats().commands;
+    for (int round = 0; round < 10; ++round) {
+        orders.lock();
+        orders.unlock();
+    }
+    CHECK(client.stats().commands - before == 20);
+}

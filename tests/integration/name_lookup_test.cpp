@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// The look-up of a server's name ends at the caller's deadline, whatever the resolver does.
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+#include <netdb.h>
+
+#include <chrono>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+#include "integration/rlock_helpers.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::ClientOptions;
+using redlatch::errc;
+using redlatch::RLock;
+
+// In place of the system's: names under .slow.invalid take two seconds and are not found.
+extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
+    const bool numeric = hints && (hints->ai_flags & AI_NUMERICHOST) != 0;
+    if (host && !numeric && std::strstr(host, ".slow.invalid")) {
+        std::this_thread::sleep_for(2s);
+        return EAI_NONAME;
+    }
+    using Function = int(const char*, const char*, const addrinfo*, addrinfo**);
+    static auto* const next = reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+    return next(host, service, hints, found);
+}
+
+TEST_CASE("a name that is looked up slowly does not prolong a timed call") {
+    ClientOptions options;
+    options.command_timeout = 10s;
+    Client client{"redis://redis.slow.invalid", options};
+    RLock orders{client, "orders"};
+    const auto begin = std::chrono::steady_clock::now();
+    std::error_code ec;
+    CHECK_FALSE(orders.try_lock_for(50ms, ec));
+    CHECK(std::chrono::steady_clock::now() - begin < 1s);
+}
+
+TEST_CASE("a name that does not exist is told as unreachable, by its name") {
+    ClientOptions options;
+    options.unreachable_timeout = 2500ms;
+    Client client{"redis://redis.slow.invalid", options};
+    RLock orders{client, "orders"};
+    const std::string text = text_of_error([&] { orders.lock(); });
+    CHECK(text.find("redis.slow.invalid") != std::string::npos);
+    CHECK(text.find("look up") != std::string::npos);
+}
+
+TEST_CASE("a server is found by its name") {
+    RedisServer server{{.tcp = true}};
+    Client client{"redis://localhost:" + std::to_string(server.port())};
+    RLock orders{client, "orders"};
+    orders.lock();
+    CHECK(orders.is_held());
+    orders.unlock();
+}

@@ -1,0 +1,748 @@
+// SPDX-License-Identifier: MIT
+// A ReadWriteLock on real servers: who may be in at the same time, who is woken, what stands in Redis.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
+#include "support/plain_counter.hpp"
+#include "support/process.hpp"
+#include "support/proxy.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::errc;
+using redlatch::Lease;
+using redlatch::ReadWriteLock;
+using redlatch::RLock;
+
+namespace {
+
+const std::string channel = "redisson_rwlock:{orders}";
+const std::string mark = "{orders}:redlatch_writer_waits";
+const std::string java_owner = "b983c153-7421-469a-addb-44fb92259a1b:42";
+
+std::string timeout_key(const std::string& owner, int level = 1) {
+    return "{orders}:" + owner + ":rwlock_timeout:" + std::to_string(level);
+}
+
+/// A TTL that was just set to this value.
+bool is_fresh(long long pttl, std::chrono::milliseconds lease) {
+    return pttl <= lease.count() && pttl > lease.count() - patient(5s).count();
+}
+
+Words sorted(Words words) {
+    std::sort(words.begin(), words.end());
+    return words;
+}
+
+/// Whether somebody of whatever process listens for the end of holds.
+bool is_listened_to(RawRedis& redis, long long listeners = 1) {
+    return eventually(
+        [&] {
+            return redis.command({"PUBSUB", "NUMSUB", channel}).elements.at(1).integer >= listeners;
+        },
+        20s);
+}
+
+/// Reads for as long as the process lives.
+const Role reader{"read for ever", [](std::span<const std::string> args) {
+                      Client client{args[0], with_watchdog(short_lease)};
+                      ReadWriteLock orders{client, "orders"};
+                      orders.lock_shared();
+                      std::this_thread::sleep_for(60s);
+                      return 0;
+                  }};
+
+struct Fixture {
+    RedisServer server;
+    RawRedis redis{server};
+    Client<redlatch::HiredisTransport> client{server.url()};
+    ReadWriteLock<redlatch::HiredisTransport> orders{client, "orders"};
+    Client<redlatch::HiredisTransport> elsewhere_client{server.url()};
+    ReadWriteLock<redlatch::HiredisTransport> orders_elsewhere{elsewhere_client, "orders"};
+    const std::string owner = owner_of(client);
+};
+
+}  // namespace
+
+// --- what stands in Redis ------------------------------------------------------------------------------------------
+
+TEST_CASE("a reader leaves in Redis what Redisson's reader leaves there, a timeout key for each level") {
+    Fixture f;
+    Messages messages{f.server, channel};
+    f.orders.lock_shared();
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "read"}, {f.owner, "1"}});
+    CHECK(is_fresh(f.redis.pttl("orders"), 30s));
+    CHECK(f.redis.text("GET", timeout_key(f.owner)) == "1");
+    CHECK(is_fresh(f.redis.pttl(timeout_key(f.owner)), 30s));
+
+    f.orders.lock_shared(Lease{600s});
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "read"}, {f.owner, "2"}});
+    CHECK(is_fresh(f.redis.pttl("orders"), 600s));
+    CHECK(is_fresh(f.redis.pttl(timeout_key(f.owner, 2)), 600s));
+    CHECK(is_fresh(f.redis.pttl(timeout_key(f.owner, 1)), 30s));
+    CHECK(f.orders.read_lock().hold_count() == 2);
+    CHECK(sorted(f.redis.keys()) == sorted({"orders", timeout_key(f.owner, 1), timeout_key(f.owner, 2)}));
+
+    // A hold lasts as long as the longest lease of all its levels, so the level below inherits.
+    f.orders.unlock_shared();
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "read"}, {f.owner, "1"}});
+    CHECK(is_fresh(f.redis.pttl("orders"), 600s));
+    CHECK(is_fresh(f.redis.pttl(timeout_key(f.owner)), 600s));
+    CHECK(f.orders.read_lock().valid_until() <= redlatch::Clock::now() + 600s);
+    CHECK(messages.take().empty());
+
+    f.orders.unlock_shared();
+    CHECK(f.redis.keys().empty());
+    CHECK(messages.take() == Words{"0"});
+}
+
+TEST_CASE("a writer leaves in Redis what Redisson's writer leaves there, and its re-entry adds no leases") {
+    Fixture f;
+    Messages messages{f.server, channel};
+    f.orders.lock();
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "write"}, {f.owner + ":write", "1"}});
+    f.orders.lock();
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "write"}, {f.owner + ":write", "2"}});
+    CHECK(is_fresh(f.redis.pttl("orders"), 30s));
+    f.orders.lock_shared();
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "write"}, {f.owner + ":write", "2"}, {f.owner, "1"}});
+    CHECK(sorted(f.redis.keys()) == sorted({"orders", timeout_key(f.owner)}));
+    f.orders.unlock();
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "write"}, {f.owner + ":write", "1"}, {f.owner, "1"}});
+    CHECK(messages.take().empty());
+    f.orders.unlock();
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "read"}, {f.owner, "1"}});
+    CHECK(messages.take() == Words{"1"});
+    f.orders.unlock_shared();
+    CHECK(f.redis.keys().empty());
+    CHECK(messages.take() == Words{"0"});
+    f.orders.lock();
+    f.orders.unlock();
+    CHECK(f.redis.keys().empty());
+    CHECK(messages.take() == Words{"1"});
+}
+
+TEST_CASE("a writer that also reads may give back the read side first") {
+    Fixture f;
+    f.orders.lock();
+    f.orders.lock_shared();
+    f.orders.unlock_shared();
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "write"}, {f.owner + ":write", "1"}});
+    CHECK(f.redis.keys() == Words{"orders"});
+    f.orders.unlock();
+    CHECK(f.redis.keys().empty());
+}
+
+TEST_CASE("a name with a tag of its own gets no more braces in any key") {
+    Fixture f;
+    Messages messages{f.server, "redisson_rwlock:{shop}orders"};
+    ReadWriteLock tagged{f.client, "{shop}orders"};
+    tagged.lock_shared();
+    CHECK(sorted(f.redis.keys()) == sorted({"{shop}orders", "{shop}orders:" + f.owner + ":rwlock_timeout:1"}));
+    tagged.unlock_shared();
+    CHECK(f.redis.keys().empty());
+    CHECK(messages.take() == Words{"0"});
+}
+
+TEST_CASE("the TTL of the lock is that of the longest reader, and falls when that one leaves") {
+    Fixture f;
+    f.orders.lock_shared(Lease{600s});
+    elsewhere([&] { f.orders_elsewhere.lock_shared(Lease{40s}); });
+    CHECK(is_fresh(f.redis.pttl("orders"), 600s));
+    CHECK(f.redis.hgetall("orders").size() == 3);
+    f.orders.unlock_shared();
+    CHECK(is_fresh(f.redis.pttl("orders"), 40s));
+    CHECK(f.redis.hgetall("orders").size() == 2);
+    CHECK(f.orders.read_lock().force_unlock());
+    CHECK(f.redis.keys().empty());
+}
+
+TEST_CASE("what a reader in Java left counts: its lease keeps writers out, and nothing else of it does") {
+    Fixture f;
+    f.redis.integer("HSET", "orders", "mode", "read", java_owner, 2);
+    f.redis.integer("PEXPIRE", "orders", 600'000);
+    f.redis.text("SET", timeout_key(java_owner, 1), 1, "PX", 600'000);
+    f.redis.text("SET", timeout_key(java_owner, 2), 1, "PX", 600'000);
+    CHECK_FALSE(f.orders.try_lock());
+    CHECK(f.orders.try_lock_shared());
+    f.orders.unlock_shared();
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "read"}, {java_owner, "2"}});
+    CHECK(is_fresh(f.redis.pttl("orders"), 600s));
+    f.redis.integer("DEL", timeout_key(java_owner, 1));
+    CHECK_FALSE(f.orders.try_lock());
+    f.redis.integer("DEL", timeout_key(java_owner, 2));
+    CHECK_FALSE(f.orders.read_lock().is_locked());
+    CHECK(f.orders.try_lock());
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "write"}, {f.owner + ":write", "1"}});
+    f.orders.unlock();
+}
+
+TEST_CASE("either side costs two commands, a lock and an unlock") {
+    Fixture f;
+    // The scripts are known from here on.
+    f.orders.lock();
+    f.orders.unlock();
+    f.orders.lock_shared();
+    f.orders.unlock_shared();
+    CommandMonitor monitor{f.server};
+    f.orders.lock();
+    f.orders.unlock();
+    CHECK(monitor.take_total() == 2);
+    f.orders.lock_shared();
+    f.orders.unlock_shared();
+    CHECK(monitor.take_total() == 2);
+}
+
+// --- who is in -----------------------------------------------------------------------------------------------------
+
+TEST_CASE("many readers of many threads and clients are in at the same time") {
+    Fixture f;
+    constexpr int readers = 12;
+    std::atomic<int> inside = 0;
+    std::vector<std::future<bool>> threads;
+    for (int i = 0; i < readers; ++i)
+        threads.push_back(start([&, i] {
+            auto& lock = i % 2 == 0 ? f.orders : f.orders_elsewhere;
+            const std::shared_lock reading{lock};
+            ++inside;
+            return eventually([&] { return inside == readers; }, 20s);
+        }));
+    for (auto& thread : threads) CHECK(thread.get());
+    CHECK(f.redis.keys().empty());
+}
+
+TEST_CASE("a writer is alone: no other writer, no reader") {
+    Fixture f;
+    constexpr int rounds = 60;
+    PlainCounter counter;
+    std::atomic<bool> torn = false;
+    std::vector<std::future<void>> threads;
+    for (int i = 0; i < 3; ++i) {
+        auto& lock = i % 2 == 0 ? f.orders : f.orders_elsewhere;
+        threads.push_back(start([&] {
+            for (int round = 0; round < rounds; ++round) {
+                const std::unique_lock writing{lock};
+                counter.add_one_unseen();
+            }
+        }));
+        threads.push_back(start([&] {
+            for (int round = 0; round < rounds; ++round) {
+                const std::shared_lock reading{lock};
+                const auto before = counter.value();
+                std::this_thread::yield();
+                if (counter.value() != before) torn = true;
+            }
+        }));
+    }
+    for (auto& thread : threads) thread.get();
+    CHECK(counter.value() == 3 * rounds);
+    CHECK_FALSE(torn);
+    CHECK(f.redis.keys().empty());
+}
+
+TEST_CASE("a waiting writer is woken by the last reader, and waiting readers all by the writer") {
+    Fixture f;
+    f.orders.lock_shared();
+    elsewhere([&] {
+        f.orders.lock_shared();
+        auto writer = start_waiting(f.elsewhere_client, [&] { return f.orders_elsewhere.try_lock_for(20s); });
+        REQUIRE(is_listened_to(f.redis));
+        f.orders.unlock_shared();
+        CHECK_FALSE(ready(writer, 30ms));
+        // Left by the other thread, the last one.
+        f.redis.integer("PUBLISH", "unrelated", "0");
+        f.orders.read_lock().force_unlock();
+        CHECK(ready(writer, patient(2s)));
+        CHECK(writer.get());
+    });
+    f.orders_elsewhere.force_unlock();
+    std::error_code ec;
+    f.orders.unlock_shared(ec);
+    CHECK(ec == errc::hold_lost);
+
+    f.orders.lock();
+    std::atomic<int> inside = 0;
+    std::vector<std::future<bool>> readers;
+    for (int i = 0; i < 6; ++i)
+        readers.push_back(start_waiting(f.elsewhere_client, [&] {
+            const std::shared_lock reading{f.orders_elsewhere};
+            ++inside;
+            return eventually([&] { return inside == 6; }, 20s);
+        }));
+    REQUIRE(is_listened_to(f.redis));
+    const Stopwatch watch;
+    f.orders.unlock();
+    for (auto& one : readers) CHECK(one.get());
+    CHECK(watch.within(patient(2s)));
+    CHECK(f.redis.keys().empty());
+}
+
+TEST_CASE("a waiting reader and a waiting writer of one process are both told") {
+    Fixture f;
+    // Two in line on one channel, of which only one can receive its messages itself. The best of some rounds.
+    std::chrono::milliseconds best = 1h;
+    for (int round = 0; round < 5; ++round) {
+        f.orders.lock();
+        std::atomic<int> done = 0;
+        auto writer = start_waiting(f.elsewhere_client, [&] {
+            f.orders_elsewhere.lock();
+            f.orders_elsewhere.unlock();
+            ++done;
+        });
+        auto reading = start_waiting(f.elsewhere_client, [&] {
+            f.orders_elsewhere.lock_shared();
+            f.orders_elsewhere.unlock_shared();
+            ++done;
+        });
+        REQUIRE(is_listened_to(f.redis));
+        const Stopwatch watch;
+        f.orders.unlock();
+        CHECK(eventually([&] { return done == 2; }, 20s));
+        best = std::min(best, watch.elapsed_ms());
+        writer.get();
+        reading.get();
+    }
+    CHECK(best < patient(100ms));
+}
+
+TEST_CASE("a downgrade wakes the readers, while the former writer reads on") {
+    Fixture f;
+    f.orders.lock();
+    f.orders.lock_shared();
+    auto waiting = start_waiting(f.elsewhere_client, [&] { return f.orders_elsewhere.try_lock_shared_for(20s); });
+    REQUIRE(is_listened_to(f.redis));
+    CHECK_FALSE(ready(waiting, 30ms));
+    f.orders.unlock();
+    CHECK(ready(waiting, patient(2s)));
+    CHECK(waiting.get());
+    CHECK(f.orders.read_lock().is_held());
+    CHECK_FALSE(f.orders.is_locked());
+    CHECK_FALSE(elsewhere([&] { return f.orders_elsewhere.try_lock(); }));
+    f.orders.unlock_shared();
+    f.orders_elsewhere.read_lock().force_unlock();
+}
+
+TEST_CASE("after a downgrade the lock lasts no longer than the readers that are left") {
+    Fixture f;
+    f.orders.lock(Lease{600s});
+    f.orders.lock_shared(Lease{40s});
+    CHECK(is_fresh(f.redis.pttl("orders"), 600s));
+    f.orders.unlock();
+    CHECK(is_fresh(f.redis.pttl("orders"), 40s));
+    f.orders.unlock_shared();
+    CHECK(f.redis.keys().empty());
+}
+
+TEST_CASE("a reader that asks for the write side is refused at once") {
+    Fixture f;
+    const std::shared_lock reading{f.orders};
+    CHECK(error_of_call([&] { f.orders.lock(); }) == errc::would_deadlock);
+    CHECK(error_of_call([&] { f.orders.try_lock(); }) == errc::would_deadlock);
+    CHECK(f.orders.read_lock().is_held());
+}
+
+TEST_CASE("either side can be ended by force, and the other one stays") {
+    Fixture f;
+    f.orders.lock();
+    f.orders.lock_shared();
+    CHECK(elsewhere([&] { return f.orders_elsewhere.force_unlock(); }));
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "read"}, {f.owner, "1"}});
+    CHECK_FALSE(elsewhere([&] { return f.orders_elsewhere.force_unlock(); }));
+    CHECK(elsewhere([&] { return f.orders_elsewhere.read_lock().force_unlock(); }));
+    CHECK(f.redis.keys().empty());
+    CHECK_FALSE(elsewhere([&] { return f.orders_elsewhere.read_lock().force_unlock(); }));
+    std::error_code ec;
+    f.orders.unlock_shared(ec);
+    CHECK(ec == errc::hold_lost);
+    f.orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+
+    f.orders.lock();
+    f.orders.lock_shared();
+    CHECK(f.orders_elsewhere.read_lock().force_unlock());
+    CHECK(f.redis.hgetall("orders") == Fields{{"mode", "write"}, {f.owner + ":write", "1"}});
+    CHECK(f.redis.keys() == Words{"orders"});
+    f.orders.unlock();
+    f.orders.unlock_shared(ec);
+    CHECK(f.redis.keys().empty());
+}
+
+TEST_CASE("the questions of each side are answered for that side") {
+    Fixture f;
+    CHECK_FALSE(f.orders.is_locked());
+    CHECK_FALSE(f.orders.read_lock().is_locked());
+    CHECK_FALSE(f.orders.remaining_lease());
+    CHECK_FALSE(f.orders.read_lock().remaining_lease());
+    f.orders.lock_shared(Lease{40s});
+    CHECK_FALSE(f.orders.is_locked());
+    CHECK_FALSE(f.orders.is_held());
+    CHECK(f.orders.read_lock().is_locked());
+    CHECK(f.orders.read_lock().is_held());
+    CHECK(f.orders.read_lock().remaining_lease().value() > 20s);
+    CHECK_FALSE(elsewhere([&] { return f.orders.read_lock().is_held(); }));
+    f.orders.unlock_shared();
+    f.orders.lock();
+    CHECK(f.orders.is_locked());
+    CHECK(f.orders.hold_count() == 1);
+    CHECK(f.orders.write_lock().remaining_lease().value() > 20s);
+    CHECK_FALSE(f.orders.read_lock().is_locked());
+    CHECK(f.orders.read_lock().hold_count() == 0);
+    f.orders.unlock();
+}
+
+TEST_CASE("an RLock and a read-write lock of one name refuse each other with a clear error") {
+    Fixture f;
+    RLock plain{f.client, "orders"};
+    plain.lock();
+    CHECK(error_of_call([&] { f.orders.lock(); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { f.orders.lock_shared(); }) == errc::wrong_type);
+    CHECK(text_of_error([&] { f.orders.try_lock(); }).find("no read-write lock") != std::string::npos);
+    CHECK(elsewhere([&] { return error_of_call([&] { f.orders_elsewhere.lock_shared(); }); }) == errc::wrong_type);
+    CHECK(f.redis.hgetall("orders") == Fields{{f.owner, "1"}});
+    plain.unlock();
+    for (const bool write : {false, true}) {
+        write ? f.orders.lock() : f.orders.lock_shared();
+        CHECK(error_of_call([&] { plain.try_lock(); }) == errc::wrong_type);
+        CHECK(error_of_call([&] { plain.force_unlock(); }) == errc::wrong_type);
+        CHECK(text_of_error([&] { plain.lock(); }).find("read-write lock") != std::string::npos);
+        write ? f.orders.unlock() : f.orders.unlock_shared();
+    }
+    f.redis.text("SET", "orders", "a text");
+    CHECK(error_of_call([&] { f.orders.lock(); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { f.orders.lock_shared(); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { f.orders.is_locked(); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { f.orders.read_lock().is_locked(); }) == errc::wrong_type);
+    CHECK(f.redis.text("GET", "orders") == "a text");
+}
+
+// --- leases --------------------------------------------------------------------------------------------------------
+
+TEST_CASE("the watchdog keeps read and write holds, and shortens no other reader's lease") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    ReadWriteLock orders{client, "orders"};
+    ReadWriteLock stock{client, "stock"};
+    stock.lock();
+    orders.lock_shared();
+    orders.lock_shared();
+    elsewhere([&] { orders.lock_shared(Lease{600s}); });
+    const std::uint64_t renewals = client.stats().renewals;
+    REQUIRE(eventually([&] { return client.stats().renewals >= renewals + 8; }, 20s));
+    CHECK(client.stats().lost_holds == 0);
+    CHECK(is_fresh(redis.pttl("orders"), 600s));
+    CHECK(redis.pttl(timeout_key(owner_of(client), 1)) > 0);
+    CHECK(redis.pttl(timeout_key(owner_of(client), 2)) > 0);
+    CHECK(orders.read_lock().is_held());
+    CHECK(stock.is_held());
+    // Renewed early enough: nothing was ever about to end.
+    CHECK(orders.read_lock().valid_until() > redlatch::Clock::now());
+    orders.unlock_shared();
+    orders.unlock_shared();
+    stock.unlock();
+    orders.read_lock().force_unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a renewal never brings back a read hold that has ended") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog log;
+    auto options = with_watchdog(short_lease);
+    options.on_event = log.handler();
+    Client client{server.url(), options};
+    ReadWriteLock orders{client, "orders"};
+    orders.lock_shared();
+    const std::stop_token lost = orders.read_lock().lost();
+    elsewhere([&] { orders.lock_shared(Lease{600s}); });
+    redis.integer("DEL", timeout_key(owner_of(client)));
+    CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
+    CHECK_FALSE(redis.exists(timeout_key(owner_of(client))));
+    CHECK_FALSE(orders.read_lock().is_held());
+    std::error_code ec;
+    orders.unlock_shared(ec);
+    CHECK(ec == errc::hold_lost);
+    CHECK(eventually([&] { return log.count(redlatch::Event::Kind::hold_lost) == 1; }));
+    orders.read_lock().force_unlock();
+}
+
+TEST_CASE("a reader whose process is killed keeps writers out until its lease is over, and not longer") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    ReadWriteLock orders{client, "orders"};
+    auto child = spawn_self("read for ever", {server.url()});
+    REQUIRE(eventually([&] { return redis.exists("orders"); }, 20s));
+    auto writer = start_waiting(client, [&] { return orders.try_lock_for(20s); });
+    REQUIRE(is_listened_to(redis));
+    CHECK_FALSE(ready(writer, short_lease + short_lease / 3));
+    child.kill();
+    const Stopwatch watch;
+    CHECK(ready(writer, patient(5s)));
+    CHECK(watch.within(short_lease + patient(1s)));
+    CHECK(writer.get());
+    CHECK(redis.hgetall("orders").size() == 2);
+    orders.force_unlock();
+}
+
+TEST_CASE("a dead reader among living ones blocks nobody once they have left") {
+    Fixture f;
+    elsewhere([&] { f.orders_elsewhere.lock_shared(Lease{50ms}); });
+    f.orders.lock_shared();
+    const std::string dead = [&] {
+        for (const auto& [field, count] : f.redis.hgetall("orders"))
+            if (field != "mode" && field != f.owner) return field;
+        return std::string{};
+    }();
+    REQUIRE(eventually([&] { return !f.redis.exists(timeout_key(dead)); }));
+    CHECK(f.orders.read_lock().remaining_lease().value() > 20s);
+    // As a peer might have left it.
+    f.redis.integer("PEXPIRE", "orders", 600'000);
+    auto writer = start_waiting(f.elsewhere_client, [&] { return f.orders_elsewhere.try_lock_for(20s); });
+    REQUIRE(is_listened_to(f.redis));
+    f.orders.unlock_shared();
+    CHECK(ready(writer, patient(2s)));
+    CHECK(writer.get());
+    f.orders.force_unlock();
+    CHECK(f.redis.keys().empty());
+}
+
+TEST_CASE("a write hold whose lease is over lets readers in, though its owner reads on") {
+    Fixture f;
+    f.orders.lock(Lease{60ms});
+    f.orders.lock_shared();
+    CHECK(f.orders_elsewhere.try_lock_shared_for(patient(5s)));
+    CHECK(f.orders.read_lock().is_held());
+    std::error_code ec;
+    f.orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    f.orders.unlock_shared();
+    f.orders_elsewhere.unlock_shared();
+    CHECK(f.redis.keys().empty());
+}
+
+// --- a writer that waits -------------------------------------------------------------------------------------------
+
+TEST_CASE("with writer preference a stream of readers does not starve a writer") {
+    Fixture f;
+    ReadWriteLock preferred{f.elsewhere_client, "orders", {.writer_preference = true}};
+    std::atomic<bool> over = false;
+    std::atomic<int> reads = 0;
+    std::vector<std::future<void>> readers;
+    // They overlap at any time: one leaves only when another one came after it.
+    for (int i = 0; i < 4; ++i)
+        readers.push_back(start([&] {
+            while (!over) {
+                const std::shared_lock reading{f.orders};
+                const int mine = ++reads;
+                eventually([&] { return reads > mine || over; }, 300ms);
+            }
+        }));
+    REQUIRE(eventually([&] { return reads > 20; }, 20s));
+    for (int round = 0; round < 3; ++round) {
+        const bool held = preferred.try_lock_for(5s);
+        CHECK(held);
+        if (!held) break;
+        const int before = reads;
+        preferred.unlock();
+        // And the readers get their turn.
+        CHECK(eventually([&] { return reads > before; }, 20s));
+    }
+    over = true;
+    for (auto& one : readers) one.get();
+    CHECK(f.redis.keys().empty());
+}
+
+TEST_CASE("a waiting writer keeps out new readers, not those who are in, and not when it has given up") {
+    Fixture f;
+    ReadWriteLock preferred{f.elsewhere_client, "orders", {.writer_preference = true}};
+    f.orders.lock_shared();
+    std::stop_source stop;
+    auto writer = start_waiting(f.elsewhere_client, [&] { return preferred.lock(stop.get_token()); });
+    REQUIRE(eventually([&] { return f.redis.exists(mark); }, 20s));
+    CHECK(f.redis.pttl(mark) <= 5000);
+    // Within is who may read again.
+    CHECK(f.orders.try_lock_shared());
+    f.orders.unlock_shared();
+    CHECK_FALSE(elsewhere([&] { return f.orders.try_lock_shared(); }));
+    auto newcomer = start_waiting(f.client, [&] { return f.orders.try_lock_shared_for(20s); });
+    CHECK_FALSE(ready(newcomer, 30ms));
+    const Stopwatch watch;
+    stop.request_stop();
+    CHECK_FALSE(writer.get());
+    CHECK(ready(newcomer, patient(2s)));
+    CHECK(watch.within(patient(2s)));
+    CHECK(newcomer.get());
+    CHECK_FALSE(f.redis.exists(mark));
+    f.orders.read_lock().force_unlock();
+    std::error_code ec;
+    f.orders.unlock_shared(ec);
+    CHECK(f.redis.keys().empty());
+}
+
+TEST_CASE("a waiting writer sends nothing until something happens, and with preference little") {
+    Fixture f;
+    f.orders.lock_shared();
+    auto writer = start_waiting(f.elsewhere_client, [&] { return f.orders_elsewhere.try_lock_for(20s); });
+    REQUIRE(is_listened_to(f.redis));
+    CommandMonitor monitor{f.server};
+    REQUIRE(eventually([&] { return f.elsewhere_client.stats().commands >= 3; }));
+    monitor.take_total();
+    CHECK_FALSE(ready(writer, 300ms));
+    CHECK(monitor.take_total() == 0);
+    f.orders.unlock_shared();
+    CHECK(writer.get());
+    f.orders.force_unlock();
+}
+
+// --- lost replies, and no memory -----------------------------------------------------------------------------------
+
+TEST_CASE("each of the four commands takes effect once, though its first reply is lost") {
+    namespace scripts = redlatch::scripts;
+    RedisServer server;
+    RawRedis redis{server};
+    for (const redlatch::Script* script :
+         {&scripts::read_acquire, &scripts::read_release, &scripts::write_acquire, &scripts::write_release})
+        redis.text("SCRIPT", "LOAD", script->text);
+    Proxy proxy{server.url()};
+    Messages messages{server, channel};
+    redlatch::ClientOptions options;
+    options.command_timeout = patient(300ms);
+    Client client{proxy.url(), options};
+    ReadWriteLock orders{client, "orders"};
+    const std::string owner = owner_of(client);
+    const auto lose_reply_of = [&](const redlatch::Script& script) {
+        proxy.drop_next_replies(1, std::string{script.digest()});
+    };
+    std::error_code ec;
+
+    lose_reply_of(scripts::read_acquire);
+    orders.lock_shared();
+    CHECK(redis.hgetall("orders") == Fields{{"mode", "read"}, {owner, "1"}});
+    lose_reply_of(scripts::read_acquire);
+    orders.lock_shared();
+    CHECK(redis.hgetall("orders") == Fields{{"mode", "read"}, {owner, "2"}});
+    CHECK(sorted(redis.keys()) == sorted({"orders", timeout_key(owner, 1), timeout_key(owner, 2)}));
+    lose_reply_of(scripts::read_release);
+    orders.unlock_shared(ec);
+    CHECK_FALSE(ec);
+    CHECK(redis.hgetall("orders") == Fields{{"mode", "read"}, {owner, "1"}});
+    CHECK(sorted(redis.keys()) == sorted({"orders", timeout_key(owner, 1)}));
+    lose_reply_of(scripts::read_release);
+    orders.unlock_shared(ec);
+    CHECK_FALSE(ec);
+    CHECK_FALSE(redis.exists("orders"));
+    CHECK_FALSE(redis.exists(timeout_key(owner)));
+    CHECK(messages.take() == Words{"0"});
+
+    lose_reply_of(scripts::write_acquire);
+    orders.lock();
+    CHECK(redis.hgetall("orders") == Fields{{"mode", "write"}, {owner + ":write", "1"}});
+    lose_reply_of(scripts::write_acquire);
+    orders.lock();
+    CHECK(redis.hgetall("orders") == Fields{{"mode", "write"}, {owner + ":write", "2"}});
+    lose_reply_of(scripts::write_release);
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(redis.hgetall("orders") == Fields{{"mode", "write"}, {owner + ":write", "1"}});
+    // The downgrade, too.
+    orders.lock_shared();
+    lose_reply_of(scripts::write_release);
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(redis.hgetall("orders") == Fields{{"mode", "read"}, {owner, "1"}});
+    CHECK(messages.take() == Words{"1"});
+    orders.unlock_shared();
+    CHECK(messages.take() == Words{"0"});
+    CHECK(proxy.counts().dropped == 8);
+    CHECK(client.stats().lost_holds == 0);
+    // Nothing but the marks against delayed copies, which go by themselves.
+    for (const std::string& key : redis.keys()) {
+        CHECK(key.starts_with("redisson_unlock_latch:{orders}:"));
+        CHECK(redis.pttl(key) > 0);
+    }
+}
+
+TEST_CASE("a delayed copy of a release does nothing to a later hold of the same thread") {
+    namespace scripts = redlatch::scripts;
+    RedisServer server;
+    RawRedis redis{server};
+    Proxy proxy{server.url()};
+    redlatch::ClientOptions options;
+    options.command_timeout = patient(100ms);
+    for (const bool write : {false, true}) {
+        CAPTURE(write);
+        Client client{proxy.url(), options};
+        ReadWriteLock orders{client, "orders"};
+        const auto take = [&] { write ? orders.lock() : orders.lock_shared(); };
+        const auto give = [&](std::error_code& ec) { write ? orders.unlock(ec) : orders.unlock_shared(ec); };
+        std::error_code ec;
+        take();
+        give(ec);
+        take();
+        const redlatch::Script& script = write ? scripts::write_release : scripts::read_release;
+        proxy.hold_next_requests(1, std::string{script.digest()});
+        give(ec);
+        // What was held back is sent anew, and done.
+        take();
+        const Fields held = redis.hgetall("orders");
+        REQUIRE(held.size() == 2);
+        proxy.release();
+        // The copy has arrived when the next command on its connection is answered; nobody can tell, so a while.
+        CHECK_FALSE(eventually([&] { return redis.hgetall("orders") != held; }, 100ms));
+        give(ec);
+        CHECK_FALSE(ec);
+        CHECK(eventually([&] { return !redis.exists("orders"); }));
+    }
+}
+
+TEST_CASE("without memory acquires are refused, and renewals and releases are not") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog log;
+    auto options = with_watchdog(short_lease);
+    options.unreachable_timeout = 100ms;
+    options.on_event = log.handler();
+    Client client{server.url(), options};
+    ReadWriteLock orders{client, "orders"};
+    ReadWriteLock stock{client, "stock"};
+    orders.lock_shared();
+    orders.lock_shared();
+    stock.lock();
+    stock.lock();
+    stock.lock_shared();
+    redis.text("CONFIG", "SET", "maxmemory-policy", "noeviction");
+    redis.text("SET", "ballast", std::string(1 << 20, 'x'));
+    redis.text("CONFIG", "SET", "maxmemory", 1 << 20);
+    REQUIRE(redis.call("SET", "more", "x").string.starts_with("OOM"));
+
+    ReadWriteLock fresh{client, "fresh"};
+    CHECK(error_of_call([&] { fresh.try_lock(); }) == errc::overloaded);
+    CHECK(error_of_call([&] { fresh.try_lock_shared(); }) == errc::overloaded);
+    const std::uint64_t renewals = client.stats().renewals;
+    CHECK(eventually([&] { return client.stats().renewals >= renewals + 6; }, 20s));
+    CHECK(log.count(redlatch::Event::Kind::hold_lost) == 0);
+    std::error_code ec;
+    for (int i = 0; i < 2; ++i) {
+        orders.unlock_shared(ec);
+        CHECK_FALSE(ec);
+        stock.unlock(ec);
+        CHECK_FALSE(ec);
+    }
+    CHECK(redis.hgetall("stock") == Fields{{"mode", "read"}, {owner_of(client), "1"}});
+    stock.unlock_shared(ec);
+    CHECK_FALSE(ec);
+    CHECK(redis.keys() == Words{"ballast"});
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+// SpinLock: an RLock that is waited for by asking again.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/plain_counter.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::errc;
+using redlatch::Lease;
+using redlatch::RLock;
+using redlatch::SpinLock;
+
+TEST_CASE("a spin lock waits without a subscription") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    SpinLock orders{client, "orders"};
+    SpinLock theirs{other, "orders"};
+    orders.lock();
+    auto waiting = start_waiting(other, [&] {
+        theirs.lock();
+        const bool held = theirs.is_held();
+        theirs.unlock();
+        return held;
+    });
+    CHECK_FALSE(ready(waiting, 100ms));
+    CHECK(redis.command({"PUBSUB", "CHANNELS"}).elements.empty());
+    orders.unlock();
+    CHECK(waiting.get());
+}
+
+TEST_CASE("the pauses between the questions double, up to the longest") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    SpinLock orders{client, "orders"};
+    orders.lock();
+    for (const auto longest : {10ms, 200ms}) {
+        SpinLock theirs{other, "orders", {.initial_delay = 1ms, .max_delay = longest}};
+        const auto before = other.stats().commands;
+        CHECK_FALSE(theirs.try_lock_for(1s));
+        const auto asked = other.stats().commands - before;
+        // At least: pauses of full length; at most: of half. A busy machine asks less often.
+        CHECK(asked <= static_cast<std::uint64_t>(10 + 2 * (1s / longest)));
+        CHECK(asked >= 4);
+    }
+    orders.unlock();
+}
+
+TEST_CASE("a spin lock and an RLock of one name are one lock, and the release wakes both kinds") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    SpinLock spin{client, "orders"};
+    RLock plain{other, "orders"};
+    spin.lock();
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+    CHECK_FALSE(elsewhere([&] { return plain.try_lock(); }));
+    auto waiting = start_waiting(other, [&] {
+        plain.lock();
+        plain.unlock();
+        return true;
+    });
+    REQUIRE(is_listened_to(redis, "orders"));
+    spin.unlock();
+    CHECK(ready(waiting));
+
+    // In one process, too: a level of the one is a level of the other.
+    RLock same{client, "orders"};
+    const std::scoped_lock both{spin, same};
+    CHECK(spin.hold_count() == 2);
+}
+
+TEST_CASE("threads of two clients count under a spin lock without losing a step") {
+    RedisServer server;
+    PlainCounter counter;
+    std::array<HiredisClient, 2> clients{HiredisClient{server.url()}, HiredisClient{server.url()}};
+    std::vector<std::future<bool>> threads;
+    for (int thread = 0; thread < 4; ++thread)
+        threads.push_back(start([&, thread] {
+            SpinLock lock{
+                clients[static_cast<std::size_t>(thread % 2)], "orders", {.initial_delay = 1ms, .max_delay = 4ms}};
+            for (int i = 0; i < 25; ++i) {
+                const std::lock_guard guard{lock};
+                counter.add_one();
+            }
+            return true;
+        }));
+    for (auto& thread : threads) CHECK(ready(thread, 60s));
+    CHECK(counter.value() == 100);
+}
+
+TEST_CASE("a spin lock's wait ends at the deadline, by a stop, and with the holder's lease") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    SpinLock orders{client, "orders"};
+    SpinLock theirs{other, "orders"};
+    orders.lock();
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK_FALSE(theirs.try_lock_for(50ms));
+    CHECK(std::chrono::steady_clock::now() - begin >= 50ms);
+    std::stop_source stop;
+    auto waiting = start_waiting(other, [&] { return theirs.lock(stop.get_token()); });
+    stop.request_stop();
+    CHECK_FALSE(waiting.get());
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+    orders.unlock();
+    orders.lock(Lease{100ms});
+    CHECK(theirs.try_lock_for(20s));
+    theirs.unlock();
+    orders.unlock();
+}
+
+TEST_CASE("delays that cannot work are refused") {
+    RedisServer server;
+    Client client{server.url()};
+    for (const redlatch::SpinOptions options :
+         {redlatch::SpinOptions{0ms, 1ms}, redlatch::SpinOptions{2ms, 1ms}, redlatch::SpinOptions{1ms, 2h}})
+        CHECK(error_of_call([&] { SpinLock lock(client, "orders", options); }) == errc::invalid_argument);
+}

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: MIT
+// What a ReadWriteLock sends, and when: decisions of its two sides, with a server that answers as it is told.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "support/scripted_transport.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Sorts = std::vector<std::string>;
+using Lock = ReadWriteLock<ScriptedTransport>;
+
+const std::string channel = "redisson_rwlock:{orders}";
+
+struct Bench {
+    explicit Bench(const ClientOptions& options = {}, ReadWriteOptions preference = {})
+        : client(redis.transport(), options), lock(client, "orders", preference) {}
+
+    // How this thread is called on the wire.
+    std::string owner() const { return client.id() + ":" + std::to_string(this_thread_number()); }
+
+    ScriptedRedis redis;
+    Client<ScriptedTransport> client;
+    Lock lock;
+};
+
+template <class Function>
+auto elsewhere(Function function) {
+    return std::async(std::launch::async, std::move(function));
+}
+
+std::error_code code_of(auto&& call) {
+    try {
+        call();
+        return {};
+    } catch (const Error& e) {
+        CHECK(e.name() == "orders");
+        return e.code();
+    }
+}
+
+// What Cpp17SharedTimedLockable asks for, of a lock that is neither copied nor moved.
+template <class L>
+concept SharedTimedLockable = requires(L& lock, std::chrono::milliseconds d, std::chrono::system_clock::time_point t) {
+    { lock.lock() } -> std::same_as<void>;
+    { lock.unlock() } -> std::same_as<void>;
+    { lock.try_lock() } -> std::same_as<bool>;
+    { lock.try_lock_for(d) } -> std::same_as<bool>;
+    { lock.try_lock_until(t) } -> std::same_as<bool>;
+    { lock.lock_shared() } -> std::same_as<void>;
+    { lock.unlock_shared() } -> std::same_as<void>;
+    { lock.try_lock_shared() } -> std::same_as<bool>;
+    { lock.try_lock_shared_for(d) } -> std::same_as<bool>;
+    { lock.try_lock_shared_until(t) } -> std::same_as<bool>;
+};
+
+template <class L>
+concept WholeLock = requires(L& lock, std::chrono::milliseconds d, std::error_code& ec, std::stop_token stop) {
+    { lock.lock() } -> std::same_as<void>;
+    { lock.lock(Lease(d), ec) } -> std::same_as<void>;
+    { lock.lock(Lease(d), stop, ec) } -> std::same_as<bool>;
+    { lock.try_lock(Lease(d), ec) } -> std::same_as<bool>;
+    { lock.try_lock_for(d, Lease(d), stop, ec) } -> std::same_as<bool>;
+    { lock.try_lock_until(Clock::now(), Lease(d), stop, ec) } -> std::same_as<bool>;
+    { lock.unlock(ec) } -> std::same_as<void>;
+    { lock.is_locked(ec) } -> std::same_as<bool>;
+    { lock.is_held(ec) } -> std::same_as<bool>;
+    { lock.hold_count(ec) } -> std::same_as<int>;
+    { lock.remaining_lease(ec) } -> std::same_as<std::optional<std::chrono::milliseconds>>;
+    { lock.valid_until() } -> std::same_as<std::chrono::steady_clock::time_point>;
+    { lock.lost() } -> std::same_as<std::stop_token>;
+    { lock.force_unlock(ec) } -> std::same_as<bool>;
+    { lock.name() } -> std::same_as<const std::string&>;
+};
+
+static_assert(SharedTimedLockable<Lock>);
+static_assert(WholeLock<Lock> && WholeLock<Lock::ReadLock> && WholeLock<Lock::WriteLock>);
+static_assert(!std::is_copy_constructible_v<Lock> && !std::is_move_constructible_v<Lock>);
+
+}  // namespace
+
+TEST_CASE("taking a free read side is one command, and giving it back another") {
+    Bench bench;
+    bench.lock.lock_shared();
+    const auto sent = bench.redis.sent("read acquire");
+    REQUIRE(sent.size() == 1);
+    CHECK(sent[0].key_count() == 2);
+    CHECK(sent[0].key(0) == "orders");
+    CHECK(sent[0].key(1) == "{orders}:redlatch_writer_waits");
+    CHECK(sent[0].argument(0) == bench.owner());
+    CHECK(sent[0].argument(1) == "1");
+    CHECK(sent[0].argument(2) == "30000");
+    CHECK(sent[0].argument(3) == bench.owner() + ":write");
+    CHECK(sent[0].argument(4) == "{orders}");
+    CHECK(bench.lock.read_lock().valid_until() > Clock::now() + 20s);
+    CHECK(bench.lock.valid_until() == Instant::min());
+    bench.lock.unlock_shared();
+    CHECK(bench.redis.history() == Sorts{"read acquire", "read release"});
+    const auto released = bench.redis.sent("read release").at(0);
+    CHECK(released.key(1) == channel);
+    CHECK(released.argument(0) == bench.owner());
+    CHECK(released.argument(1) == "0");
+    CHECK(bench.lock.read_lock().valid_until() == Instant::min());
+}
+
+TEST_CASE("taking a free write side is one command, and giving it back another") {
+    Bench bench;
+    bench.lock.lock(Lease(5s));
+    const auto sent = bench.redis.sent("write acquire");
+    REQUIRE(sent.size() == 1);
+    CHECK(sent[0].key(0) == "orders");
+    CHECK(sent[0].argument(0) == bench.owner() + ":write");
+    CHECK(sent[0].argument(1) == "1");
+    CHECK(sent[0].argument(2) == "5000");
+    CHECK(sent[0].argument(5) == "0");
+    CHECK(bench.lock.valid_until() > Clock::now() + 4s);
+    CHECK(bench.lock.read_lock().valid_until() == Instant::min());
+    bench.lock.unlock();
+    CHECK(bench.redis.history() == Sorts{"write acquire", "write release"});
+}
+
+TEST_CASE("a name with a tag of its own keeps it in all its keys") {
+    Bench bench;
+    Lock tagged(bench.client, "{shop}orders");
+    tagged.lock_shared();
+    tagged.unlock_shared();
+    CHECK(bench.redis.sent("read acquire").at(0).key(1) == "{shop}orders:redlatch_writer_waits");
+    CHECK(bench.redis.sent("read acquire").at(0).argument(4) == "{shop}orders");
+    CHECK(bench.redis.sent("read release").at(0).key(1) == "redisson_rwlock:{shop}orders");
+}
+
+TEST_CASE("while one thread reads, another of this process asks for itself") {
+    Bench bench;
+    bench.lock.lock_shared();
+    elsewhere([&] {
+        CHECK(bench.lock.try_lock_shared_for(10s));
+        CHECK(bench.redis.sent("read acquire").back().argument(0) == bench.owner());
+        bench.lock.unlock_shared();
+    }).get();
+    CHECK(bench.lock.read_lock().valid_until() > Clock::now());
+    bench.lock.unlock_shared();
+    CHECK(bench.redis.history() == Sorts{"read acquire", "read acquire", "read release", "read release"});
+}
+
+TEST_CASE("when a writer lets go, each waiting reader that gets in lets the next one ask, one command each") {
+    Bench bench;
+    std::atomic<bool> written = false;
+    bench.redis.always("read acquire",
+                       [&](const SentCommand&) { return std::optional(written ? nil() : number(30'000)); });
+    std::atomic<int> inside = 0;
+    std::promise<void> leave;
+    const std::shared_future<void> left = leave.get_future().share();
+    std::vector<std::future<void>> readers;
+    for (int i = 0; i < 5; ++i)
+        readers.push_back(elsewhere([&] {
+            bench.lock.lock_shared();
+            ++inside;
+            left.wait();
+            bench.lock.unlock_shared();
+        }));
+    REQUIRE(eventually([&] { return bench.client.stats().waits == 5; }));
+    REQUIRE(bench.redis.wait_until_wanted(channel));
+    const std::size_t asked = bench.redis.count("read acquire");
+    written = true;
+    REQUIRE(bench.redis.publish(channel, "1"));
+    CHECK(eventually([&] { return inside == 5; }));
+    // Some may have been asking, still blocked, when the count was taken.
+    CHECK(bench.redis.count("read acquire") <= asked + 10);
+    leave.set_value();
+}
+
+TEST_CASE("a writer does not ask while a thread of this process writes, and no hold is handed over") {
+    Bench bench;
+    bench.lock.lock();
+    auto other = elsewhere([&] {
+        CHECK(bench.lock.try_lock_for(10s));
+        bench.lock.unlock();
+    });
+    REQUIRE(eventually([&] { return bench.client.stats().waits == 1; }));
+    REQUIRE(bench.redis.publish(channel, "ignored"));
+    bench.lock.unlock();
+    other.get();
+    CHECK(bench.redis.count("write release") == 2);
+    CHECK(bench.redis.count("hand over") == 0);
+    CHECK(bench.client.stats().handoffs == 0);
+}
+
+TEST_CASE("a reader that asks for the write side is refused at once, and nothing is sent") {
+    Bench bench;
+    bench.lock.lock_shared();
+    CHECK(code_of([&] { bench.lock.lock(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { bench.lock.try_lock(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { bench.lock.write_lock().try_lock_for(1s); }) == errc::would_deadlock);
+    std::error_code ec;
+    CHECK_FALSE(bench.lock.try_lock(Lease(1s), ec));
+    CHECK(ec == errc::would_deadlock);
+    CHECK(ec == std::errc::resource_deadlock_would_occur);
+    CHECK(bench.redis.count("write acquire") == 0);
+    // Another thread is no reader, and asks.
+    elsewhere([&] {
+        CHECK(bench.lock.try_lock());
+        bench.lock.unlock();
+    }).get();
+    bench.lock.unlock_shared();
+    bench.lock.lock();
+    bench.lock.unlock();
+}
+
+TEST_CASE("a writer may read, and write again while it reads; once it only reads it may not") {
+    Bench bench;
+    bench.lock.lock();
+    bench.lock.lock_shared();
+    bench.lock.lock();
+    CHECK(bench.redis.sent("write acquire").back().argument(1) == "2");
+    bench.lock.unlock();
+    bench.lock.unlock();
+    CHECK(code_of([&] { bench.lock.lock(); }) == errc::would_deadlock);
+    bench.lock.unlock_shared();
+    CHECK(bench.redis.history() ==
+          Sorts{"write acquire", "read acquire", "write acquire", "write release", "write release", "read release"});
+}
+
+TEST_CASE("a reader whose lease is over is none any more") {
+    Bench bench;
+    bench.lock.lock_shared(Lease(20ms));
+    REQUIRE(eventually([&] { return bench.lock.read_lock().valid_until() < Clock::now(); }));
+    CHECK(bench.lock.try_lock());
+    bench.lock.unlock();
+    std::error_code ec;
+    bench.lock.unlock_shared(ec);
+    CHECK(ec == errc::hold_lost);
+}
+
+TEST_CASE("unlock_shared() by a thread that never read, and unlock() by a reader, are errors") {
+    Bench bench;
+    CHECK(code_of([&] { bench.lock.unlock_shared(); }) == errc::not_owner);
+    bench.lock.lock_shared();
+    CHECK(code_of([&] { bench.lock.unlock(); }) == errc::not_owner);
+    elsewhere([&] { CHECK(code_of([&] { bench.lock.unlock_shared(); }) == errc::not_owner); }).get();
+    bench.lock.unlock_shared();
+}
+
+TEST_CASE("read counts are absolute, so that a command that is sent twice counts once") {
+    Bench bench;
+    bench.lock.lock_shared();
+    bench.redis.next("read acquire", lost());
+    bench.lock.lock_shared();
+    bench.redis.next("read release", lost());
+    bench.lock.unlock_shared();
+    bench.redis.next("read release", lost());
+    bench.lock.unlock_shared();
+    const auto acquired = bench.redis.sent("read acquire");
+    REQUIRE(acquired.size() == 3);
+    CHECK(acquired[1].argument(1) == "2");
+    CHECK(acquired[2].argument(1) == "2");
+    const auto released = bench.redis.sent("read release");
+    REQUIRE(released.size() == 4);
+    CHECK(released[0].argument(1) == "1");
+    CHECK(released[1].argument(1) == "1");
+    CHECK(released[2].argument(1) == "0");
+    CHECK(released[3].argument(1) == "0");
+    // The repeated last release leaves its mark, the first sending does not.
+    CHECK(released[2].argument(3) == "0");
+    CHECK(released[3].argument(3) == "20000");
+    CHECK(released[2].key(2) == released[3].key(2));
+}
+
+TEST_CASE("the marks of releases of both sides are different keys") {
+    // Each side counts its releases; with one key for both, a repeated release of a reader would have kept the writer's
+    // release of the same number from doing anything.
+    Bench bench;
+    bench.lock.lock_shared();
+    bench.lock.unlock_shared();
+    bench.lock.lock();
+    bench.lock.unlock();
+    CHECK(bench.redis.sent("read release").at(0).key(2) != bench.redis.sent("write release").at(0).key(2));
+}
+
+TEST_CASE("an acquire of unknown outcome is given back, on its own side") {
+    Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
+    bench.redis.always("read acquire", lost());
+    CHECK(code_of([&] { bench.lock.lock_shared(); }) == errc::unreachable);
+    REQUIRE(bench.redis.wait_for("read release"));
+    CHECK(bench.redis.sent("read release").at(0).argument(0) == bench.owner());
+    bench.redis.always("write acquire", lost());
+    CHECK(code_of([&] { bench.lock.lock(); }) == errc::unreachable);
+    REQUIRE(bench.redis.wait_for("write release"));
+    CHECK(bench.redis.sent("write release").at(0).argument(0) == bench.owner() + ":write");
+}
+
+TEST_CASE("each side is renewed by its own script and in its own name, a hundred holds in a command") {
+    Bench bench({.watchdog_timeout = 600ms});
+    constexpr int locks = 120;
+    std::vector<std::unique_ptr<Lock>> many;
+    for (int i = 0; i < locks; ++i) {
+        many.push_back(std::make_unique<Lock>(bench.client, "lock" + std::to_string(i)));
+        many.back()->lock();
+        many.back()->lock_shared();
+    }
+    REQUIRE(bench.redis.wait_for("read renew", 2));
+    REQUIRE(bench.redis.wait_for("renew", 2));
+    std::size_t read = 0;
+    std::size_t written = 0;
+    for (const auto& sent : bench.redis.sent("read renew")) {
+        CHECK(sent.key_count() <= 100);
+        read = std::max(read, sent.key_count());
+        CHECK(sent.argument(0) == "600");
+        CHECK(sent.argument(1) == bench.owner());
+    }
+    for (const auto& sent : bench.redis.sent("renew")) {
+        CHECK(sent.key_count() <= 100);
+        written = std::max(written, sent.key_count());
+        CHECK(sent.argument(1) == bench.owner() + ":write");
+    }
+    CHECK(read == 100);
+    CHECK(written == 100);
+    for (auto& lock : many) {
+        lock->unlock();
+        lock->unlock_shared();
+    }
+    CHECK(bench.client.stats().lost_holds == 0);
+}
+
+TEST_CASE("giving back one side does not end the renewal of the other") {
+    Bench bench({.watchdog_timeout = 90ms});
+    bench.lock.lock();
+    bench.lock.lock_shared();
+    bench.lock.unlock_shared();
+    CHECK(bench.redis.wait_for("renew", 2));
+    CHECK(bench.lock.valid_until() > Clock::now());
+    bench.lock.unlock();
+}
+
+TEST_CASE("a refused renewal of a reader is a lost read hold, and the write hold stays") {
+    Bench bench({.watchdog_timeout = 300ms});
+    bench.lock.lock();
+    bench.lock.lock_shared();
+    bench.redis.always("read renew", array({number(0)}));
+    const std::stop_token lost_read = bench.lock.read_lock().lost();
+    const std::stop_token lost_write = bench.lock.lost();
+    CHECK(eventually([&] { return lost_read.stop_requested(); }));
+    CHECK_FALSE(lost_write.stop_requested());
+    std::error_code ec;
+    bench.lock.unlock_shared(ec);
+    CHECK(ec == errc::hold_lost);
+    bench.lock.unlock();
+}
+
+TEST_CASE("a write hold whose lease ran out is given back, for a read hold may keep the key; a read hold needs not") {
+    Bench bench;
+    bench.lock.lock(Lease(20ms));
+    REQUIRE(bench.redis.wait_for("write release"));
+    CHECK(bench.redis.sent("write release").at(0).argument(0) == bench.owner() + ":write");
+    std::error_code ec;
+    bench.lock.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    bench.lock.lock_shared(Lease(20ms));
+    CHECK(eventually([&] { return bench.client.stats().lost_holds == 2; }));
+    CHECK(bench.redis.count("read release") == 0);
+}
+
+TEST_CASE("a waiting writer with precedence leaves a mark and takes it away when it gives up") {
+    Bench bench({}, {.writer_preference = true});
+    bench.redis.always("write acquire", number(30'000));
+    CHECK_FALSE(bench.lock.try_lock());
+    CHECK_FALSE(bench.lock.try_lock_for(30ms));
+    auto sent = bench.redis.sent("write acquire");
+    REQUIRE(sent.size() >= 2);
+    // A single try is no waiting.
+    CHECK(sent[0].argument(5) == "0");
+    for (std::size_t i = 1; i < sent.size(); ++i) {
+        CHECK(sent[i].argument(5) == "5000");
+        CHECK(sent[i].argument(4) == bench.client.id());
+    }
+    REQUIRE(bench.redis.wait_for("withdraw"));
+    CHECK(bench.redis.sent("withdraw").at(0).key(0) == "{orders}:redlatch_writer_waits");
+    CHECK(bench.redis.sent("withdraw").at(0).argument(0) == bench.client.id());
+    CHECK(bench.redis.count("withdraw") == 1);
+}
+
+TEST_CASE("a writer with precedence that gets the lock takes no mark away, for the server did") {
+    Bench bench({}, {.writer_preference = true});
+    bench.redis.next("write acquire", number(30'000));
+    bench.redis.next("write acquire", number(30));
+    CHECK(bench.lock.try_lock_for(10s));
+    CHECK(bench.redis.sent("write acquire").back().argument(5) == "5000");
+    bench.lock.unlock();
+    CHECK(bench.redis.count("withdraw") == 0);
+}
+
+TEST_CASE("a writer with precedence that fails takes its mark away, too") {
+    Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms}, {.writer_preference = true});
+    bench.redis.always("write acquire", lost());
+    CHECK(code_of([&] { bench.lock.lock(); }) == errc::unreachable);
+    CHECK(bench.redis.wait_for("withdraw"));
+}
+
+TEST_CASE("without the option a waiting writer leaves no mark, whatever other objects of the name want") {
+    Bench bench;
+    const Lock other(bench.client, "orders", {.writer_preference = true});
+    bench.redis.always("write acquire", number(30'000));
+    CHECK_FALSE(bench.lock.try_lock_for(30ms));
+    for (const auto& sent : bench.redis.sent("write acquire")) CHECK(sent.argument(5) == "0");
+    CHECK(bench.redis.count("withdraw") == 0);
+}
+
+TEST_CASE("a server that ends a hold by force ends it on the side that was asked for") {
+    Bench bench;
+    bench.lock.lock();
+    bench.lock.lock_shared();
+    bench.redis.next("unknown script", number(1));
+    CHECK(bench.lock.read_lock().force_unlock());
+    CHECK(bench.lock.read_lock().valid_until() == Instant::min());
+    CHECK(bench.lock.valid_until() > Clock::now());
+    bench.lock.unlock();
+    std::error_code ec;
+    bench.lock.unlock_shared(ec);
+    CHECK(ec == errc::hold_lost);
+}
+
+TEST_CASE("guards of the standard library take either side") {
+    Bench bench;
+    {
+        const std::shared_lock reading(bench.lock);
+        std::shared_lock again(bench.lock, 1s);
+        CHECK(again.owns_lock());
+    }
+    {
+        std::unique_lock writing(bench.lock, std::defer_lock);
+        CHECK(writing.try_lock_for(1s));
+    }
+    {
+        Lock other(bench.client, "other");
+        const std::scoped_lock both(bench.lock.read_lock(), other);
+        CHECK(bench.lock.read_lock().valid_until() > Clock::now());
+        CHECK(other.valid_until() > Clock::now());
+    }
+    { const std::lock_guard reading(bench.lock.read_lock()); }
+    CHECK(bench.lock.read_lock().valid_until() == Instant::min());
+    CHECK(bench.lock.valid_until() == Instant::min());
+}
+
+TEST_CASE("a name that cannot work is refused before anything is sent") {
+    Bench bench;
+    for (const char* name : {"", "a{b", "a}b", "a{}b"}) CHECK_THROWS_AS(Lock(bench.client, name), Error);
+    CHECK(bench.redis.history().empty());
+    CHECK(bench.lock.name() == "orders");
+    CHECK(bench.lock.read_lock().name() == "orders");
+    CHECK(bench.lock.write_lock().name() == "orders");
+}
