@@ -6,6 +6,7 @@
 #include "redlatch/core/version.hpp"
 #include "redlatch/count_down_latch.hpp"
 #include "redlatch/fenced_lock.hpp"
+#include "redlatch/permit_expirable_semaphore.hpp"
 #include "redlatch/read_write_lock.hpp"
 #include "redlatch/rlock.hpp"
 #include "redlatch/semaphore.hpp"

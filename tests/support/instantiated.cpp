@@ -13,6 +13,10 @@ template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch:
 template class redlatch::CountDownLatch<redlatch::HiredisTransport>;
 template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::SemaphoreWire>;
 template class redlatch::Semaphore<redlatch::HiredisTransport>;
+template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::PermitWire>;
+template class redlatch::PermitState<redlatch::HiredisTransport>;
+template class redlatch::PermitExpirableSemaphore<redlatch::HiredisTransport>;
+template class redlatch::Permit<redlatch::HiredisTransport>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadWire>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteWire>;
 template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;

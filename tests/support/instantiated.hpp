@@ -19,6 +19,10 @@ extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, re
 extern template class redlatch::CountDownLatch<redlatch::HiredisTransport>;
 extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::SemaphoreWire>;
 extern template class redlatch::Semaphore<redlatch::HiredisTransport>;
+extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::PermitWire>;
+extern template class redlatch::PermitState<redlatch::HiredisTransport>;
+extern template class redlatch::PermitExpirableSemaphore<redlatch::HiredisTransport>;
+extern template class redlatch::Permit<redlatch::HiredisTransport>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadWire>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteWire>;
 extern template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;

@@ -230,6 +230,14 @@ private:
         if (is(scripts::semaphore_add)) return "add permits";
         if (is(scripts::semaphore_set)) return "set permits";
         if (is(scripts::semaphore_drain)) return "drain permits";
+        if (is(scripts::permit_acquire)) return "acquire by id";
+        if (is(scripts::permit_take_back)) return "take permits back";
+        if (is(scripts::permit_release)) return "release by id";
+        if (is(scripts::permit_set_lease)) return "set lease";
+        if (is(scripts::permit_set_total)) return "set total";
+        if (is(scripts::permit_count)) return "count permits";
+        if (is(scripts::permit_remaining)) return "remaining lease of permit";
+        if (is(scripts::permit_renew)) return "renew permits";
         if (is(scripts::read_acquire)) return "read acquire";
         if (is(scripts::read_release)) return "read release";
         if (is(scripts::read_renew)) return "read renew";
@@ -249,6 +257,11 @@ private:
         if (command.what == "look") return array({nil(), nil()});
         if (command.what == "count down") return array({number(0), nil()});
         if (command.what == "acquire permits") return number(permits_wanted(command));
+        if (command.what == "acquire by id") return array({number(ids_wanted(command)), number(-1)});
+        if (command.what == "count permits") return array({nil(), number(0)});
+        if (command.what == "remaining lease of permit") return nil();
+        if (command.what == "renew permits")
+            return array(std::vector<Reply>(command.words.size() - 3 - command.key_count() - 1, number(1)));
         return number(1);
     }
 
@@ -256,6 +269,16 @@ private:
         std::int64_t sum = 0;
         for (std::size_t i = 3 + command.key_count() + 4; i < command.words.size(); ++i)
             sum += std::stoll(command.words[i]);
+        return sum;
+    }
+
+    static std::int64_t ids_wanted(const SentCommand& command) {
+        std::int64_t sum = 0;
+        for (std::size_t i = 3 + command.key_count() + 5; i < command.words.size();) {
+            const std::int64_t wanted = std::stoll(command.words[i]);
+            sum += wanted;
+            i += 2 + static_cast<std::size_t>(wanted);
+        }
         return sum;
     }
 

@@ -14,10 +14,13 @@ namespace redlatch {
 namespace detail {
 
 template <class Argument>
-inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease>             ? 1
-                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token> ? 2
-                                 : std::same_as<Argument, std::error_code&>                     ? 3
-                                                                                                : 0;
+inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
+
+template <class Argument>
+inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 1
+                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>             ? 2
+                                 : std::same_as<Argument, std::error_code&>                                 ? 3
+                                                                                                            : 0;
 
 template <class... Tail>
 constexpr bool is_tail(int most = 3) {
@@ -66,18 +69,18 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
 
 // Arguments that a waiting call may end with: Lease, std::stop_token, std::error_code&.
 template <class... Tail>
-concept LockTail = detail::is_tail<Tail...>();
+concept LockTail = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
 
 // And one that does not wait: Lease, std::error_code&.
 template <class... Tail>
-concept TryTail = detail::is_tail<Tail...>() && !detail::has_stop_token<Tail...>;
+concept TryTail = LockTail<Tail...> && !detail::has_stop_token<Tail...>;
 
 // And one that takes nothing that has a lease: std::stop_token, std::error_code&.
 template <class... Tail>
 concept StopTail = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
 
-// Or neither waits nor takes: std::error_code& alone.
+// And one that takes permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
 template <class... Tail>
-concept CodeTail = StopTail<Tail...> && !detail::has_stop_token<Tail...>;
+concept PermitTail = detail::is_tail<Tail...>();
 
 }  // namespace redlatch

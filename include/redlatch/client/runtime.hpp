@@ -200,6 +200,7 @@ public:
     void count_acquisition() { count(acquisitions_); }
     void count_wait() { count(waits_); }
     void count_handoff() { count(handoffs_); }
+    void count_renewal() { count(renewals_); }
     void count_lost_hold() { count(lost_holds_); }
 
     Stats stats() const {

@@ -24,6 +24,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -36,7 +37,8 @@ namespace redlatch {
 //   takes                          whether asking takes something from the others (permits), so that there is an order of
 //                                  service and something to give back; for a latch asking is only looking
 //   most_at_once                   how many callers one question may serve
-//   Want                           what a caller wants, and `served`: whether the last question was successful
+//   Want                           what a caller wants, and `served`: whether the last question was successful; if it has
+//                                  renew(), that is called before it is asked for again
 //   ask(wants, ticket, again, deadline), decode(reply, wants) -> after which time asking again may help
 //   post_take_back(ticket, wants, done)  an acquire of unknown outcome: whatever it took, or will take, goes back
 //   post_return(ticket, wants, again, done)  what was taken for callers that have left goes back
@@ -95,23 +97,23 @@ public:
         return change(send, nullptr);
     }
 
-    // The same for what must arrive in the end. When no server answers in that time, it throws errc::unreachable, too, but
+    // The same for what must arrive in the end. When no server carries it out in that time, it throws, too, but
     // `post(ticket, done)` goes on in the background.
-    using Post = std::function<void(const Ticket&, Completion)>;
-    template <class Send>
-    Reply change(Send send, Post post) {
+    template <class Send, class Post>
+    Reply change(Send send, const Post& post) {
         std::unique_lock lock(mutex_);
         const Ticket ticket = lanes_.take(runtime_.next_request());
         lock.unlock();
-        const Instant begun = Clock::now();
-        const Reply reply = runtime_.persist(
-            begun + patience(), {}, [&](Instant deadline, bool again) { return send(ticket, again, deadline); });
+        const Reply reply =
+            runtime_.persist(Clock::now() + patience(), {},
+                             [&](Instant deadline, bool again) { return send(ticket, again, deadline); });
         lock.lock();
-        const bool delivered = judge(reply) == Verdict::answered || reply.is_error();
-        if (!delivered && post)
-            insist(lock, ticket, [post = std::move(post), ticket](bool, Completion done) { post(ticket, done); });
-        else
-            lanes_.give_back(ticket);
+        if constexpr (!std::is_null_pointer_v<Post>)
+            if (!is_settled(reply)) {
+                insist(lock, ticket, [post, ticket](bool, Completion done) { post(ticket, std::move(done)); });
+                throw error_of(reply, key());
+            }
+        lanes_.give_back(ticket);
         if (judge(reply) != Verdict::answered) throw error_of(reply, key());
         // With a subscription the message will come here, too.
         if (!subscribed_) tell_representative();
@@ -158,8 +160,18 @@ public:
     }
 
 protected:
-    // For derived states that keep what was taken. Called with mutex_ held, when these were served to callers who know it.
-    virtual void served(std::span<Want>, Instant /* sent */) {}
+    // For derived states that look after what was taken; with mutex_ held. Of `wants`, which were asked for from `begun`
+    // on, some were served; it may reconsider.
+    virtual void accept(std::unique_lock<std::mutex>&, std::span<Want> /* wants */, Instant /* begun */) {}
+    // Nobody is there any more to whom this belongs.
+    virtual void forsake(const Want&) {}
+
+    void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) requires(Wire<T>::takes) {
+        const Ticket ticket = lanes_.take(runtime_.next_request());
+        insist(lock, ticket, [this, ticket, wants = std::move(wants)](bool again, Completion done) {
+            wire_.post_return(ticket, wants, again, std::move(done));
+        });
+    }
 
     virtual void schedule() {
         if (const Instant at = pending_.look_at(); at != never) runtime_.timers().schedule(*this, at);
@@ -196,6 +208,12 @@ private:
         Milliseconds hint;
     };
 
+    // Carried out, or refused for good: sending it again is useless.
+    static bool is_settled(const Reply& reply) {
+        const Verdict verdict = judge(reply);
+        return verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error());
+    }
+
     void rouse(Member& member) {
         member.wake.notify_one();
         if (member.watching && member.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
@@ -230,11 +248,9 @@ private:
         const Ticket ticket = lanes_.take(runtime_.next_request());
         const Instant give_up = give_up_at(request);
         const Instant begun = Clock::now();
-        Instant sent = begun;
         bool unknown = false;
         lock.unlock();
         const Reply reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
-            sent = Clock::now();
             Reply one = wire_.ask(wants, ticket, again, deadline);
             if (!one.answered() && !one.is_unsent()) unknown = true;
             return one;
@@ -255,10 +271,11 @@ private:
         try {
             const Milliseconds hint = wire_.decode(reply, wants);
             lanes_.give_back(ticket);
-            if constexpr (Wire<T>::takes)
+            if constexpr (Wire<T>::takes) {
+                accept(lock, wants, begun);
                 for (const Want& want : wants)
                     if (want.served) runtime_.count_acquisition();
-            served(wants, sent);
+            }
             return hint;
         } catch (const Error&) {
             settle(lock, ticket, wants, true);
@@ -335,6 +352,7 @@ private:
         std::vector<std::uint64_t> numbers;
         for (const Member* member : line_.first(Wire<T>::most_at_once)) {
             wants.push_back(member->want);
+            if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
             numbers.push_back(member->number);
         }
         const std::uint64_t generation = line_.generation();
@@ -361,10 +379,8 @@ private:
         if (Member* front = line_.front(); front && front != &me) rouse(*front);
         if constexpr (Wire<T>::takes)
             if (!unclaimed.empty()) {
-                const Ticket ticket = lanes_.take(runtime_.next_request());
-                insist(lock, ticket, [this, ticket, unclaimed](bool again, Completion done) {
-                    wire_.post_return(ticket, unclaimed, again, std::move(done));
-                });
+                for (const Want& want : unclaimed) forsake(want);
+                give_back(lock, std::move(unclaimed));
             }
     }
 
@@ -414,8 +430,7 @@ private:
 
     void delivered(const PendingReleases::Item& item, const Reply& reply) {
         const std::lock_guard lock(mutex_);
-        const Verdict verdict = judge(reply);
-        if (verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error())) {
+        if (is_settled(reply)) {
             pending_.delivered(item.request);
             errands_.erase(item.request);
             lanes_.give_back({static_cast<std::uint32_t>(item.owner), item.request});

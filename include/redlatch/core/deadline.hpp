@@ -69,6 +69,11 @@ public:
         length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
     }
 
+    // For permits that end only when they are released. A type of its own: no lock takes it, for a lock that outlives
+    // its process blocks everybody.
+    struct Forever {};
+    static constexpr Forever forever() noexcept { return {}; }
+
     Milliseconds length() const noexcept { return length_; }
 
     friend auto operator<=>(const Lease&, const Lease&) = default;

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/permit_wire.hpp"
+#include "redlatch/client/synchronizer_state.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog renews.
+template <class T>
+class PermitState final : public SynchronizerState<T, PermitWire> {
+    using Base = SynchronizerState<T, PermitWire>;
+    using Base::lanes_, Base::mutex_, Base::runtime_, Base::wire_;
+
+public:
+    using Want = typename Base::Want;
+    using Base::Base;
+
+    bool is_idle() override {
+        {
+            const std::lock_guard lock(mutex_);
+            if (!watched_.empty()) return false;
+        }
+        return Base::is_idle();
+    }
+
+    // A permit under the watchdog.
+    struct Watch {
+        PermitId id;
+        Instant valid_until;
+        Instant renew_at;
+        bool renewing = false;
+
+        // Losing is told a little before the lease can end, because telling takes a moment too.
+        Instant lost_at() const { return valid_until - Milliseconds(2); }
+        Instant look_at() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
+    };
+
+    // From now on they are not renewed: they are given back, or have a lease of their own. Which of them were.
+    std::vector<Watch> unwatch(std::span<const PermitId> ids) {
+        const std::lock_guard lock(mutex_);
+        std::vector<Watch> were;
+        std::erase_if(watched_, [&](const Watch& watch) {
+            const bool found = std::find(ids.begin(), ids.end(), watch.id) != ids.end();
+            if (found) were.push_back(watch);
+            return found;
+        });
+        return were;
+    }
+
+    // They are not given back after all.
+    void watch_again(const std::vector<Watch>& watches) {
+        const std::lock_guard lock(mutex_);
+        for (Watch watch : watches) {
+            watch.renewing = false;
+            watched_.push_back(watch);
+        }
+        schedule();
+    }
+
+    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        {
+            const std::lock_guard lock(mutex_);
+            lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
+        }
+        renew_due(now);
+        Base::tick(now, horizon, due);
+    }
+
+private:
+    static constexpr std::size_t renewals_a_call = 100;
+
+    Milliseconds timeout() const { return runtime_.options().watchdog_timeout; }
+
+    // What came after its lease was over is as good as not served, and goes back.
+    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) override {
+        const Instant now = Clock::now();
+        std::vector<Want> too_late;
+        for (Want& want : wants) {
+            if (!want.served || want.lease.kind == PermitLease::Kind::forever) continue;
+            const bool limited = want.lease.kind == PermitLease::Kind::limited;
+            const Instant until = valid_until(begun, limited ? want.lease.length : timeout());
+            if (now >= until) {
+                too_late.push_back(want);
+                want.served = false;
+            } else if (!limited) {
+                for (const PermitId& id : want.ids) watched_.push_back({id, until, begun + timeout() / 3});
+            }
+        }
+        if (!watched_.empty()) {
+            schedule();
+            runtime_.start_background();
+        }
+        if (!too_late.empty()) this->give_back(lock, std::move(too_late));
+    }
+
+    void forsake(const Want& want) override {
+        for (const PermitId& id : want.ids) std::erase_if(watched_, [&](const Watch& w) { return w.id == id; });
+    }
+
+    void schedule() override {
+        Base::schedule();
+        Instant at = never;
+        for (const Watch& watch : watched_) at = std::min(at, watch.look_at());
+        if (at != never) runtime_.timers().schedule(*this, at);
+    }
+
+    // All that are due, and what would be due soon: so that permits that were taken at different times are renewed together
+    // from then on.
+    void renew_due(Instant now) {
+        std::unique_lock lock(mutex_);
+        const auto due_until = [&](Instant until) {
+            return std::any_of(watched_.begin(), watched_.end(),
+                               [&](const Watch& w) { return !w.renewing && w.renew_at <= until; });
+        };
+        if (!due_until(now)) return;
+        const Instant soon = now + timeout() / 6;
+        while (due_until(soon)) {
+            std::vector<PermitId> batch;
+            for (Watch& watch : watched_) {
+                if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
+                watch.renewing = true;
+                batch.push_back(watch.id);
+            }
+            lock.unlock();
+            const Instant sent = Clock::now();
+            wire_.post_renew(batch, [self = std::static_pointer_cast<PermitState>(this->shared_from_this()), batch,
+                                     sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+            lock.lock();
+        }
+    }
+
+    void renewed_all(const std::vector<PermitId>& batch, const Reply& reply, Instant sent) {
+        const std::lock_guard lock(mutex_);
+        const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+        for (std::size_t i = 0; i < batch.size(); ++i) {
+            const auto watch =
+                std::find_if(watched_.begin(), watched_.end(), [&](const Watch& w) { return w.id == batch[i]; });
+            if (watch == watched_.end()) continue;
+            watch->renewing = false;
+            if (!whole || !reply.elements[i].is_integer()) {
+                watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
+            } else if (reply.elements[i].integer == 1) {
+                runtime_.count_renewal();
+                watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
+                watch->renew_at = sent + timeout() / 3;
+            } else {
+                lose_if([&](const Watch& w) { return w.id == batch[i]; },
+                        "the server says that it is not held any more");
+            }
+        }
+        schedule();
+    }
+
+    template <class Condition>
+    void lose_if(Condition condition, const std::string& why) {
+        std::erase_if(watched_, [&](const Watch& watch) {
+            if (!condition(watch)) return false;
+            runtime_.count_lost_hold();
+            runtime_.raise(Event::Kind::hold_lost, this->key(), "permit " + watch.id.text() + ": " + why);
+            return true;
+        });
+    }
+
+    std::vector<Watch> watched_;
+};
+
+}  // namespace redlatch

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/inquiry.hpp"
+#include "redlatch/client/marked_commands.hpp"
+#include "redlatch/client/retry.hpp"
+#include "redlatch/core/permit_id.hpp"
+#include "redlatch/scripts/permit_expirable_semaphore.hpp"
+#include "redlatch/scripts/semaphore.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// How long a permit is taken: for a lease of its own, for ever, or under the watchdog.
+struct PermitLease {
+    enum class Kind { watched, limited, forever } kind = Kind::watched;
+    Milliseconds length{};  // limited
+
+    static PermitLease of(const Lease& lease) { return {Kind::limited, lease.length()}; }
+    static PermitLease of(Lease::Forever) { return {Kind::forever, {}}; }
+};
+
+// The commands of the semaphore whose permits have leases: keys and arguments of its scripts.
+template <Transport T>
+class PermitWire {
+public:
+    static constexpr std::string_view kind = "permits ";
+    static constexpr bool takes = true;
+    static constexpr std::size_t most_at_once = 100;
+
+    struct Want {
+        std::vector<PermitId> ids{};  // at least one
+        PermitLease lease{};
+        bool served = false;
+
+        // To be called before it is asked for again: what is still on its way to take back an earlier question must not
+        // meet the permits of the next one.
+        void renew() {
+            for (PermitId& id : ids) id = PermitId::random();
+        }
+    };
+
+    PermitWire(Runtime<T>& runtime, std::string key)
+        : commands_(runtime, std::move(key), "redlatch_permit_requests"),
+          channel_(prefixed_key("redisson_sc", commands_.key())),
+          leases_(suffixed_key(commands_.key(), "timeout")) {}
+
+    const std::string& key() const noexcept { return commands_.key(); }
+    const std::string& channel() const noexcept { return channel_; }
+
+    // What a lease is on the server: watched ones last as long as the watchdog's.
+    std::int64_t milliseconds_of(const PermitLease& lease) const {
+        switch (lease.kind) {
+            case PermitLease::Kind::limited: return lease.length.count();
+            case PermitLease::Kind::forever: return -1;
+            default: return commands_.runtime().options().watchdog_timeout.count();
+        }
+    }
+
+    Reply ask(std::span<const Want> wants, const Ticket& ticket, bool again, Instant deadline) {
+        Words words{flag_text(again), commands_.publish()};
+        for (const Want& want : wants) {
+            words.add(static_cast<std::int64_t>(want.ids.size()));
+            words.add(milliseconds_of(want.lease));
+            words.add(want.ids);
+        }
+        return commands_.call(scripts::permit_acquire, ticket, more_keys(), words.view(), deadline);
+    }
+
+    // The first ones are served, as far as the permits that were taken go round.
+    Milliseconds decode(const Reply& reply, std::span<Want> wants) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 || !reply.elements[0].is_integer() ||
+            !reply.elements[1].is_integer() || reply.elements[0].integer < 0)
+            throw unexpected(reply, key());
+        std::int64_t left = reply.elements[0].integer;
+        for (Want& want : wants) {
+            want.served = left > 0;
+            if (want.served) left -= static_cast<std::int64_t>(want.ids.size());
+        }
+        if (left != 0) throw unexpected(reply, key());
+        // One more than told: the lease is over only in the millisecond after its last.
+        const std::int64_t over_in = reply.elements[1].integer;
+        return over_in < 0 ? Milliseconds::max() : Milliseconds(over_in + 1);
+    }
+
+    void post_take_back(const Ticket& ticket, std::span<const Want> wants, Completion done) {
+        Words words{commands_.publish()};
+        for (const Want& want : wants) words.add(want.ids);
+        commands_.post(scripts::permit_take_back, ticket, more_keys(), words.view(), std::move(done));
+    }
+
+    // Also takes what is left of them where the lease of some is over.
+    void post_return(const Ticket& ticket, std::span<const Want> wants, bool /* again */, Completion done) {
+        post_take_back(ticket, wants, std::move(done));
+    }
+
+    Reply release(const Ticket& ticket, std::span<const PermitId> ids, Instant deadline) {
+        Words words{commands_.publish()};
+        words.add(ids);
+        return commands_.call(scripts::permit_release, ticket, more_keys(), words.view(), deadline);
+    }
+
+    void post_release(const Ticket& ticket, std::span<const PermitId> ids, Completion done) {
+        Words words{commands_.publish()};
+        words.add(ids);
+        commands_.post(scripts::permit_release, ticket, more_keys(), words.view(), std::move(done));
+    }
+
+    Reply set_lease(const Ticket& ticket, const PermitId& id, const PermitLease& lease, Instant deadline) {
+        return commands_.call(
+            scripts::permit_set_lease, ticket, more_keys(),
+            std::array<std::string_view, 3>{commands_.publish(), id.bytes(), NumberText(milliseconds_of(lease))},
+            deadline);
+    }
+
+    Reply set(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
+        return commands_.call(
+            scripts::semaphore_set, ticket, std::array<std::string_view, 1>{channel_},
+            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(again)}, deadline);
+    }
+
+    Reply set_total(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+        return commands_.call(scripts::permit_set_total, ticket, more_keys(),
+                              std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
+    }
+
+    Reply add(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
+        return commands_.call(scripts::semaphore_add, ticket, std::array<std::string_view, 1>{channel_},
+                              std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
+                                                              flag_text(false), flag_text(again)},
+                              deadline);
+    }
+
+    struct Count {
+        std::int64_t available;
+        std::int64_t acquired;
+        bool exists;
+    };
+    Count count() {
+        const Reply reply = detail::inquire(commands_.runtime(), key(), [&](Instant deadline) {
+            return commands_.runtime().call_script(scripts::permit_count,
+                                                   std::array<std::string_view, 3>{key(), leases_, channel_},
+                                                   std::array<std::string_view, 1>{commands_.publish()}, deadline);
+        });
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 || !reply.elements[1].is_integer())
+            throw unexpected(reply, key());
+        return {number_of(reply.elements[0], key()), reply.elements[1].integer, !reply.elements[0].is_nil()};
+    }
+
+    std::optional<Milliseconds> remaining(const PermitId& id) {
+        const Reply reply = detail::inquire(commands_.runtime(), key(), [&](Instant deadline) {
+            return commands_.runtime().call_script(scripts::permit_remaining, std::array<std::string_view, 1>{leases_},
+                                                   std::array<std::string_view, 1>{id.bytes()}, deadline);
+        });
+        if (reply.is_nil()) return std::nullopt;
+        if (!reply.is_integer()) throw unexpected(reply, key());
+        return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
+    }
+
+    void post_renew(std::span<const PermitId> ids, Completion done) {
+        Words words{};
+        words.add(commands_.runtime().options().watchdog_timeout.count());
+        words.add(ids);
+        commands_.runtime().post_script(scripts::permit_renew, std::array<std::string_view, 1>{leases_}, words.view(),
+                                        std::move(done));
+    }
+
+private:
+    // Arguments of any number; ids are to live as long as it.
+    class Words {
+    public:
+        Words(std::initializer_list<std::string_view> first) : words_(first) {}
+        void add(std::int64_t number) { words_.push_back(numbers_.emplace_back(number)); }
+        void add(std::span<const PermitId> ids) {
+            for (const PermitId& id : ids) words_.push_back(id.bytes());
+        }
+        std::span<const std::string_view> view() const { return words_; }
+
+    private:
+        std::vector<std::string_view> words_;
+        std::deque<NumberText> numbers_;  // stay where they are
+    };
+
+    std::array<std::string_view, 2> more_keys() const { return {leases_, channel_}; }
+
+    const MarkedCommands<T> commands_;
+    const std::string channel_;
+    const std::string leases_;
+};
+
+}  // namespace redlatch

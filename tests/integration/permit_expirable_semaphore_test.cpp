@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: MIT
+// The semaphore whose permits have leases, on a real server: ids, leases, the watchdog, what is on the wire, lost replies.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
+#include "support/process.hpp"
+#include "support/proxy.hpp"
+#include "support/raw_redis.hpp"
+#include "support/redis_server.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+using HiredisPermits = PermitExpirableSemaphore<HiredisTransport>;
+
+const std::string channel = "redisson_sc:{seats}";
+const std::string leases = "{seats}:timeout";
+
+struct Bench {
+    explicit Bench(std::ptrdiff_t permits = 0, const ClientOptions& options = {})
+        : client(server.url(), options), seats(client, "seats") {
+        if (permits > 0) seats.try_set_permits(permits);
+    }
+
+    std::string left() { return redis.text("GET", "seats"); }
+    long long taken() { return redis.integer("ZCARD", leases); }
+    long long server_ms() {
+        const auto time = redis.list("TIME");
+        return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
+    }
+
+    RedisServer server;
+    RawRedis redis{server};
+    Client<HiredisTransport> client;
+    HiredisPermits seats;
+};
+
+struct FaultyBench : Bench {
+    explicit FaultyBench(std::ptrdiff_t permits)
+        : Bench(permits), far_client(proxy.url(), {.command_timeout = 150ms}), far_seats(far_client, "seats") {
+        for (const Script* script :
+             {&scripts::permit_acquire, &scripts::permit_take_back, &scripts::permit_release,
+              &scripts::permit_set_lease, &scripts::permit_set_total, &scripts::semaphore_set, &scripts::semaphore_add})
+            redis.text("SCRIPT", "LOAD", script->text);
+    }
+
+    Proxy proxy{server.url()};
+    Client<HiredisTransport> far_client;
+    HiredisPermits far_seats;
+};
+
+// Takes a permit and dies with it: url, watchdog timeout in ms.
+const Role dying{"permit holder that dies", [](std::span<const std::string> args) {
+                     ClientOptions options;
+                     options.watchdog_timeout = std::chrono::milliseconds(std::stoi(args[1]));
+                     Client client{args[0], options};
+                     HiredisPermits seats{client, "seats"};
+                     seats.acquire();
+                     ::raise(SIGKILL);
+                     return 0;
+                 }};
+
+}  // namespace
+
+// What each form gives.
+static_assert(std::same_as<decltype(std::declval<HiredisPermits&>().acquire()), PermitId>);
+static_assert(std::same_as<decltype(std::declval<HiredisPermits&>().acquire(Lease(1s))), PermitId>);
+static_assert(std::same_as<decltype(std::declval<HiredisPermits&>().acquire(Lease::forever())), PermitId>);
+static_assert(std::same_as<decltype(std::declval<HiredisPermits&>().acquire(2)), std::vector<PermitId>>);
+static_assert(
+    std::same_as<decltype(std::declval<HiredisPermits&>().acquire(std::stop_token())), std::optional<PermitId>>);
+static_assert(!std::is_invocable_v<decltype([](auto& lock) -> decltype(lock.try_lock(Lease::forever())) {
+                                       return lock.try_lock(Lease::forever());
+                                   }),
+                                   HiredisRLock&>);
+
+TEST_CASE("permits are taken by id, and given back by id") {
+    Bench bench(3);
+    const PermitId a = bench.seats.acquire();
+    const PermitId b = bench.seats.acquire(Lease(10s));
+    const auto c = bench.seats.try_acquire(Lease::forever());
+    REQUIRE(c);
+    CHECK_FALSE(bench.seats.try_acquire());
+    CHECK_FALSE(bench.seats.try_acquire_for(20ms));
+    CHECK_FALSE(bench.seats.try_acquire_until(std::chrono::system_clock::now()));
+    CHECK(bench.seats.available_permits() == 0);
+    CHECK(bench.seats.acquired_permits() == 3);
+    CHECK(bench.seats.permits() == 3);
+    CHECK(bench.seats.remaining_lease(a).value() > 20s);
+    CHECK(bench.seats.remaining_lease(b).value() <= 10s);
+    CHECK(bench.seats.remaining_lease(*c) == std::chrono::milliseconds::max());
+    bench.seats.release(a);
+    CHECK_FALSE(bench.seats.remaining_lease(a));
+    CHECK(error_of_call([&] { bench.seats.release(a); }) == errc::unknown_permit);
+    CHECK_FALSE(bench.seats.try_release(a));
+    std::error_code ec;
+    bench.seats.release(a, ec);
+    CHECK(ec == errc::unknown_permit);
+    CHECK(bench.seats.try_release(PermitId::parse(b.text())));
+    bench.seats.release(*c);
+    CHECK(bench.left() == "3");
+    CHECK(bench.taken() == 0);
+}
+
+TEST_CASE("several permits are taken and given back as a whole") {
+    Bench bench(4);
+    const std::vector<PermitId> three = bench.seats.acquire(3, Lease(10s));
+    CHECK(three.size() == 3);
+    CHECK(bench.left() == "1");
+    CHECK(bench.seats.try_acquire(2).empty());
+    CHECK(bench.seats.try_acquire_for(10ms, 2, Lease(1s)).empty());
+    std::vector<PermitId> wrong = three;
+    wrong.push_back(PermitId::random());
+    CHECK_FALSE(bench.seats.try_release(wrong));
+    CHECK(error_of_call([&] { bench.seats.release(wrong); }) == errc::unknown_permit);
+    CHECK(bench.taken() == 3);
+    bench.seats.release(three);
+    CHECK(bench.left() == "4");
+    CHECK(bench.seats.try_release(std::vector<PermitId>{}));
+}
+
+TEST_CASE("the number of permits may be set and changed while some are taken") {
+    Bench bench;
+    CHECK(bench.seats.permits() == 0);
+    bench.seats.set_permits(5);
+    CHECK_FALSE(bench.seats.try_set_permits(9));
+    const auto two = bench.seats.acquire(2);
+    bench.seats.set_permits(10);
+    CHECK(bench.seats.available_permits() == 8);
+    bench.seats.set_permits(1);
+    CHECK(bench.seats.available_permits() == -1);
+    CHECK(bench.seats.permits() == 1);
+    bench.seats.add_permits(3);
+    CHECK(bench.seats.available_permits() == 2);
+    bench.seats.release(two);
+    CHECK(bench.seats.permits() == 4);
+}
+
+TEST_CASE("a wrong number or lease is refused before anything is sent") {
+    Bench bench;
+    CommandMonitor monitor(bench.server);
+    const auto refused = [&](auto call) { return error_of_call(call) == errc::invalid_argument; };
+    for (const std::ptrdiff_t n : {std::ptrdiff_t(-1), std::ptrdiff_t(0), HiredisPermits::max_at_once() + 1}) {
+        CHECK(refused([&] { bench.seats.acquire(n); }));
+        CHECK(refused([&] { bench.seats.try_acquire(n); }));
+        CHECK(refused([&] { bench.seats.try_acquire_for(1s, n); }));
+    }
+    CHECK(refused([&] { bench.seats.try_set_permits(-1); }));
+    CHECK(refused([&] { bench.seats.set_permits(-1); }));
+    CHECK(refused([&] { bench.seats.acquire(Lease(0s)); }));
+    CHECK(refused([&] { PermitId::parse("0123"); }));
+    CHECK(refused([&] { PermitId::parse("0123456789abcdef0123456789abcdeg"); }));
+    CHECK(monitor.take_total() == 0);
+}
+
+// Redisson: 16 raw bytes as member, the end of the lease in ms as score, a constant for "never".
+TEST_CASE("what is in Redis is what Redisson reads") {
+    Bench bench(5);
+    const PermitId id = bench.seats.acquire(Lease(60s));
+    CHECK(bench.redis.list("ZRANGE", leases, 0, -1) == Words{std::string(id.bytes())});
+    const auto score = bench.redis.integer("ZSCORE", leases, id.bytes());
+    CHECK(score <= bench.server_ms() + 60'000);
+    CHECK(score > bench.server_ms() + 50'000);
+    CHECK(id.text().size() == 32);
+    bench.seats.update_lease(id, Lease::forever());
+    CHECK(bench.redis.text("ZSCORE", leases, id.bytes()) == "922337203685477");
+    // And what Redisson has written can be given back here.
+    const std::string foreign = "0123456789abcdef";
+    bench.redis.call("DECRBY", "seats", 1);
+    bench.redis.call("ZADD", leases, bench.server_ms() + 60'000, foreign);
+    CHECK(bench.seats.try_release(PermitId::parse("30313233343536373839616263646566")));
+    CHECK(bench.left() == "4");
+}
+
+TEST_CASE("a permit whose lease is over is available, and cannot be given back") {
+    Bench bench(1);
+    const PermitId id = bench.seats.acquire(Lease(30ms));
+    CHECK_FALSE(bench.seats.try_acquire());
+    const Stopwatch watch;
+    const PermitId next = bench.seats.acquire(Lease(30ms));
+    CHECK(watch.elapsed() >= 20ms);
+    CHECK(watch.within(patient(1s)));
+    CHECK_FALSE(bench.seats.try_release(id));
+    CHECK(eventually([&] { return bench.seats.available_permits() == 1; }));
+    CHECK(error_of_call([&] { bench.seats.update_lease(next, Lease(1s)); }) == errc::unknown_permit);
+}
+
+// Redisson's sweep fails for more than about 8,000 at once, and from then on every call does.
+TEST_CASE("twenty thousand expired permits come back at once") {
+    Bench bench(1);
+    for (int i = 0; i < 20; ++i) {
+        std::vector<std::string> words{"ZADD", leases};
+        for (int k = 0; k < 1000; ++k) {
+            words.push_back("1000");
+            words.push_back(std::to_string(1'000'000 + i * 1000 + k));
+        }
+        bench.redis.command(words);
+    }
+    CHECK(bench.seats.available_permits() == 20'001);
+    CHECK(bench.seats.acquired_permits() == 0);
+    CHECK(bench.seats.try_acquire());
+}
+
+TEST_CASE("the watchdog keeps permits, with one command for all of them") {
+    Bench bench(200, with_watchdog(short_lease));
+    const auto many = bench.seats.acquire(150);
+    const PermitId limited = bench.seats.acquire(Lease(short_lease / 2));
+    CommandMonitor monitor(bench.server);
+    REQUIRE(eventually([&] { return bench.client.stats().renewals >= 450; }, 20s));
+    CHECK(bench.seats.acquired_permits() == 150);
+    CHECK_FALSE(bench.seats.remaining_lease(limited));
+    // 150 permits are two commands for each third of the time-out.
+    long long renewals_sent = 0;
+    for (const std::string& line : monitor.take_lines())
+        if (line.find(scripts::permit_renew.digest()) != std::string::npos) ++renewals_sent;
+    CHECK(renewals_sent >= 6);
+    CHECK(renewals_sent <= 8);
+    bench.seats.release(many);
+    CHECK(bench.left() == "200");
+    const auto renewals = bench.client.stats().renewals;
+    std::this_thread::sleep_for(short_lease / 2);
+    CHECK(bench.client.stats().renewals == renewals);
+}
+
+TEST_CASE("the permit of a process that dies comes back, and a waiter takes it without any message") {
+    Bench bench(1);
+    auto child = spawn_self("permit holder that dies", {bench.server.url(), "300"});
+    REQUIRE(child.wait());
+    const Stopwatch watch;
+    const auto id = bench.seats.try_acquire_for(20s);
+    REQUIRE(id);
+    CHECK(watch.within(patient(2s)));
+    bench.seats.release(*id);
+}
+
+TEST_CASE("losing a permit under the watchdog is told") {
+    EventLog log;
+    ClientOptions options = with_watchdog(patient(200ms));
+    options.on_event = log.handler();
+    Bench bench(2, options);
+    const PermitId id = bench.seats.acquire();
+    const PermitId kept = bench.seats.acquire();
+    bench.redis.call("ZREM", leases, id.bytes());
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
+    CHECK(log.all().at(0).name == "seats");
+    CHECK(log.all().at(0).detail.find(id.text()) != std::string::npos);
+    CHECK(bench.client.stats().lost_holds == 1);
+    CHECK(bench.seats.remaining_lease(kept));
+}
+
+TEST_CASE("a permit with a lease of its own is not renewed any more") {
+    Bench bench(1, with_watchdog(150ms));
+    const PermitId id = bench.seats.acquire();
+    bench.seats.update_lease(id, Lease(50ms));
+    CHECK(eventually([&] { return !bench.seats.remaining_lease(id); }));
+    CHECK(bench.seats.available_permits() == 1);
+}
+
+TEST_CASE("releases and expiries serve the waiting threads in their order") {
+    Bench bench(2);
+    const auto both = bench.seats.acquire(2);
+    auto big = start_waiting(bench.client, [&] { return bench.seats.acquire(2, Lease(5s)); });
+    auto small = start_waiting(bench.client, [&] { return bench.seats.try_acquire_for(20s); });
+    bench.seats.release(both[0]);
+    CHECK(big.wait_for(30ms) == std::future_status::timeout);
+    CHECK(small.wait_for(0ms) == std::future_status::timeout);
+    bench.seats.release(both[1]);
+    const auto got = big.get();
+    CHECK(got.size() == 2);
+    CHECK(small.wait_for(20ms) == std::future_status::timeout);
+    bench.seats.release(got);
+    const auto id = small.get();
+    REQUIRE(id);
+    CHECK(bench.seats.try_release(*id));
+    std::stop_source stop;
+    const auto all = bench.seats.acquire(2);
+    auto stopped = start_waiting(bench.client, [&] { return bench.seats.acquire(stop.get_token()); });
+    stop.request_stop();
+    CHECK_FALSE(stopped.get());
+    std::error_code ec = errc::unsupported;
+    CHECK_FALSE(bench.seats.try_acquire(ec));
+    CHECK_FALSE(ec);
+}
+
+TEST_CASE("messages are the new number of permits") {
+    Bench bench;
+    Messages messages(bench.server, channel);
+    bench.seats.try_set_permits(3);
+    CHECK(messages.take() == Words{"3"});
+    const auto ids = bench.seats.acquire(2);
+    CHECK(messages.take().empty());
+    bench.seats.release(ids);
+    CHECK(messages.take() == Words{"3"});
+    bench.seats.acquire(Lease(1ms));
+    CHECK(eventually([&] { return bench.seats.available_permits() == 3; }));
+    CHECK(messages.take() == Words{"3"});
+    bench.seats.set_permits(2);
+    CHECK(messages.take().empty());
+    bench.seats.set_permits(4);
+    CHECK(messages.take() == Words{"4"});
+}
+
+TEST_CASE("a TTL on the semaphore holds for its leases, too, and what else is left goes away") {
+    Bench bench(3);
+    bench.redis.call("PEXPIRE", "seats", 100'000);
+    const PermitId id = bench.seats.acquire();
+    CHECK(bench.redis.pttl(leases) > 90'000);
+    bench.seats.add_permits(1);
+    bench.seats.release(id);
+    for (const std::string& key : bench.redis.list("KEYS", "*")) {
+        CAPTURE(key);
+        CHECK(bench.redis.pttl(key) > 0);
+        CHECK(bench.redis.pttl(key) <= 120'000);
+    }
+}
+
+TEST_CASE("each change takes effect once, though its reply or its request is lost") {
+    FaultyBench bench(10);
+    const auto strike = [&](const Script& script, bool reply, Then then) {
+        const std::string digest{script.digest()};
+        if (reply)
+            bench.proxy.drop_next_replies(1, digest, then);
+        else
+            bench.proxy.drop_next_requests(1, digest, then);
+    };
+    for (const Then then : {Then::close, Then::silence})
+        for (const bool reply : {true, false}) {
+            CAPTURE(reply);
+            strike(scripts::permit_acquire, reply, then);
+            const auto ids = bench.far_seats.acquire(3);
+            CHECK(bench.left() == "7");
+            CHECK(bench.taken() == 3);
+            strike(scripts::permit_release, reply, then);
+            bench.far_seats.release(ids);
+            CHECK(bench.left() == "10");
+            CHECK(bench.taken() == 0);
+        }
+    const PermitId id = bench.far_seats.acquire();
+    strike(scripts::permit_set_lease, true, Then::close);
+    bench.far_seats.update_lease(id, Lease(20s));
+    strike(scripts::permit_set_total, true, Then::close);
+    bench.far_seats.set_permits(20);
+    strike(scripts::semaphore_add, true, Then::close);
+    bench.far_seats.add_permits(5);
+    CHECK(bench.left() == "24");
+}
+
+TEST_CASE("an acquire that is given up while its outcome is unknown is given back") {
+    FaultyBench bench(4);
+    const std::string digest{scripts::permit_acquire.digest()};
+    bench.proxy.drop_next_replies(1, digest, Then::silence);
+    CHECK(bench.far_seats.try_acquire_for(60ms, 3).empty());
+    CHECK(eventually([&] { return bench.left() == "4" && bench.taken() == 0; }));
+    // It arrives after having been given back.
+    bench.proxy.hold_next_requests(1, digest);
+    CHECK_FALSE(bench.far_seats.try_acquire_for(60ms, Lease::forever()));
+    CHECK(eventually([&] { return bench.far_client.stats().commands >= 4; }));
+    const auto id = bench.far_seats.try_acquire();
+    REQUIRE(id);
+    bench.proxy.release();
+    REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }));
+    CHECK(bench.far_seats.acquired_permits() == 1);
+    CHECK(bench.left() == "3");
+}
+
+TEST_CASE("an acquire that was held up takes nothing when it arrives after the permit was given back") {
+    FaultyBench bench(1);
+    bench.proxy.hold_next_requests(1, std::string(scripts::permit_acquire.digest()));
+    const PermitId id = bench.far_seats.acquire(Lease::forever());
+    bench.far_seats.release(id);
+    bench.proxy.release();
+    REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }));
+    CHECK(bench.far_seats.available_permits() == 1);
+    CHECK(bench.taken() == 0);
+}
+
+TEST_CASE("when memory is full an acquire is refused; releases and renewals are not") {
+    ClientOptions options = with_watchdog(300ms);
+    options.unreachable_timeout = 100ms;
+    Bench bench(3, options);
+    const PermitId id = bench.seats.acquire();
+    bench.seats.acquire(Lease(1ms));
+    bench.redis.call("CONFIG", "SET", "maxmemory", 1);
+    CHECK(error_of_call([&] { bench.seats.acquire(); }) == errc::overloaded);
+    CHECK(bench.seats.acquired_permits() == 1);
+    CHECK(eventually([&] { return bench.client.stats().renewals >= 3; }));
+    CHECK(bench.seats.remaining_lease(id));
+    bench.seats.release(id);
+    CHECK(bench.left() == "3");
+}
+
+TEST_CASE("a key of another type is an error, and is left alone") {
+    Bench bench;
+    bench.redis.call("RPUSH", "seats", "a");
+    const auto wrong = [&](auto call) { return error_of_call(call) == errc::wrong_type; };
+    CHECK(wrong([&] { bench.seats.try_set_permits(1); }));
+    CHECK(wrong([&] { bench.seats.set_permits(1); }));
+    CHECK(wrong([&] { bench.seats.acquire(); }));
+    CHECK(wrong([&] { bench.seats.available_permits(); }));
+    bench.redis.call("DEL", "seats");
+    bench.redis.call("SET", leases, "a");
+    bench.seats.try_set_permits(1);
+    CHECK(wrong([&] { bench.seats.acquire(); }));
+    CHECK(wrong([&] { bench.seats.release(PermitId::random()); }));
+    CHECK(bench.left() == "1");
+}
+
+TEST_CASE("a guard gives its permit back") {
+    Bench bench(2);
+    {
+        Permit one{bench.seats};
+        Permit two{bench.seats, Lease(10s)};
+        CHECK(one.id());
+        CHECK(bench.left() == "0");
+        Permit moved = std::move(two);
+        CHECK_FALSE(two.id());
+        std::error_code ec;
+        one.release(ec);
+        CHECK_FALSE(ec);
+        CHECK(bench.left() == "1");
+        // Lost meanwhile: no exception.
+        bench.redis.call("DEL", leases);
+    }
+    CHECK(bench.left() == "1");
+    const PermitId id = Permit(bench.seats).detach();
+    CHECK(bench.left() == "0");
+    { const Permit again{bench.seats, id}; }
+    CHECK(bench.left() == "1");
+}
+
+TEST_CASE("a child process made by fork renews nothing of its parent's, and may release it") {
+    Bench bench(2);
+    const PermitId id = bench.seats.acquire();
+    auto child = ChildProcess::run([&] {
+        const PermitId mine = bench.seats.acquire();
+        bench.seats.release(mine);
+        return bench.seats.try_release(id) ? 0 : 1;
+    });
+    const auto status = child.wait();
+    REQUIRE(status);
+    CHECK(status->ok());
+    CHECK(bench.left() == "2");
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT
+// Permit ids as text; what a semaphore with leases sends, and what it makes of a server that answers late or wrongly.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <unordered_set>
+#include <vector>
+
+#include "support/scripted_transport.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+const std::string channel = "redisson_sc:{seats}";
+
+struct Bench {
+    explicit Bench(ClientOptions options = {})
+        : client(redis.transport(), heard(std::move(options))), seats(client, "seats") {}
+
+    ClientOptions heard(ClientOptions options) {
+        options.on_event = [this](const Event& event) {
+            const std::lock_guard guard(mutex);
+            events.push_back(event);
+        };
+        return options;
+    }
+
+    bool has_lost() {
+        return eventually([&] {
+            const std::lock_guard guard(mutex);
+            return std::any_of(events.begin(), events.end(),
+                               [](const Event& e) { return e.kind == Event::Kind::hold_lost; });
+        });
+    }
+
+    std::mutex mutex;
+    std::vector<Event> events;
+    ScriptedRedis redis;
+    Client<ScriptedTransport> client;
+    PermitExpirableSemaphore<ScriptedTransport> seats;
+};
+
+std::error_code code_of(auto&& call) {
+    try {
+        call();
+        return {};
+    } catch (const Error& e) {
+        return e.code();
+    }
+}
+
+}  // namespace
+
+TEST_CASE("a permit id is 32 hex digits as text") {
+    const std::string text = "00ff10a5b6c7d8e9f0123456789abcde";
+    const PermitId id = PermitId::parse(text);
+    CHECK(id.text() == text);
+    std::ostringstream out;
+    out << id;
+    CHECK(out.str() == text);
+    CHECK(PermitId::parse("00FF10A5B6C7D8E9F0123456789ABCDE") == id);
+    CHECK(id.bytes().size() == 16);
+    CHECK(id.bytes()[1] == '\xff');
+    for (const char* wrong : {"", "00", "00ff10a5b6c7d8e9f0123456789abcd", "00ff10a5b6c7d8e9f0123456789abcdef",
+                              "00ff10a5b6c7d8e9f0123456789abcd ", "-0ff10a5b6c7d8e9f0123456789abcde"})
+        CHECK(code_of([&] { PermitId::parse(wrong); }) == errc::invalid_argument);
+}
+
+TEST_CASE("permit ids are random, comparable and hashable") {
+    std::unordered_set<PermitId> ids;
+    for (int i = 0; i < 1000; ++i) ids.insert(PermitId::random());
+    CHECK(ids.size() == 1000);
+    CHECK(PermitId::parse(std::string(32, '1')) < PermitId::parse(std::string(32, '2')));
+}
+
+TEST_CASE("an acquire tells how many permits, for how long, and by which ids") {
+    Bench bench;
+    const auto two = bench.seats.acquire(2, Lease(5s));
+    bench.seats.acquire(Lease::forever());
+    bench.seats.acquire();
+    const auto sent = bench.redis.sent("acquire by id");
+    REQUIRE(sent.size() == 3);
+    CHECK(sent[0].key(0) == "seats");
+    CHECK(sent[0].key(1) == "redlatch_permit_requests:{seats}:" + bench.client.id());
+    CHECK(sent[0].key(2) == "{seats}:timeout");
+    CHECK(sent[0].key(3) == channel);
+    CHECK(sent[0].argument(3) == "0");
+    CHECK(sent[0].argument(5) == "2");
+    CHECK(sent[0].argument(6) == "5000");
+    CHECK(sent[0].argument(7) == two.at(0).bytes());
+    CHECK(sent[0].argument(8) == two.at(1).bytes());
+    CHECK(sent[1].argument(6) == "-1");
+    CHECK(sent[2].argument(6) == "30000");
+}
+
+TEST_CASE("what is asked for again has new ids, so that taking back the old ones does not meet it") {
+    Bench bench;
+    bench.redis.next("acquire by id", array({number(0), number(-1)}));
+    bench.redis.next("acquire by id", array({number(0), number(-1)}));
+    auto waiting = std::async(std::launch::async, [&] { return bench.seats.try_acquire_for(10s); });
+    REQUIRE(bench.redis.wait_for("acquire by id", 2));
+    REQUIRE(bench.redis.publish(channel, "1"));
+    const auto id = waiting.get();
+    REQUIRE(id);
+    std::set<std::string> ids;
+    for (const SentCommand& command : bench.redis.sent("acquire by id")) ids.insert(command.argument(7));
+    CHECK(ids.size() == 3);
+    CHECK(bench.redis.sent("acquire by id").back().argument(7) == id->bytes());
+}
+
+TEST_CASE("a waiter asks again when the next lease is over") {
+    Bench bench;
+    bench.redis.next("acquire by id", array({number(0), number(10'000)}));
+    bench.redis.next("acquire by id", array({number(0), number(40)}));
+    const Stopwatch watch;
+    CHECK(bench.seats.try_acquire_for(10s));
+    CHECK(watch.elapsed() >= 40ms);
+    CHECK(watch.within(patient(2s)));
+    CHECK(bench.redis.count("acquire by id") == 3);
+}
+
+TEST_CASE("a permit whose lease was over when the answer came is given back, and asked for anew") {
+    Bench bench;
+    bench.redis.next("acquire by id", [](const SentCommand&) {
+        std::this_thread::sleep_for(30ms);
+        return std::optional(array({number(1), number(-1)}));
+    });
+    const auto id = bench.seats.try_acquire_for(10s, Lease(10ms));
+    REQUIRE(id);
+    CHECK(bench.redis.wait_for("take permits back"));
+    const auto asked = bench.redis.sent("acquire by id");
+    CHECK(asked.size() == 2);
+    CHECK(bench.redis.sent("take permits back").at(0).argument(4) == asked[0].argument(7));
+    CHECK(id->bytes() == asked[1].argument(7));
+}
+
+TEST_CASE("a renewal without an answer is made again soon, and the permit is kept") {
+    Bench bench({.watchdog_timeout = 300ms});
+    bench.redis.next("renew permits", lost());
+    const PermitId id = bench.seats.acquire();
+    REQUIRE(bench.redis.wait_for("renew permits", 3));
+    const auto renewals = bench.redis.sent("renew permits");
+    CHECK(renewals[0].argument(1) == id.bytes());
+    CHECK(renewals[1].at - renewals[0].at < 60ms);
+    CHECK(bench.client.stats().lost_holds == 0);
+    bench.seats.release(id);
+}
+
+TEST_CASE("a permit that cannot be renewed is lost before its lease can be over") {
+    Bench bench({.watchdog_timeout = 90ms});
+    bench.redis.always("renew permits", lost());
+    const Stopwatch watch;
+    bench.seats.acquire();
+    REQUIRE(bench.has_lost());
+    CHECK(watch.within(patient(90ms)));
+}
+
+TEST_CASE("a release that was refused leaves its other permits under the watchdog") {
+    Bench bench({.watchdog_timeout = 120ms});
+    const PermitId id = bench.seats.acquire();
+    bench.redis.next("release by id", number(0));
+    CHECK_FALSE(bench.seats.try_release(std::vector{id, PermitId::random()}));
+    CHECK(bench.redis.wait_for("renew permits", 2));
+    CHECK(bench.seats.try_release(id));
+    const auto renewals = bench.redis.count("renew permits");
+    std::this_thread::sleep_for(100ms);
+    CHECK(bench.redis.count("renew permits") <= renewals + 1);
+}
+
+TEST_CASE("answers that make no sense are errors, and what they took goes back") {
+    for (const Reply& reply : {nil(), number(1), array({}), array({number(7), number(-1)}),
+                               array({number(-1), number(-1)}), array({number(1), nil()}), malformed()}) {
+        Bench bench;
+        bench.redis.next("acquire by id", reply);
+        CHECK(code_of([&] { bench.seats.acquire(); }) == errc::protocol_error);
+        CHECK(bench.redis.wait_for("take permits back"));
+    }
+    Bench bench;
+    for (const char* sort : {"release by id", "set lease", "set total", "count permits", "remaining lease of permit"})
+        bench.redis.always(sort, text("what?"));
+    const PermitId id = PermitId::random();
+    CHECK(code_of([&] { bench.seats.release(id); }) == errc::protocol_error);
+    CHECK(code_of([&] { bench.seats.update_lease(id, Lease(1s)); }) == errc::protocol_error);
+    CHECK(code_of([&] { bench.seats.set_permits(1); }) == errc::protocol_error);
+    CHECK(code_of([&] { bench.seats.permits(); }) == errc::protocol_error);
+    CHECK(code_of([&] { bench.seats.remaining_lease(id); }) == errc::protocol_error);
+}
