@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "match.hpp"
+
+namespace redlatch::test {
+
+/// A row of the table. It is run once for each way to give the two parts to Java and C++.
+struct Row {
+    enum class Event {
+        none,       // `run` is all
+        killed,     // then the holder's process is killed, and `after` looks
+        restarted,  // then the server is restarted, its data kept, and `after` looks
+    };
+
+    Pairing pairing;
+    std::string title;
+    void (*run)(Match&) = nullptr;
+    Event event = Event::none;
+    void (*after)(Match&) = nullptr;
+    std::string note = {};  // one line, where Redisson is to be taken as it is
+};
+
+/// A row with one cell: threads of both languages at once add to a plain counter under `add`, and others look at it
+/// under `look`, if that is not empty.
+struct CrowdRow {
+    std::string title;
+    std::string kind_title;
+    std::vector<std::string> add;
+    std::string look;
+    int permits = 0;  // to set before
+};
+
+std::vector<Row> lock_rows();
+std::vector<Row> permit_rows();
+std::vector<Row> latch_rows();
+std::vector<CrowdRow> crowd_rows();
+
+}  // namespace redlatch::test
