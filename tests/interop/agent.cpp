@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <span>
 #include <sstream>
 #include <string>
@@ -121,6 +122,13 @@ long long number_of(RawRedis& redis, const std::string& counter) {
     return reply.is_nil() ? 0 : std::stoll(reply.string);
 }
 
+/// Up to 2 ms between two sections: without it those who are quicker leave nothing to the others, and readers nothing to
+/// the writers of Redisson.
+void rest() {
+    thread_local std::minstd_rand random{std::random_device{}()};
+    std::this_thread::sleep_for(std::chrono::microseconds{std::uniform_int_distribution{0, 2000}(random)});
+}
+
 /// Adds one to a plain counter, by a GET and a SET, again and again; says how often.
 template <class Enter, class Leave>
 std::string stress(Servers& servers, const Request& request, Enter enter, Leave leave) {
@@ -134,6 +142,7 @@ std::string stress(Servers& servers, const Request& request, Enter enter, Leave 
         std::this_thread::yield();
         redis.text("SET", counter, before + 1);
         leave();
+        rest();
     }
     return said(sections);
 }
@@ -152,7 +161,7 @@ std::string look(Servers& servers, const Request& request, Enter enter, Leave le
         std::this_thread::yield();
         stable = stable && number_of(redis, counter) == before;
         leave();
-        std::this_thread::sleep_for(milliseconds{1});  // readers without a pause would keep Redisson's writers out
+        rest();
     }
     return stable ? said(sections) : "!a reader saw a write";
 }

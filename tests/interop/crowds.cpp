@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Two threads of Java and two of C++ at once, for some seconds, and a plain counter that only exclusion keeps right.
+// Java and C++ at once, for some seconds, and a plain counter that only exclusion keeps right.
 #include <vector>
 
 #include "table.hpp"
@@ -8,15 +8,15 @@ namespace redlatch::test {
 
 std::vector<CrowdRow> crowd_rows() {
     return {
-        {"2 threads each, 3 s", "RLock", {"rlock"}, ""},
-        {"2 threads each, 3 s", "FairLock", {"fair"}, ""},
-        {"2 threads each, 3 s", "FencedLock", {"fenced"}, ""},
-        {"2 threads each, 3 s", "SpinLock", {"spin"}, ""},
-        {"with RLock on one name, 3 s", "SpinLock", {"rlock", "spin"}, ""},
-        {"with RLock on one name, 3 s", "FencedLock", {"rlock", "fenced"}, ""},
-        {"2 writers, 2 readers each, 3 s", "ReadWriteLock", {"write"}, "read"},
-        {"1 permit, 2 threads each, 3 s", "Semaphore", {"semaphore"}, "", 1},
-        {"1 permit, 2 threads each, 3 s", "PermitExpirable", {"permits"}, "", 1},
+        {"a crowd counts right", "RLock", {"rlock"}, ""},
+        {"a crowd counts right", "FairLock", {"fair"}, ""},
+        {"a crowd counts right", "FencedLock", {"fenced"}, ""},
+        {"a crowd counts right", "SpinLock", {"spin"}, ""},
+        {"a crowd with an RLock of that name", "SpinLock", {"rlock", "spin"}, ""},
+        {"a crowd with an RLock of that name", "FencedLock", {"rlock", "fenced"}, ""},
+        {"a crowd of writers and readers", "ReadWriteLock", {"write"}, "read"},
+        {"a crowd counts right with one permit", "Semaphore", {"semaphore"}, "", 1},
+        {"a crowd counts right with one permit", "PermitExpirable", {"permits"}, "", 1},
     };
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Do an unchanged Redisson and redlatch share their locks? redlatch_interop <java> <class path> [words]
+// Do an unchanged Redisson and redlatch share their locks? redlatch_interop <java> <class path> [text [seconds]]
 //
 // Runs the table of table.hpp: each row for each way to give the parts of holder and waiter to Java and C++. Rows whose
-// kind or title does not contain the given words are left out. Ends with 1 when a cell differs.
+// kind and title do not contain the text are left out. Given seconds, the crowds are four processes of each language for
+// so long. Ends with 1 when a cell differs.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -72,14 +73,20 @@ std::string padded(std::string text, std::size_t width) {
 
 class Run {
 public:
-    Run(std::vector<Remote::Kind> kinds, std::string words)
+    Run(std::vector<Remote::Kind> kinds, std::string words, milliseconds soak)
         : words_(std::move(words)),
+          soak_(soak),
           kinds_(std::move(kinds)),
           server_{{.tcp = true}},
+          second_{{.tcp = true}},
+          third_{{.tcp = true}},
           lasting_{{.tcp = true, .appendonly = true}},
-          agents_(kinds_, {server_.tcp_url()}),
-          doomed_(kinds_, {server_.tcp_url()}),
-          lasting_agents_(kinds_, {lasting_.tcp_url()}) {}
+          agents_(kinds_, {server_.tcp_url(), second_.tcp_url(), third_.tcp_url()}),
+          doomed_(kinds_, {server_.tcp_url(), second_.tcp_url(), third_.tcp_url()}),
+          lasting_agents_(kinds_, {lasting_.tcp_url()}) {
+        for (int i = 0; i < 3 && soak > soak.zero(); ++i)
+            soaking_.push_back(std::make_unique<Agents>(kinds_, std::vector{server_.tcp_url()}));
+    }
 
     int operator()() {
         java_kinds_ = kinds_of(agents_.java);
@@ -93,16 +100,20 @@ public:
         std::cout << std::endl;
 
         std::vector<Row> rows = lock_rows();
-        for (const auto& more : {permit_rows(), latch_rows()}) rows.insert(rows.end(), more.begin(), more.end());
+        for (auto* more : {read_write_rows, mixed_kind_rows, multi_rows, semaphore_rows, latch_rows}) {
+            for (Row& row : more()) rows.push_back(std::move(row));
+        }
         std::erase_if(rows, [&](const Row& row) { return !wanted(row.pairing.title, row.title); });
 
         run_all(rows);
         run_crowds();
-        run_around(rows, Row::Event::killed, doomed_, agents_, server_, [&] {
-            doomed_.java.kill();
-            doomed_.cpp.kill();
-        });
-        run_around(rows, Row::Event::restarted, lasting_agents_, lasting_agents_, lasting_,
+        run_around(rows, server_,
+                   {{Row::Event::killed, {&doomed_, &agents_}}, {Row::Event::waiter_killed, {&agents_, &doomed_}}},
+                   [&] {
+                       doomed_.java.kill();
+                       doomed_.cpp.kill();
+                   });
+        run_around(rows, lasting_, {{Row::Event::restarted, {&lasting_agents_, &lasting_agents_}}},
                    [&] { lasting_.restart(); });
         look_for_leftovers(redis);
 
@@ -127,8 +138,8 @@ private:
         return (agent.is_java() ? java_kinds_ : cpp_kinds_).contains(kind);
     }
 
-    bool can(const Row& row, const Column& column, Agents& holders, Agents& waiters) const {
-        return has(holders.*column.holder, row.pairing.hold) && has(waiters.*column.waiter, row.pairing.want);
+    bool can(const Row& row, const Column& column) const {
+        return has(agents_.*column.holder, row.pairing.hold) && has(agents_.*column.waiter, row.pairing.want);
     }
 
     /// Runs the function; what it throws is a difference.
@@ -184,7 +195,7 @@ private:
                     if (task >= plain.size() * std::size(columns)) return;
                     const std::size_t row = task / std::size(columns);
                     const Column& column = columns[task % std::size(columns)];
-                    if (can(*plain[row], column, agents_, agents_)) {
+                    if (can(*plain[row], column)) {
                         cells[row][task % std::size(columns)] = judged([&] {
                             Match match{agents_.*column.holder, agents_.*column.waiter, plain[row]->pairing,
                                         server_.url(), new_name(plain[row]->pairing, column)};
@@ -202,9 +213,12 @@ private:
         }
     }
 
-    /// The rows with this event, which happens to all of them at once.
-    void run_around(const std::vector<Row>& rows, Row::Event event, Agents& holders, Agents& waiters,
-                    const RedisServer& server, const std::function<void()>& make_it_happen) {
+    /// Who holds and who waits.
+    using Parties = std::pair<Agents*, Agents*>;
+
+    /// The rows with these events, which happen to all of them at once.
+    void run_around(const std::vector<Row>& rows, const RedisServer& server,
+                    const std::map<Row::Event, Parties>& events, const std::function<void()>& make_it_happen) {
         struct Open {
             const Row* row;
             std::vector<std::unique_ptr<Match>> matches;
@@ -212,13 +226,14 @@ private:
         };
         std::vector<Open> all;
         for (const Row& row : rows) {
-            if (row.event != event) continue;
+            if (!events.contains(row.event)) continue;
+            const auto& [holders, waiters] = events.at(row.event);
             Open open{&row, {}, std::vector<Cell>(std::size(columns))};
             for (std::size_t i = 0; i < std::size(columns); ++i) {
                 const Column& column = columns[i];
                 open.matches.emplace_back();
-                if (!can(row, column, holders, waiters)) continue;
-                open.matches[i] = std::make_unique<Match>(holders.*column.holder, waiters.*column.waiter, row.pairing,
+                if (!can(row, column)) continue;
+                open.matches[i] = std::make_unique<Match>(holders->*column.holder, waiters->*column.waiter, row.pairing,
                                                           server.url(), new_name(row.pairing, column));
                 open.cells[i] = judged([&] { row.run(*open.matches[i]); });
             }
@@ -230,7 +245,7 @@ private:
         for (Open& open : all) {
             for (std::size_t i = 0; i < std::size(columns); ++i) {
                 if (open.cells[i].verdict != Verdict::pass) continue;
-                if (event == Row::Event::restarted) open.matches[i]->redis.reconnect();
+                if (open.row->event == Row::Event::restarted) open.matches[i]->redis.reconnect();
                 open.cells[i] = judged([&] { open.row->after(*open.matches[i]); });
             }
             print(open.row->pairing.title, open.row->title, open.cells, open.row->note);
@@ -259,53 +274,70 @@ private:
             if (!wanted(row.kind_title, row.title)) continue;
             bool possible = row.look.empty() || cpp_kinds_.contains(row.look);
             for (const std::string& kind : row.add) possible = possible && cpp_kinds_.contains(kind);
-            print(row.kind_title, row.title, {possible ? judged([&] { crowd(row); }) : Cell{}});
+            std::string shares;
+            const Cell cell = possible ? judged([&] { shares = crowd(row); }) : Cell{};
+            print(row.kind_title, row.title + shares, {cell});
         }
     }
 
-    void crowd(const CrowdRow& row) {
+    /// Two threads of each language, or for a soak four processes of each.
+    std::vector<Agents*> crowd_of_agents() {
+        if (soak_ == soak_.zero()) return {&agents_, &agents_};
+        std::vector<Agents*> all{&agents_};
+        for (const auto& more : soaking_) all.push_back(more.get());
+        return all;
+    }
+
+    /// Gives how many sections each had, Java and C++ in turn.
+    std::string crowd(const CrowdRow& row) {
         const std::string name = "interop-crowd-" + std::to_string(++names_);
         const std::string counter = "plain-" + name;
-        const std::string arguments = name + " ms=3000 counter=" + counter;
+        const milliseconds time = soak_ > soak_.zero() ? soak_ : std::chrono::seconds{3};
+        const std::string arguments = name + " ms=" + std::to_string(time.count()) + " counter=" + counter;
         RawRedis redis{server_};
         if (row.permits > 0)
             Actor{agents_.java, "main", row.add[0], name}.must("set", "true", "n=" + std::to_string(row.permits));
         std::vector<Pending> adding;
         std::vector<Pending> looking;
-        for (int i = 0; i < 2; ++i) {
-            for (Remote* agent : {&agents_.java, &agents_.cpp}) {
-                const std::string thread = "crowd" + std::to_string(i);
-                const std::string& kind = row.add[static_cast<std::size_t>(i) % row.add.size()];
-                adding.push_back(agent->send(thread, "stress " + kind + " " + arguments));
+        std::size_t next = 0;
+        for (Agents* agents : crowd_of_agents()) {
+            for (Remote* agent : {&agents->java, &agents->cpp}) {
+                const std::string thread = name + "-" + std::to_string(next);
+                adding.push_back(agent->send(thread, "stress " + row.add[next / 2 % row.add.size()] + " " + arguments));
                 if (!row.look.empty())
-                    looking.push_back(agent->send("look" + thread, "look " + row.look + " " + arguments));
+                    looking.push_back(agent->send(thread + "-look", "look " + row.look + " " + arguments));
+                ++next;
             }
         }
         long long sections = 0;
         std::string shares;
         for (Pending& one : adding) {
-            const std::string text = one.get().text;
+            const std::string text = one.get(time + std::chrono::seconds{20}).text;
             if (text.starts_with("!")) throw Difference(text);
             sections += std::stoll(text);
             shares += " " + text;
             if (std::stoll(text) == 0) throw Difference("one never came in:" + shares);
         }
         for (Pending& one : looking) {
-            const std::string text = one.get().text;
+            const std::string text = one.get(time + std::chrono::seconds{20}).text;
             if (text.starts_with("!") || text == "0") throw Difference("a reader: " + text);
         }
         const long long counted = redis.integer("GET", counter);
         redis.integer("DEL", counter);
         if (row.permits > 0) redis.integer("DEL", name);
         if (counted != sections) throw Difference("counted " + std::to_string(counted) + " in sections" + shares);
-        std::cout << "    sections of Java, C++, Java, C++:" << shares << '\n';
+        return ":" + shares;
     }
 
     /// What stays for good by design, and nothing else, may be there when all is over.
     void look_for_leftovers(RawRedis& redis) {
         const auto left = [&] {
             std::vector<std::string> all = redis.keys("*interop*");
-            std::erase_if(all, [](const std::string& key) { return key.starts_with("redisson_lock_token:"); });
+            std::erase_if(all, [&](const std::string& key) {
+                // A read hold that was ended by force leaves its own key to its TTL.
+                const bool expires = key.find(":rwlock_timeout:") != std::string::npos && redis.pttl(key) > 0;
+                return expires || key.starts_with("redisson_lock_token:");
+            });
             for (const std::string& channel : redis.pubsub_channels("*interop*")) all.push_back("channel " + channel);
             return all;
         };
@@ -317,12 +349,16 @@ private:
     }
 
     std::string words_;
+    milliseconds soak_;
     std::vector<Remote::Kind> kinds_;
     RedisServer server_;
+    RedisServer second_;  // this and the next are for RedLock only
+    RedisServer third_;
     RedisServer lasting_;
     Agents agents_;
     Agents doomed_;          // to be killed
     Agents lasting_agents_;  // on the server that is restarted
+    std::vector<std::unique_ptr<Agents>> soaking_;
     std::set<std::string> java_kinds_;
     std::set<std::string> cpp_kinds_;
     std::atomic<int> names_{0};
@@ -333,7 +369,7 @@ private:
 int interop_main(int count, char** values) {
     const std::vector<std::string> words(values + 1, values + count);
     if (words.size() < 2) {
-        std::cerr << "redlatch_interop <java> <class path> [words]\n";
+        std::cerr << "redlatch_interop <java> <class path> [text [seconds]]\n";
         return 2;
     }
     const std::string log = "redlatch_interop.log";
@@ -341,7 +377,9 @@ int interop_main(int count, char** values) {
                        .args = {"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", words[1], "Agent"},
                        .output = log};
     const Program cpp{.path = "/proc/self/exe", .environment = {{detail::role_variable, "agent"}}, .output = log};
-    return Run{{{"Java", java}, {"C++", cpp}}, words.size() > 2 ? words[2] : ""}();
+    const std::string text = words.size() > 2 ? words[2] : "";
+    const std::chrono::seconds soak{words.size() > 3 ? std::stoi(words[3]) : 0};
+    return Run{{{"Java", java}, {"C++", cpp}}, text, soak}();
 }
 
 }  // namespace

@@ -19,12 +19,22 @@ namespace redlatch::test {
 
 using std::chrono::milliseconds;
 
+/// What a lock leaves in the server, as a Picture shows it.
+struct Wire {
+    std::string held = {};
+    std::string held_twice = {};
+    std::string waited_for = {};  // keys while one waits; empty: as held
+    std::string channels = {};    // that are listened to then
+    std::string released = {};    // the messages of the last release
+};
+
 /// What Redisson calls the thing, and what of it is particular. A holder takes `hold`, a waiter wants `want`.
 struct Pairing {
     std::string title;
     std::string hold;
     std::string want;
     bool polls = false;  // its waiters listen to nothing: they ask again and again
+    Wire wire = {};
 };
 
 /// One thread of one agent, and the primitive that it uses.
@@ -51,7 +61,9 @@ public:
     }
     bool is_java() const { return remote_->is_java(); }
 
-    Actor as(std::string kind) const { return {*remote_, thread_, std::move(kind), name_}; }
+    /// The same thread with another primitive on that name, or on another.
+    Actor as(std::string kind) const { return as(std::move(kind), name_); }
+    Actor as(std::string kind, std::string name) const { return {*remote_, thread_, std::move(kind), std::move(name)}; }
 
 private:
     Remote* remote_;
@@ -69,6 +81,7 @@ struct Match {
           holder(holding, name + ".holder", what.hold, name),
           waiter(waiting, name + ".waiter", what.want, name),
           other(waiting, name + ".other", what.want, name),
+          redis_url(url),
           redis(url) {}
 
     const Pairing& pairing;
@@ -76,6 +89,7 @@ struct Match {
     Actor holder;
     Actor waiter;
     Actor other;  // a second thread beside the waiter
+    std::string redis_url;
     RawRedis redis;
     std::optional<Pending> pending;  // what goes on between the two halves of a case
 };
@@ -92,6 +106,11 @@ inline void until_listening(Match& match) {
 
 inline milliseconds between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
     return std::chrono::duration_cast<milliseconds>(to - from);
+}
+
+/// Throws a Difference when it ends within this time.
+inline void still_waiting(const Pending& waiting, milliseconds time) {
+    if (eventually([&] { return waiting.done(); }, time)) throw Difference("the waiter is in too early");
 }
 
 /// Within which a waiter must have been woken. A poller sleeps up to 128 ms.

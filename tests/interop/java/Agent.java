@@ -11,6 +11,7 @@ import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.jar.Manifest;
@@ -186,6 +187,11 @@ public final class Agent {
 
     // --- what must come out right only if nobody else is inside -------------------------------------------------------
 
+    /** Up to 2 ms between two sections, that everybody may come in; agent.cpp says more. */
+    private static void rest() throws Exception {
+        TimeUnit.MICROSECONDS.sleep(ThreadLocalRandom.current().nextInt(2001));
+    }
+
     /** Adds one to a plain counter, by a GET and a SET, again and again; says how often. */
     private static Object stress(Request r, Action enter, Action leave) throws Exception {
         final RBucket<String> counter = r.client(0).getBucket(r.arguments.get("counter"), StringCodec.INSTANCE);
@@ -198,6 +204,7 @@ public final class Agent {
             counter.set(Long.toString((before == null ? 0 : Long.parseLong(before)) + 1));
             leave.run();
             ++sections;
+            rest();
         }
         return sections;
     }
@@ -215,7 +222,7 @@ public final class Agent {
             stable &= String.valueOf(before).equals(String.valueOf(counter.get()));
             leave.run();
             ++sections;
-            Thread.sleep(1); // readers without a pause would keep every writer of Redisson's out
+            rest();
         }
         return stable ? sections : "!a reader saw a write";
     }
