@@ -22,7 +22,7 @@ void release_wakes(Match& m) {
         if (waiting.done()) throw Difference("the waiter is in while the holder holds");
         const auto released = Clock::now();
         m.holder.must("unlock", "ok");
-        const Answer entered = waiting.get("ok");
+        const Answer entered = waiting.get("ok", std::chrono::seconds{40});
         m.waiter.must("unlock", "ok");
         return between(released, entered.arrived);
     });

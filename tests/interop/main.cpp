@@ -157,7 +157,7 @@ private:
     }
 
     void print(const std::string& kind, const std::string& title, const std::vector<Cell>& cells,
-               const std::string& note = "") {
+               const std::string& note = "", const std::string& remark = "") {
         static const std::map<Verdict, std::string> words{
             {Verdict::pass, "pass"}, {Verdict::differs, "DIFFERS"}, {Verdict::absent, "-"}};
         std::cout << padded(kind, 16) << padded(title, 44);
@@ -166,7 +166,7 @@ private:
             passed_ += cell.verdict == Verdict::pass ? 1 : 0;
             failed_ += cell.verdict == Verdict::differs ? 1 : 0;
         }
-        std::cout << '\n';
+        std::cout << remark << '\n';
         if (!note.empty()) std::cout << "    Redisson: " << note << '\n';
         for (std::size_t i = 0; i < cells.size(); ++i) {
             if (cells[i].verdict != Verdict::differs) continue;
@@ -276,7 +276,7 @@ private:
             for (const std::string& kind : row.add) possible = possible && cpp_kinds_.contains(kind);
             std::string shares;
             const Cell cell = possible ? judged([&] { shares = crowd(row); }) : Cell{};
-            print(row.kind_title, row.title + shares, {cell});
+            print(row.kind_title, row.title, {cell}, "", shares);
         }
     }
 
@@ -326,7 +326,7 @@ private:
         redis.integer("DEL", counter);
         if (row.permits > 0) redis.integer("DEL", name);
         if (counted != sections) throw Difference("counted " + std::to_string(counted) + " in sections" + shares);
-        return ":" + shares;
+        return "sections of Java, C++ and so on:" + shares;
     }
 
     /// What stays for good by design, and nothing else, may be there when all is over.
@@ -334,9 +334,10 @@ private:
         const auto left = [&] {
             std::vector<std::string> all = redis.keys("*interop*");
             std::erase_if(all, [&](const std::string& key) {
-                // A read hold that was ended by force leaves its own key to its TTL.
-                const bool expires = key.find(":rwlock_timeout:") != std::string::npos && redis.pttl(key) > 0;
-                return expires || key.starts_with("redisson_lock_token:");
+                // A read hold that was ended by force leaves its own key to its TTL; so does redlatch with its own.
+                const bool may_expire =
+                    key.find(":rwlock_timeout:") != std::string::npos || key.starts_with("redlatch_");
+                return (may_expire && redis.pttl(key) != -1) || key.starts_with("redisson_lock_token:");
             });
             for (const std::string& channel : redis.pubsub_channels("*interop*")) all.push_back("channel " + channel);
             return all;

@@ -102,6 +102,9 @@ inline void until_listening(Match& match) {
     }
     if (!eventually([&] { return !match.redis.pubsub_channels("*" + match.name + "*").empty(); }))
         throw Difference("the waiter does not listen");
+    // A reader of Redisson's that listens, but does not sleep yet, misses the message that wakes all readers, and sleeps
+    // until the lease is over.
+    if (match.pairing.want == "read" && match.waiter.is_java()) std::this_thread::sleep_for(milliseconds{100});
 }
 
 inline milliseconds between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {

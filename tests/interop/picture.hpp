@@ -26,12 +26,16 @@ public:
     /// From now on the text is shown as these letters.
     void short_for(std::string text, std::string letters) { names_.emplace_back(std::move(text), std::move(letters)); }
 
-    /// Each key with its type, content and whether it has a TTL. Unlock latches are left out: each side has its own.
+    /// Each key with its type and content, and whether it has a TTL where that is no list. Left out are unlock latches,
+    /// and what redlatch keeps for itself, as long as it has a TTL: each side has its own.
     std::string keys() {
         std::vector<std::string> all;
         for (const std::string& key : match_.redis.keys("*" + match_.name + "*")) {
-            if (key.starts_with("redisson_unlock_latch:")) continue;
-            all.push_back(key + " " + content_of(key) + (match_.redis.pttl(key) >= 0 ? " ttl" : ""));
+            const bool expires = match_.redis.pttl(key) >= 0;
+            if (key.starts_with("redisson_unlock_latch:") || (key.starts_with("redlatch_") && expires)) continue;
+            const std::string content = content_of(key);
+            const bool is_list = content.starts_with("list") || content.starts_with("zset");
+            all.push_back(key + " " + content + (expires && !is_list ? " ttl" : ""));
         }
         return joined(std::move(all), true);
     }
