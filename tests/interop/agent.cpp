@@ -248,7 +248,9 @@ template <class Semaphore>
 std::string permits_answer(Servers& servers, Semaphore& semaphore, const Request& request) {
     const std::string& operation = request.operation;
     const int n = request.count("n", 1);
-    const auto lease = [&] { return request.has("lease") ? Lease{request.millis("lease")} : Lease::forever(); };
+    const auto with_lease = [&](auto call) {
+        return request.has("lease") ? call(Lease{request.millis("lease")}) : call(Lease::forever());
+    };
     const auto id = [&] { return PermitId::parse(request.text("id")); };
     if (operation == "set") return said(semaphore.try_set_permits(n));
     if (operation == "change") {
@@ -262,15 +264,18 @@ std::string permits_answer(Servers& servers, Semaphore& semaphore, const Request
     if (operation == "available") return said(semaphore.available_permits());
     if (operation == "acquired") return said(semaphore.acquired_permits());
     if (operation == "permits") return said(semaphore.permits());
-    if (operation == "lock") return said(semaphore.acquire(lease()));
+    if (operation == "lock") return said(with_lease([&](auto lease) { return semaphore.acquire(lease); }));
     if (operation == "lock_watched") return said(semaphore.acquire());
     if (operation == "try") {
-        if (request.has("wait")) return said(semaphore.try_acquire_for(request.millis("wait"), lease()));
-        return said(semaphore.try_acquire(lease()));
+        return said(with_lease([&](auto lease) {
+            return request.has("wait") ? semaphore.try_acquire_for(request.millis("wait"), lease)
+                                       : semaphore.try_acquire(lease);
+        }));
     }
     if (operation == "lock_many") {
         std::string ids;
-        for (const PermitId& taken : semaphore.acquire(n, lease())) ids += (ids.empty() ? "" : ",") + said(taken);
+        for (const PermitId& taken : with_lease([&](auto lease) { return semaphore.acquire(n, lease); }))
+            ids += (ids.empty() ? "" : ",") + said(taken);
         return ids;
     }
     if (operation == "unlock") {
@@ -285,7 +290,11 @@ std::string permits_answer(Servers& servers, Semaphore& semaphore, const Request
         return "ok";
     }
     if (operation == "try_unlock") return said(semaphore.try_release(id()));
-    if (operation == "prolong") return said(semaphore.update_lease(id(), Lease{request.millis("lease")}));
+    if (operation == "prolong") {
+        std::error_code error;
+        semaphore.update_lease(id(), Lease{request.millis("lease")}, error);
+        return error && error != errc::unknown_permit ? "!" + error.message() : said(!error);
+    }
     if (operation == "left") {
         const auto left = semaphore.remaining_lease(id());
         return left ? said(*left == milliseconds::max() ? -1 : left->count()) : "nil";
