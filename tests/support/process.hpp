@@ -43,6 +43,7 @@ struct Program {
     std::vector<std::string> args = {};
     std::map<std::string, std::string> environment = {};  // added to ours
     std::string output = {};                              // a file to append stdout and stderr to; empty: ours
+    int dialogue = -1;  // a descriptor, such as one end of a socket pair, to be stdin and stdout instead
 };
 
 namespace detail {
@@ -140,6 +141,8 @@ public:
                 const int output = ::open(program.output.c_str(), flags, 0600);
                 ready = output >= 0 && ::dup2(output, 1) >= 0 && ::dup2(output, 2) >= 0;
             }
+            if (ready && program.dialogue >= 0)
+                ready = ::dup2(program.dialogue, 0) >= 0 && ::dup2(program.dialogue, 1) >= 0;
             // hiredis does not mark its sockets close-on-exec; a server must not keep its own clients' ends open.
             detail::close_from(3, true);
             if (ready) ::execvpe(argv[0], argv.data(), envp.data());

@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: MIT
+// redlatch, driven line by line: the twin of java/Agent.java, which says what the lines mean.
+//
+// A primitive is added by an entry in kinds(), and a function for its operations if it is no lock.
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <span>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include "request.hpp"
+#include "support/process.hpp"
+#include "support/raw_redis.hpp"
+
+#if __has_include(<redlatch/fair_lock.hpp>)
+#include <redlatch/fair_lock.hpp>
+#endif
+#if __has_include(<redlatch/read_write_lock.hpp>)
+#include <redlatch/read_write_lock.hpp>
+#endif
+#if __has_include(<redlatch/fenced_lock.hpp>)
+#include <redlatch/fenced_lock.hpp>
+#endif
+#if __has_include(<redlatch/spin_lock.hpp>)
+#include <redlatch/spin_lock.hpp>
+#endif
+#if __has_include(<redlatch/semaphore.hpp>)
+#include <redlatch/semaphore.hpp>
+#endif
+#if __has_include(<redlatch/permit_expirable_semaphore.hpp>)
+#include <redlatch/permit_expirable_semaphore.hpp>
+#endif
+#if __has_include(<redlatch/count_down_latch.hpp>)
+#include <redlatch/count_down_latch.hpp>
+#endif
+
+namespace redlatch::test {
+namespace {
+
+using HiredisClient = Client<HiredisTransport>;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+std::string unknown(const Request& request) { return "!" + request.kind + " has no operation " + request.operation; }
+
+/// As Java would print it.
+template <class Value>
+std::string said(const Value& value) {
+    if constexpr (std::is_same_v<Value, bool>) {
+        return value ? "true" : "false";
+    } else {
+        std::ostringstream text;
+        text << value;
+        return text.str();
+    }
+}
+
+template <class Value>
+std::string said(const std::optional<Value>& value) {
+    return value ? said(*value) : "nil";
+}
+
+/// What the server is asked about besides redlatch: one client for each watchdog time-out and server, and the plain
+/// counter.
+class Servers {
+public:
+    explicit Servers(std::span<const std::string> urls) : urls_(urls.begin(), urls.end()) {}
+
+    HiredisClient& client(const Request& request, std::size_t server = 0) {
+        const milliseconds watchdog = request.has("wd") ? request.millis("wd") : milliseconds{30'000};
+        const std::lock_guard guard{mutex_};
+        auto& client = clients_[{server, watchdog}];
+        if (!client) {
+            ClientOptions options;
+            options.watchdog_timeout = watchdog;
+            client = std::make_unique<HiredisClient>(urls_.at(server), options);
+        }
+        return *client;
+    }
+
+    RawRedis& plain() {
+        thread_local RawRedis redis{urls_.at(0)};
+        return redis;
+    }
+
+private:
+    std::vector<std::string> urls_;
+    std::mutex mutex_;  // guards clients_
+    std::map<std::pair<std::size_t, milliseconds>, std::unique_ptr<HiredisClient>> clients_;
+};
+
+/// One object for each name and watchdog time-out, as in a service.
+template <class Primitive>
+Primitive& shared(Servers& servers, const Request& request) {
+    static std::mutex mutex;
+    static std::map<std::string, std::unique_ptr<Primitive>> all;
+    HiredisClient& client = servers.client(request);
+    const std::lock_guard guard{mutex};
+    auto& object = all[request.name + " " + client.id()];
+    if (!object) object = std::make_unique<Primitive>(client, request.name);
+    return *object;
+}
+
+long long number_of(RawRedis& redis, const std::string& counter) {
+    const RawReply reply = redis.call("GET", counter);
+    return reply.is_nil() ? 0 : std::stoll(reply.string);
+}
+
+/// Up to 2 ms between two sections: without it those who are quicker leave nothing to the others, and readers nothing to
+/// the writers of Redisson.
+void rest() {
+    thread_local std::minstd_rand random{std::random_device{}()};
+    std::this_thread::sleep_for(std::chrono::microseconds{std::uniform_int_distribution{0, 2000}(random)});
+}
+
+/// Adds one to a plain counter, by a GET and a SET, again and again; says how often.
+template <class Enter, class Leave>
+std::string stress(Servers& servers, const Request& request, Enter enter, Leave leave) {
+    RawRedis& redis = servers.plain();
+    const std::string& counter = request.text("counter");
+    const auto end = steady_clock::now() + request.millis("ms");
+    long long sections = 0;
+    for (; steady_clock::now() < end; ++sections) {
+        enter();
+        const long long before = number_of(redis, counter);
+        std::this_thread::yield();
+        redis.text("SET", counter, before + 1);
+        leave();
+        rest();
+    }
+    return said(sections);
+}
+
+/// Reads the counter twice, again and again; says how often, or that it changed in between.
+template <class Enter, class Leave>
+std::string look(Servers& servers, const Request& request, Enter enter, Leave leave) {
+    RawRedis& redis = servers.plain();
+    const std::string& counter = request.text("counter");
+    const auto end = steady_clock::now() + request.millis("ms");
+    long long sections = 0;
+    bool stable = true;
+    for (; steady_clock::now() < end; ++sections) {
+        enter();
+        const long long before = number_of(redis, counter);
+        std::this_thread::yield();
+        stable = stable && number_of(redis, counter) == before;
+        leave();
+        rest();
+    }
+    return stable ? said(sections) : "!a reader saw a write";
+}
+
+// --- the operations of each kind ---------------------------------------------------------------------------------------
+
+template <class Lock>
+std::string lock_answer(Servers& servers, Lock& lock, const Request& request) {
+    const std::string& operation = request.operation;
+    if (operation == "lock") {
+        if (request.has("lease"))
+            lock.lock(Lease{request.millis("lease")});
+        else
+            lock.lock();
+        return "ok";
+    }
+    if (operation == "try") {
+        if (request.has("lease"))
+            return said(lock.try_lock_for(request.millis("wait"), Lease{request.millis("lease")}));
+        if (request.has("wait")) return said(lock.try_lock_for(request.millis("wait")));
+        return said(lock.try_lock());
+    }
+    if (operation == "unlock") {
+        std::error_code error;
+        lock.unlock(error);
+        if (error == errc::not_owner || error == errc::hold_lost) return "!not_owner";
+        return error ? "!" + error.message() : "ok";
+    }
+    if (operation == "force") return said(lock.force_unlock());
+    if (operation == "locked") return said(lock.is_locked());
+    if (operation == "held") return said(lock.is_held());
+    if (operation == "count") return said(lock.hold_count());
+    if (operation == "ttl") {
+        const auto left = lock.remaining_lease();
+        return left ? said(*left == milliseconds::max() ? -1 : left->count()) : "-2";
+    }
+    const auto enter = [&] { lock.lock(); };
+    const auto leave = [&] { lock.unlock(); };
+    if (operation == "stress") return stress(servers, request, enter, leave);
+    if (operation == "look") return look(servers, request, enter, leave);
+    return unknown(request);
+}
+
+template <class Lock>
+std::string fenced_answer(Servers& servers, Lock& lock, const Request& request) {
+    if (request.operation == "token") return said(lock.token());
+    if (request.operation == "lock_token") return said(lock.lock_and_get_token());
+    return lock_answer(servers, lock, request);
+}
+
+template <class Semaphore>
+std::string semaphore_answer(Servers& servers, Semaphore& semaphore, const Request& request) {
+    const std::string& operation = request.operation;
+    const int n = request.count("n", 1);
+    if (operation == "set") return said(semaphore.try_set_permits(n));
+    if (operation == "add") {
+        semaphore.add_permits(n);
+        return "ok";
+    }
+    if (operation == "drain") return said(semaphore.drain_permits());
+    if (operation == "available") return said(semaphore.available_permits());
+    if (operation == "lock") {
+        semaphore.acquire(n);
+        return "ok";
+    }
+    if (operation == "try") {
+        if (request.has("wait")) return said(semaphore.try_acquire_for(request.millis("wait"), n));
+        return said(semaphore.try_acquire(n));
+    }
+    if (operation == "unlock") {
+        semaphore.release(n);
+        return "ok";
+    }
+    if (operation == "unlock_if_exists") return said(semaphore.release_if_exists(n));
+    if (operation == "stress")
+        return stress(
+            servers, request, [&] { semaphore.acquire(); }, [&] { semaphore.release(); });
+    return unknown(request);
+}
+
+#if __has_include(<redlatch/permit_expirable_semaphore.hpp>)
+/// Redisson's permits without a lease are for ever; redlatch must be asked for that.
+template <class Semaphore>
+std::string permits_answer(Servers& servers, Semaphore& semaphore, const Request& request) {
+    const std::string& operation = request.operation;
+    const int n = request.count("n", 1);
+    const auto with_lease = [&](auto call) {
+        return request.has("lease") ? call(Lease{request.millis("lease")}) : call(Lease::forever());
+    };
+    const auto id = [&] { return PermitId::parse(request.text("id")); };
+    if (operation == "set") return said(semaphore.try_set_permits(n));
+    if (operation == "change") {
+        semaphore.set_permits(n);
+        return "ok";
+    }
+    if (operation == "add") {
+        semaphore.add_permits(n);
+        return "ok";
+    }
+    if (operation == "available") return said(semaphore.available_permits());
+    if (operation == "acquired") return said(semaphore.acquired_permits());
+    if (operation == "permits") return said(semaphore.permits());
+    if (operation == "lock") return said(with_lease([&](auto lease) { return semaphore.acquire(lease); }));
+    if (operation == "lock_watched") return said(semaphore.acquire());
+    if (operation == "try") {
+        return said(with_lease([&](auto lease) {
+            return request.has("wait") ? semaphore.try_acquire_for(request.millis("wait"), lease)
+                                       : semaphore.try_acquire(lease);
+        }));
+    }
+    if (operation == "lock_many") {
+        std::string ids;
+        for (const PermitId& taken : with_lease([&](auto lease) { return semaphore.acquire(n, lease); }))
+            ids += (ids.empty() ? "" : ",") + said(taken);
+        return ids;
+    }
+    if (operation == "unlock") {
+        semaphore.release(id());
+        return "ok";
+    }
+    if (operation == "unlock_many") {
+        std::vector<PermitId> ids;
+        std::istringstream list{request.text("id")};
+        for (std::string one; std::getline(list, one, ',');) ids.push_back(PermitId::parse(one));
+        semaphore.release(ids);
+        return "ok";
+    }
+    if (operation == "try_unlock") return said(semaphore.try_release(id()));
+    if (operation == "prolong") {
+        std::error_code error;
+        semaphore.update_lease(id(), Lease{request.millis("lease")}, error);
+        return error && error != errc::unknown_permit ? "!" + error.message() : said(!error);
+    }
+    if (operation == "left") {
+        const auto left = semaphore.remaining_lease(id());
+        return left ? said(*left == milliseconds::max() ? -1 : left->count()) : "nil";
+    }
+    if (operation == "stress") {
+        std::optional<PermitId> taken;
+        return stress(
+            servers, request, [&] { taken = semaphore.acquire(); }, [&] { semaphore.release(*taken); });
+    }
+    return unknown(request);
+}
+#endif
+
+template <class Latch>
+std::string latch_answer(Latch& latch, const Request& request) {
+    const std::string& operation = request.operation;
+    if (operation == "set") return said(latch.try_set_count(request.count("n", 1)));
+    if (operation == "count") return said(latch.count());
+    if (operation == "down") {
+        latch.count_down();
+        return "ok";
+    }
+    if (operation == "lock") {
+        latch.wait();
+        return "ok";
+    }
+    if (operation == "try") return said(latch.wait_for(request.millis("wait")));
+    if (operation == "reset") return said(latch.reset());
+    return unknown(request);
+}
+
+using Answerer = std::function<std::string(Servers&, const Request&)>;
+
+template <template <class> class Lock>
+Answerer locks() {
+    return [](Servers& servers, const Request& request) {
+        return lock_answer(servers, shared<Lock<HiredisTransport>>(servers, request), request);
+    };
+}
+
+const std::map<std::string, Answerer>& kinds() {
+    static const std::map<std::string, Answerer> all {
+        {"rlock", locks<RLock>()},
+#if __has_include(<redlatch/fair_lock.hpp>)
+            {"fair", locks<FairLock>()},
+#endif
+#if __has_include(<redlatch/spin_lock.hpp>)
+            {"spin", locks<SpinLock>()},
+#endif
+#if __has_include(<redlatch/read_write_lock.hpp>)
+            {"read",
+             [](Servers& servers, const Request& request) {
+                 return lock_answer(servers, shared<ReadWriteLock<HiredisTransport>>(servers, request).read_lock(),
+                                    request);
+             }},
+            {"write",
+             [](Servers& servers, const Request& request) {
+                 return lock_answer(servers, shared<ReadWriteLock<HiredisTransport>>(servers, request).write_lock(),
+                                    request);
+             }},
+#endif
+#if __has_include(<redlatch/fenced_lock.hpp>)
+            {"fenced",
+             [](Servers& servers, const Request& request) {
+                 return fenced_answer(servers, shared<FencedLock<HiredisTransport>>(servers, request), request);
+             }},
+#endif
+#if __has_include(<redlatch/semaphore.hpp>)
+            {"semaphore",
+             [](Servers& servers, const Request& request) {
+                 return semaphore_answer(servers, shared<Semaphore<HiredisTransport>>(servers, request), request);
+             }},
+#endif
+#if __has_include(<redlatch/permit_expirable_semaphore.hpp>)
+            {"permits",
+             [](Servers& servers, const Request& request) {
+                 return permits_answer(servers, shared<PermitExpirableSemaphore<HiredisTransport>>(servers, request),
+                                       request);
+             }},
+#endif
+#if __has_include(<redlatch/count_down_latch.hpp>)
+            {"latch", [](Servers& servers, const Request& request) {
+                 return latch_answer(shared<CountDownLatch<HiredisTransport>>(servers, request), request);
+             }},
+#endif
+    };
+    return all;
+}
+
+// --- the machinery ------------------------------------------------------------------------------------------------------
+
+std::string answer(Servers& servers, const Request& request) {
+    try {
+        if (request.operation == "hello") return "redlatch " + version();
+        if (request.operation == "kinds") {
+            std::string names;
+            for (const auto& [kind, unused] : kinds()) names += (names.empty() ? "" : ",") + kind;
+            return names;
+        }
+        if (request.operation == "id") return servers.client(request).id() + ":" + said(this_thread_number());
+        const auto kind = kinds().find(request.kind);
+        return kind == kinds().end() ? "!there is no kind " + request.kind : kind->second(servers, request);
+    } catch (const std::exception& error) {
+        return "!" + std::string{error.what()};
+    }
+}
+
+/// A thread that does its requests one after another.
+class Worker {
+public:
+    explicit Worker(Servers& servers) : servers_(servers), thread_([this] { run(); }) {}
+
+    void push(Request request) {
+        {
+            const std::lock_guard guard{mutex_};
+            requests_.push_back(std::move(request));
+        }
+        arrived_.notify_one();
+    }
+
+private:
+    void run() {
+        while (true) {
+            std::unique_lock lock{mutex_};
+            arrived_.wait(lock, [&] { return !requests_.empty(); });
+            const Request request = std::move(requests_.front());
+            requests_.pop_front();
+            lock.unlock();
+            const std::string said = answer(servers_, request);
+            static std::mutex output;
+            const std::lock_guard guard{output};
+            std::cout << request.number << ' ' << said << std::endl;
+        }
+    }
+
+    Servers& servers_;
+    std::mutex mutex_;                 // guards requests_
+    std::condition_variable arrived_;  // push wakes the worker
+    std::deque<Request> requests_;
+    std::thread thread_;  // last: it uses all of the above
+};
+
+const Role agent{"agent", [](std::span<const std::string> urls) {
+                     Servers servers{urls};
+                     std::map<std::string, std::unique_ptr<Worker>> workers;
+                     for (std::string line; std::getline(std::cin, line);) {
+                         Request request{line};
+                         auto& worker = workers[request.thread];
+                         if (!worker) worker = std::make_unique<Worker>(servers);
+                         worker->push(std::move(request));
+                     }
+                     ::_exit(0);  // nobody is there any more; blocked threads do not matter
+                     return 0;
+                 }};
+
+}  // namespace
+}  // namespace redlatch::test

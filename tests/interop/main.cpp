@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: MIT
+// Do an unchanged Redisson and redlatch share their locks? redlatch_interop <java> <class path> [text [seconds]]
+//
+// Runs the table of table.hpp: each row for each way to give the parts of holder and waiter to Java and C++. Rows whose
+// kind and title do not contain the text are left out. Given seconds, the crowds are four processes of each language for
+// so long. Ends with 1 when a cell differs.
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/process.hpp"
+#include "support/redis_server.hpp"
+#include "support/temp_dir.hpp"
+#include "table.hpp"
+
+namespace redlatch::test {
+namespace {
+
+/// One agent of each language on the same servers.
+struct Agents {
+    Agents(const std::vector<Remote::Kind>& kinds, const std::vector<std::string>& urls)
+        : java(kinds.at(0), urls), cpp(kinds.at(1), urls) {}
+
+    Remote java;
+    Remote cpp;
+};
+
+/// Who holds and who waits, in the order of the columns.
+struct Column {
+    const char* title;
+    const char* letters;
+    Remote Agents::*holder;
+    Remote Agents::*waiter;
+};
+
+constexpr Column columns[] = {
+    {"Java>Java", "jj", &Agents::java, &Agents::java},
+    {"Java>C++", "jc", &Agents::java, &Agents::cpp},
+    {"C++>Java", "cj", &Agents::cpp, &Agents::java},
+    {"C++>C++", "cc", &Agents::cpp, &Agents::cpp},
+};
+
+std::set<std::string> kinds_of(Remote& agent) {
+    std::set<std::string> kinds;
+    std::istringstream list{agent.send("main", "kinds - -").get().text};
+    for (std::string kind; std::getline(list, kind, ',');) kinds.insert(kind);
+    return kinds;
+}
+
+enum class Verdict { pass, differs, absent };
+
+struct Cell {
+    Verdict verdict = Verdict::absent;
+    std::string difference = {};
+};
+
+std::string padded(std::string text, std::size_t width) {
+    text.resize(std::max(width, text.size()), ' ');
+    return text;
+}
+
+class Run {
+public:
+    Run(std::vector<Remote::Kind> kinds, std::string words, milliseconds soak)
+        : words_(std::move(words)),
+          soak_(soak),
+          kinds_(std::move(kinds)),
+          server_{{.tcp = true}},
+          second_{{.tcp = true}},
+          third_{{.tcp = true}},
+          lasting_{{.tcp = true, .appendonly = true}},
+          agents_(kinds_, {server_.tcp_url(), second_.tcp_url(), third_.tcp_url()}),
+          doomed_(kinds_, {server_.tcp_url(), second_.tcp_url(), third_.tcp_url()}),
+          lasting_agents_(kinds_, {lasting_.tcp_url()}) {
+        for (int i = 0; i < 3 && soak > soak.zero(); ++i)
+            soaking_.push_back(std::make_unique<Agents>(kinds_, std::vector{server_.tcp_url()}));
+    }
+
+    int operator()() {
+        java_kinds_ = kinds_of(agents_.java);
+        cpp_kinds_ = kinds_of(agents_.cpp);
+        RawRedis redis{server_};
+        std::cout << agents_.java.send("main", "hello - -").get().text << ", "
+                  << agents_.cpp.send("main", "hello - -").get().text << ", Redis "
+                  << redis.info("server", "redis_version") << "; holder>waiter:\n";
+        std::cout << padded("", 60);
+        for (const Column& column : columns) std::cout << padded(column.title, 11);
+        std::cout << std::endl;
+
+        std::vector<Row> rows = lock_rows();
+        for (auto* more : {read_write_rows, mixed_kind_rows, multi_rows, semaphore_rows, latch_rows}) {
+            for (Row& row : more()) rows.push_back(std::move(row));
+        }
+        std::erase_if(rows, [&](const Row& row) { return !wanted(row.pairing.title, row.title); });
+
+        run_all(rows);
+        run_crowds();
+        run_around(rows, server_,
+                   {{Row::Event::killed, {&doomed_, &agents_}}, {Row::Event::waiter_killed, {&agents_, &doomed_}}},
+                   [&] {
+                       doomed_.java.kill();
+                       doomed_.cpp.kill();
+                   });
+        run_around(rows, lasting_, {{Row::Event::restarted, {&lasting_agents_, &lasting_agents_}}},
+                   [&] { lasting_.restart(); });
+        look_for_leftovers(redis);
+
+        std::set<std::string> absent;
+        std::set_difference(java_kinds_.begin(), java_kinds_.end(), cpp_kinds_.begin(), cpp_kinds_.end(),
+                            std::inserter(absent, absent.end()));
+        if (!absent.empty()) {
+            std::cout << "not in this build of redlatch:";
+            for (const std::string& kind : absent) std::cout << ' ' << kind;
+            std::cout << '\n';
+        }
+        std::cout << passed_ << " passed, " << failed_ << " differ" << std::endl;
+        return failed_ > 0 || passed_ == 0 ? 1 : 0;
+    }
+
+private:
+    bool wanted(const std::string& kind, const std::string& title) const {
+        return (kind + " " + title).find(words_) != std::string::npos;
+    }
+
+    bool has(const Remote& agent, const std::string& kind) const {
+        return (agent.is_java() ? java_kinds_ : cpp_kinds_).contains(kind);
+    }
+
+    bool can(const Row& row, const Column& column) const {
+        return has(agents_.*column.holder, row.pairing.hold) && has(agents_.*column.waiter, row.pairing.want);
+    }
+
+    /// Runs the function; what it throws is a difference.
+    static Cell judged(const std::function<void()>& function) {
+        try {
+            function();
+            return {Verdict::pass};
+        } catch (const std::exception& error) {
+            return {Verdict::differs, error.what()};
+        }
+    }
+
+    std::string new_name(const Pairing& pairing, const Column& column) {
+        return "interop-" + pairing.hold + "-" + column.letters + "-" + std::to_string(++names_);
+    }
+
+    void print(const std::string& kind, const std::string& title, const std::vector<Cell>& cells,
+               const std::string& note = "", const std::string& remark = "") {
+        static const std::map<Verdict, std::string> words{
+            {Verdict::pass, "pass"}, {Verdict::differs, "DIFFERS"}, {Verdict::absent, "-"}};
+        std::cout << padded(kind, 16) << padded(title, 44);
+        for (const Cell& cell : cells) {
+            std::cout << padded(words.at(cell.verdict), 11);
+            passed_ += cell.verdict == Verdict::pass ? 1 : 0;
+            failed_ += cell.verdict == Verdict::differs ? 1 : 0;
+        }
+        std::cout << remark << '\n';
+        if (!note.empty()) std::cout << "    Redisson: " << note << '\n';
+        for (std::size_t i = 0; i < cells.size(); ++i) {
+            if (cells[i].verdict != Verdict::differs) continue;
+            std::cout << "    " << (cells.size() > 1 ? std::string{columns[i].title} + ": " : "") << cells[i].difference
+                      << '\n';
+        }
+        std::cout.flush();
+    }
+
+    /// The rows without an event: mostly they sleep, so many at a time.
+    void run_all(const std::vector<Row>& rows) {
+        constexpr std::size_t at_a_time = 8;
+        std::vector<const Row*> plain;
+        for (const Row& row : rows) {
+            if (row.event == Row::Event::none) plain.push_back(&row);
+        }
+        std::vector<std::vector<Cell>> cells(plain.size(), std::vector<Cell>(std::size(columns)));
+        std::vector<std::atomic<int>> left(plain.size());
+        for (auto& count : left) count = static_cast<int>(std::size(columns));
+        std::atomic<std::size_t> next{0};
+        std::vector<std::jthread> threads;
+        for (std::size_t number = 0; number < at_a_time; ++number) {
+            threads.emplace_back([&] {
+                while (true) {
+                    const std::size_t task = next++;
+                    if (task >= plain.size() * std::size(columns)) return;
+                    const std::size_t row = task / std::size(columns);
+                    const Column& column = columns[task % std::size(columns)];
+                    if (can(*plain[row], column)) {
+                        cells[row][task % std::size(columns)] = judged([&] {
+                            Match match{agents_.*column.holder, agents_.*column.waiter, plain[row]->pairing,
+                                        server_.url(), new_name(plain[row]->pairing, column)};
+                            plain[row]->run(match);
+                        });
+                    }
+                    --left[row];
+                    left[row].notify_one();
+                }
+            });
+        }
+        for (std::size_t row = 0; row < plain.size(); ++row) {
+            for (int count = left[row]; count > 0; count = left[row]) left[row].wait(count);
+            print(plain[row]->pairing.title, plain[row]->title, cells[row], plain[row]->note);
+        }
+    }
+
+    /// Who holds and who waits.
+    using Parties = std::pair<Agents*, Agents*>;
+
+    /// The rows with these events, which happen to all of them at once.
+    void run_around(const std::vector<Row>& rows, const RedisServer& server,
+                    const std::map<Row::Event, Parties>& events, const std::function<void()>& make_it_happen) {
+        struct Open {
+            const Row* row;
+            std::vector<std::unique_ptr<Match>> matches;
+            std::vector<Cell> cells;
+        };
+        std::vector<Open> all;
+        for (const Row& row : rows) {
+            if (!events.contains(row.event)) continue;
+            const auto& [holders, waiters] = events.at(row.event);
+            Open open{&row, {}, std::vector<Cell>(std::size(columns))};
+            for (std::size_t i = 0; i < std::size(columns); ++i) {
+                const Column& column = columns[i];
+                open.matches.emplace_back();
+                if (!can(row, column)) continue;
+                open.matches[i] = std::make_unique<Match>(holders->*column.holder, waiters->*column.waiter, row.pairing,
+                                                          server.url(), new_name(row.pairing, column));
+                open.cells[i] = judged([&] { row.run(*open.matches[i]); });
+            }
+            all.push_back(std::move(open));
+        }
+        if (all.empty()) return;
+        until_quiet(server);
+        make_it_happen();
+        for (Open& open : all) {
+            for (std::size_t i = 0; i < std::size(columns); ++i) {
+                if (open.cells[i].verdict != Verdict::pass) continue;
+                if (open.row->event == Row::Event::restarted) open.matches[i]->redis.reconnect();
+                open.cells[i] = judged([&] { open.row->after(*open.matches[i]); });
+            }
+            print(open.row->pairing.title, open.row->title, open.cells, open.row->note);
+        }
+    }
+
+    /// Waits until nobody asks the server for a lock any more: Redisson does not send a script again whose answer is
+    /// lost on the way, but throws.
+    static void until_quiet(const RedisServer& server) {
+        RawRedis redis{server};
+        long long calls = redis.script_calls();
+        Stopwatch quiet;
+        const auto is_quiet = [&] {
+            if (const long long now = redis.script_calls(); now != calls) {
+                calls = now;
+                quiet.restart();
+            }
+            return quiet.elapsed_ms() >= milliseconds{300};
+        };
+        eventually(is_quiet, std::chrono::seconds{3}, milliseconds{10});
+    }
+
+    /// Threads of both languages at once, for some seconds.
+    void run_crowds() {
+        for (const CrowdRow& row : crowd_rows()) {
+            if (!wanted(row.kind_title, row.title)) continue;
+            bool possible = row.look.empty() || cpp_kinds_.contains(row.look);
+            for (const std::string& kind : row.add) possible = possible && cpp_kinds_.contains(kind);
+            std::string shares;
+            const Cell cell = possible ? judged([&] { shares = crowd(row); }) : Cell{};
+            print(row.kind_title, row.title, {cell}, "", shares);
+        }
+    }
+
+    /// Two threads of each language, or for a soak four processes of each.
+    std::vector<Agents*> crowd_of_agents() {
+        if (soak_ == soak_.zero()) return {&agents_, &agents_};
+        std::vector<Agents*> all{&agents_};
+        for (const auto& more : soaking_) all.push_back(more.get());
+        return all;
+    }
+
+    /// Gives how many sections each had, Java and C++ in turn.
+    std::string crowd(const CrowdRow& row) {
+        const std::string name = "interop-crowd-" + std::to_string(++names_);
+        const std::string counter = "plain-" + name;
+        const milliseconds time = soak_ > soak_.zero() ? soak_ : std::chrono::seconds{3};
+        const std::string arguments = name + " ms=" + std::to_string(time.count()) + " counter=" + counter;
+        RawRedis redis{server_};
+        if (row.permits > 0)
+            Actor{agents_.java, "main", row.add[0], name}.must("set", "true", "n=" + std::to_string(row.permits));
+        std::vector<Pending> adding;
+        std::vector<Pending> looking;
+        std::size_t next = 0;
+        for (Agents* agents : crowd_of_agents()) {
+            for (Remote* agent : {&agents->java, &agents->cpp}) {
+                const std::string thread = name + "-" + std::to_string(next);
+                adding.push_back(agent->send(thread, "stress " + row.add[next / 2 % row.add.size()] + " " + arguments));
+                if (!row.look.empty())
+                    looking.push_back(agent->send(thread + "-look", "look " + row.look + " " + arguments));
+                ++next;
+            }
+        }
+        long long sections = 0;
+        std::string shares;
+        for (Pending& one : adding) {
+            const std::string text = one.get(time + std::chrono::seconds{20}).text;
+            if (text.starts_with("!")) throw Difference(text);
+            sections += std::stoll(text);
+            shares += " " + text;
+            if (std::stoll(text) == 0) throw Difference("one never came in:" + shares);
+        }
+        for (Pending& one : looking) {
+            const std::string text = one.get(time + std::chrono::seconds{20}).text;
+            if (text.starts_with("!") || text == "0") throw Difference("a reader: " + text);
+        }
+        const long long counted = redis.integer("GET", counter);
+        redis.integer("DEL", counter);
+        if (row.permits > 0) redis.integer("DEL", name);
+        if (counted != sections) throw Difference("counted " + std::to_string(counted) + " in sections" + shares);
+        return "sections of Java, C++ and so on:" + shares;
+    }
+
+    /// What stays for good by design, and nothing else, may be there when all is over.
+    void look_for_leftovers(RawRedis& redis) {
+        const auto left = [&] {
+            std::vector<std::string> all = redis.keys("*interop*");
+            std::erase_if(all, [&](const std::string& key) {
+                // A read hold that was ended by force leaves its own key to its TTL; so does redlatch with its own.
+                const bool may_expire =
+                    key.find(":rwlock_timeout:") != std::string::npos || key.starts_with("redlatch_");
+                return (may_expire && redis.pttl(key) != -1) || key.starts_with("redisson_lock_token:");
+            });
+            for (const std::string& channel : redis.pubsub_channels("*interop*")) all.push_back("channel " + channel);
+            return all;
+        };
+        eventually([&] { return left().empty(); }, std::chrono::seconds{15}, milliseconds{50});
+        std::string text;
+        for (const std::string& one : left()) text += " " + one;
+        print("all", "no key, no subscription is left",
+              {text.empty() ? Cell{Verdict::pass} : Cell{Verdict::differs, text}});
+    }
+
+    std::string words_;
+    milliseconds soak_;
+    std::vector<Remote::Kind> kinds_;
+    RedisServer server_;
+    RedisServer second_;  // this and the next are for RedLock only
+    RedisServer third_;
+    RedisServer lasting_;
+    Agents agents_;
+    Agents doomed_;          // to be killed
+    Agents lasting_agents_;  // on the server that is restarted
+    std::vector<std::unique_ptr<Agents>> soaking_;
+    std::set<std::string> java_kinds_;
+    std::set<std::string> cpp_kinds_;
+    std::atomic<int> names_{0};
+    int passed_ = 0;
+    int failed_ = 0;
+};
+
+int interop_main(int count, char** values) {
+    const std::vector<std::string> words(values + 1, values + count);
+    if (words.size() < 2) {
+        std::cerr << "redlatch_interop <java> <class path> [text [seconds]]\n";
+        return 2;
+    }
+    const std::string log = "redlatch_interop.log";
+    const Program java{.path = words[0],
+                       .args = {"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", words[1], "Agent"},
+                       .output = log};
+    const Program cpp{.path = "/proc/self/exe", .environment = {{detail::role_variable, "agent"}}, .output = log};
+    const std::string text = words.size() > 2 ? words[2] : "";
+    const std::chrono::seconds soak{words.size() > 3 ? std::stoi(words[3]) : 0};
+    return Run{{{"Java", java}, {"C++", cpp}}, text, soak}();
+}
+
+}  // namespace
+}  // namespace redlatch::test
+
+int main(int argc, char** argv) { return redlatch::test::role_main(argc, argv, redlatch::test::interop_main); }

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "remote.hpp"
+#include "support/raw_redis.hpp"
+#include "support/wait.hpp"
+
+namespace redlatch::test {
+
+using std::chrono::milliseconds;
+
+/// What a lock leaves in the server, as a Picture shows it.
+struct Wire {
+    std::string held = {};
+    std::string held_twice = {};
+    std::string waited_for = {};  // keys while one waits; empty: as held
+    std::string channels = {};    // that are listened to then
+    std::string released = {};    // the messages of the last release
+};
+
+/// What Redisson calls the thing, and what of it is particular. A holder takes `hold`, a waiter wants `want`.
+struct Pairing {
+    std::string title;
+    std::string hold;
+    std::string want;
+    bool polls = false;  // its waiters listen to nothing: they ask again and again
+    Wire wire = {};
+};
+
+/// One thread of one agent, and the primitive that it uses.
+class Actor {
+public:
+    Actor(Remote& remote, std::string thread, std::string kind, std::string name)
+        : remote_(&remote), thread_(std::move(thread)), kind_(std::move(kind)), name_(std::move(name)) {}
+
+    Pending start(const std::string& operation, const std::string& arguments = "") const {
+        return remote_->send(thread_, operation + " " + kind_ + " " + name_ + " " + arguments);
+    }
+    std::string ask(const std::string& operation, const std::string& arguments = "") const {
+        return start(operation, arguments).get().text;
+    }
+    long long number(const std::string& operation, const std::string& arguments = "") const {
+        const std::string text = ask(operation, arguments);
+        if (text.empty() || text.find_first_not_of("-0123456789") != std::string::npos)
+            throw Difference(remote_->language() + " " + operation + ": " + text + " is no number");
+        return std::stoll(text);
+    }
+    /// Does it, and throws a Difference when the answer is another.
+    Answer must(const std::string& operation, const std::string& wanted, const std::string& arguments = "") const {
+        return start(operation, arguments).get(wanted);
+    }
+    bool is_java() const { return remote_->is_java(); }
+
+    /// The same thread with another primitive on that name, or on another.
+    Actor as(std::string kind) const { return as(std::move(kind), name_); }
+    Actor as(std::string kind, std::string name) const { return {*remote_, thread_, std::move(kind), std::move(name)}; }
+
+private:
+    Remote* remote_;
+    std::string thread_;
+    std::string kind_;
+    std::string name_;
+};
+
+/// One cell of the table: one of the two languages holds, one of the two waits, and nobody else uses the name, or the
+/// threads: what a cell that fails leaves hanging disturbs no other.
+struct Match {
+    Match(Remote& holding, Remote& waiting, const Pairing& what, const std::string& url, std::string unique)
+        : pairing(what),
+          name(std::move(unique)),
+          holder(holding, name + ".holder", what.hold, name),
+          waiter(waiting, name + ".waiter", what.want, name),
+          other(waiting, name + ".other", what.want, name),
+          redis_url(url),
+          redis(url) {}
+
+    const Pairing& pairing;
+    std::string name;
+    Actor holder;
+    Actor waiter;
+    Actor other;  // a second thread beside the waiter
+    std::string redis_url;
+    RawRedis redis;
+    std::optional<Pending> pending;  // what goes on between the two halves of a case
+};
+
+/// Waits until the waiter listens to the messages about this name, so that from now on a release is news to it.
+inline void until_listening(Match& match) {
+    if (match.pairing.polls) {
+        std::this_thread::sleep_for(milliseconds{30});  // between two of its tries, or in one: both are to work
+        return;
+    }
+    if (!eventually([&] { return !match.redis.pubsub_channels("*" + match.name + "*").empty(); }))
+        throw Difference("the waiter does not listen");
+    // A reader of Redisson's that listens, but does not sleep yet, misses the message that wakes all readers, and sleeps
+    // until the lease is over.
+    if (match.pairing.want == "read" && match.waiter.is_java()) std::this_thread::sleep_for(milliseconds{100});
+}
+
+inline milliseconds between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
+    return std::chrono::duration_cast<milliseconds>(to - from);
+}
+
+/// Throws a Difference when it ends within this time.
+inline void still_waiting(const Pending& waiting, milliseconds time) {
+    if (eventually([&] { return waiting.done(); }, time)) throw Difference("the waiter is in too early");
+}
+
+/// Within which a waiter must have been woken. A poller sleeps up to 128 ms.
+inline milliseconds wake_limit(const Match& match) { return milliseconds{match.pairing.polls ? 300 : 100}; }
+
+/// Does it up to three times, until the wake-up was as quick as it must be: a message that is missing is missing every
+/// time, but a busy machine is slow only now and then. The round gives the time from the release to the waiter's entry.
+inline void wakes_in_time(const Match& match, const std::function<milliseconds()>& round) {
+    milliseconds best = milliseconds::max();
+    for (int attempt = 0; attempt < 3 && best > wake_limit(match); ++attempt) best = std::min(best, round());
+    if (best > wake_limit(match)) throw Difference("woken after " + std::to_string(best.count()) + " ms");
+}
+
+inline void same(const std::string& what, const std::string& got, const std::string& wanted) {
+    if (got != wanted) throw Difference(what + ": " + got + " instead of " + wanted);
+}
+
+inline void in_range(const std::string& what, long long got, long long least, long long most) {
+    if (got >= least && got <= most) return;
+    throw Difference(what + ": " + std::to_string(got) + " is not from " + std::to_string(least) + " to " +
+                     std::to_string(most));
+}
+
+}  // namespace redlatch::test

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// Different kinds on one name, and the tokens of a FencedLock.
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "table.hpp"
+
+namespace redlatch::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void exclude_each_other(Match& m) {
+    wakes_in_time(m, [&] {
+        m.holder.must("lock", "ok");
+        m.other.must("try", "false");
+        Pending waiting = m.waiter.start("lock");
+        until_listening(m);
+        still_waiting(waiting, milliseconds{30});
+        const auto released = Clock::now();
+        m.holder.must("unlock", "ok");
+        const Answer entered = waiting.get("ok");
+        m.waiter.must("unlock", "ok");
+        return between(released, entered.arrived);
+    });
+}
+
+/// Redisson's SpinLock tells nobody that it is free.
+void a_spin_lock_is_silent(Match& m) {
+    m.holder.must("lock", "ok", "lease=1500");
+    Pending waiting = m.waiter.start("lock");
+    until_listening(m);
+    still_waiting(waiting, milliseconds{50});
+    const auto released = Clock::now();
+    m.holder.must("unlock", "ok");
+    const auto late = between(released, waiting.get("ok").arrived).count();
+    in_range("ms until the waiter entered", late, m.holder.is_java() ? 500 : 0, m.holder.is_java() ? 3000 : 300);
+    m.waiter.must("unlock", "ok");
+}
+
+/// Redisson lets both in.
+void refuse_each_other(Match& m) {
+    m.holder.must("lock", "ok");
+    const std::string answer = m.waiter.ask("try");
+    if (m.waiter.is_java())
+        same("the second kind", answer, "true");
+    else if (!answer.starts_with("!"))
+        throw Difference("the second kind: " + answer + " instead of an error");
+    m.redis.integer("DEL", m.name);
+    for (const std::string& key : m.redis.keys("*" + m.name + "*")) m.redis.integer("DEL", key);
+    m.holder.ask("unlock");
+    m.waiter.ask("unlock");
+}
+
+void tokens_grow(Match& m) {
+    long long last = 0;
+    for (int i = 0; i < 3; ++i) {
+        for (const Actor* actor : {&m.holder, &m.waiter}) {
+            const long long token = actor->number("lock_token");
+            in_range("a token", token, last + 1, (1LL << 53) - 1);
+            in_range("the token by the other's word", (actor == &m.holder ? m.waiter : m.holder).number("token"), token,
+                     token);
+            last = token;
+            actor->must("unlock", "ok");
+        }
+    }
+    const long long outer = m.holder.number("lock_token");
+    const long long inner = m.holder.number("lock_token");
+    const long long step = m.holder.is_java() ? 1 : 0;
+    in_range("the token of a reentry", inner, outer + step, outer + step);
+    m.holder.must("unlock", "ok");
+    m.holder.must("unlock", "ok");
+}
+
+}  // namespace
+
+std::vector<Row> mixed_kind_rows() {
+    return {
+        {{"FencedLock", "fenced", "fenced"},
+         "tokens grow, whoever takes the lock",
+         tokens_grow,
+         Row::Event::none,
+         nullptr,
+         "a reentry takes a new token, and so makes its own outer one stale; C++ keeps it"},
+        {{"RLock/Fenced", "rlock", "fenced"}, "one lock by two names", exclude_each_other},
+        {{"Fenced/RLock", "fenced", "rlock"}, "one lock by two names", exclude_each_other},
+        {{"RLock/SpinLock", "rlock", "spin", true}, "one lock by two names", exclude_each_other},
+        {{"SpinLock/RLock", "spin", "rlock"},
+         "a SpinLock's release",
+         a_spin_lock_is_silent,
+         Row::Event::none,
+         nullptr,
+         "a SpinLock says nothing when it is released; the waiter sleeps until the lease that it saw is over"},
+        {{"RLock/RW", "rlock", "write"},
+         "two kinds on one name",
+         refuse_each_other,
+         Row::Event::none,
+         nullptr,
+         "an RLock and a ReadWriteLock on one name are both taken"},
+        {{"RW/RLock", "write", "rlock"},
+         "two kinds on one name",
+         [](Match& m) {
+             m.holder.must("lock", "ok");
+             const std::string answer = m.waiter.ask("try");
+             if (m.waiter.is_java())
+                 same("the second kind", answer, "false");
+             else if (!answer.starts_with("!"))
+                 throw Difference("the second kind: " + answer + " instead of an error");
+             m.holder.must("unlock", "ok");
+         }},
+    };
+}
+
+}  // namespace redlatch::test
