@@ -50,31 +50,31 @@ mutate(message_during_a_try_forgotten client/wait_line.hpp
     "unit/(rlock|wait_line)")
 
 # Validity is counted from the reply, not from the request.
-mutate(validity_from_the_reply client/lock_state.hpp
-    "asked.sent = Clock::now();\n            Reply reply = wire_.acquire(request.owner, count, lease, deadline);"
-    "Reply reply = wire_.acquire(request.owner, count, lease, deadline);\n            asked.sent = Clock::now();"
+mutate(validity_from_the_reply client/hold_keeper.hpp
+    "asked.sent = Clock::now();\n            Reply reply = send(deadline);"
+    "Reply reply = send(deadline);\n            asked.sent = Clock::now();"
     "unit/rlock|integration/fault_lost")
 
 # The watchdog goes on although the server says that the hold is gone.
-mutate(renewal_refusal_ignored client/lock_state.hpp
+mutate(renewal_refusal_ignored client/hold_keeper.hpp
     "case Renewed::refused: lose(*hold, \"the server says that it is not held any more\"); break;"
     "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "unit/rlock|integration/rlock_watchdog")
 
 # The watchdog goes on after unlock().
-mutate(watchdog_outlives_unlock client/lock_state.hpp
-    "holds_.finish(held);\n        handoffs_ = 0;"
-    "handoffs_ = 0;"
+mutate(watchdog_outlives_unlock client/hold_keeper.hpp
+    "holds_.finish(held);\n        releasing_ = true;"
+    "releasing_ = true;"
     "unit/rlock|integration/(rlock_watchdog|rlock_interface)")
 
 # An acquire of unknown outcome is forgotten, and locks its own thread's successors out.
-mutate(unknown_acquire_left_behind client/lock_state.hpp
+mutate(unknown_acquire_left_behind client/hold_keeper.hpp
     "if (asked.unknown) take_back(lock, request.owner, now + lease);"
     ""
     "unit/rlock|integration/fault_lost")
 
 # A release whose reply was lost is reported as a lost hold.
-mutate(resent_release_is_a_loss client/lock_state.hpp
+mutate(resent_release_is_a_loss client/hold_keeper.hpp
     "answer.kind == ReleaseAnswer::Kind::not_held && !resent"
     "answer.kind == ReleaseAnswer::Kind::not_held"
     "unit/rlock|integration/fault_lost")

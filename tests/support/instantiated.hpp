@@ -10,5 +10,6 @@
 extern template class redlatch::Runtime<redlatch::HiredisTransport>;
 extern template class redlatch::Core<redlatch::HiredisTransport>;
 extern template class redlatch::Client<redlatch::HiredisTransport>;
+extern template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::RLockWire>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
 extern template class redlatch::RLock<redlatch::HiredisTransport>;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/latch_text.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/names.hpp"
 #include "redlatch/scripts/rlock.hpp"
 
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -70,24 +70,6 @@ public:
     OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
 
 private:
-    // Longer than any copy of a command can be on its way.
-    static constexpr std::string_view latch_ttl(bool again) { return again ? "20000" : "0"; }
-
-    // The latch's key without an allocation: names have at most 1024 bytes.
-    class LatchText {
-    public:
-        LatchText(std::string_view prefix, std::uint64_t request) noexcept {
-            char* end = text_.data() + prefix.copy(text_.data(), text_.size() - 20);
-            size_ =
-                static_cast<std::size_t>(std::to_chars(end, text_.data() + text_.size(), request).ptr - text_.data());
-        }
-        operator std::string_view() const noexcept { return {text_.data(), size_}; }
-
-    private:
-        std::array<char, longest_name + 128> text_;
-        std::size_t size_;
-    };
-
     // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
     template <std::size_t K, std::size_t A>
     Reply call(const Script& script, const std::array<std::string_view, K>& keys,
