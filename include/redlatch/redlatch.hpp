@@ -4,4 +4,5 @@
 // Everything.
 #include "redlatch/client.hpp"
 #include "redlatch/core/version.hpp"
+#include "redlatch/fair_lock.hpp"
 #include "redlatch/rlock.hpp"

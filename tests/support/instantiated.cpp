@@ -7,3 +7,6 @@ template class redlatch::Client<redlatch::HiredisTransport>;
 template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::RLockWire>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
 template class redlatch::RLock<redlatch::HiredisTransport>;
+template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::FairWire>;
+template class redlatch::FairLockState<redlatch::HiredisTransport>;
+template class redlatch::FairLock<redlatch::HiredisTransport>;

@@ -13,3 +13,6 @@ extern template class redlatch::Client<redlatch::HiredisTransport>;
 extern template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::RLockWire>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
 extern template class redlatch::RLock<redlatch::HiredisTransport>;
+extern template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::FairWire>;
+extern template class redlatch::FairLockState<redlatch::HiredisTransport>;
+extern template class redlatch::FairLock<redlatch::HiredisTransport>;

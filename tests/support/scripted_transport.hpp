@@ -222,12 +222,20 @@ private:
         if (is(scripts::rlock_force_release)) return "force release";
         if (is(scripts::rlock_renew)) return "renew";
         if (is(scripts::rlock_remaining_lease)) return "remaining lease";
+        if (is(scripts::fair_acquire)) return "fair acquire";
+        if (is(scripts::fair_release)) return "fair release";
+        if (is(scripts::fair_leave)) return "fair leave";
+        if (is(scripts::fair_refresh)) return "fair refresh";
+        if (is(scripts::fair_force_release)) return "fair force release";
         return "unknown script";
     }
 
     static std::optional<Reply> play_free_server(const SentCommand& command) {
-        if (command.what == "acquire" || command.what == "HGET") return nil();
+        if (command.what == "acquire" || command.what == "fair acquire" || command.what == "HGET") return nil();
         if (command.what == "release") return command.argument(1) == "0" ? number(0) : number(-1);
+        if (command.what == "fair release") return command.argument(3) == "0" ? number(0) : number(-1);
+        if (command.what == "fair refresh")
+            return array(std::vector<Reply>(command.words.size() - 3 - command.key_count() - 3, number(1)));
         if (command.what == "renew") return array(std::vector<Reply>(command.key_count(), number(1)));
         if (command.what == "remaining lease") return number(-2);
         if (command.what == "HLEN") return number(0);

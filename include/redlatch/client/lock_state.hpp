@@ -17,11 +17,10 @@
 #include <mutex>
 #include <optional>
 #include <stop_token>
-#include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
-#include <vector>
 
 namespace redlatch {
 
