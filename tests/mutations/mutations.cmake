@@ -84,3 +84,63 @@ mutate(no_limit_to_local_hand_overs client/lock_state.hpp
     "handoffs_ < runtime_.options().local_handoff_limit"
     "handoffs_ < ~0u"
     "unit/rlock|integration/rlock_waiting")
+
+# A waiter that asks again queues up again.
+mutate(fair_queues_up_twice scripts/fair_lock.hpp
+    "local queued = head and redis.call('zscore', timeouts, owner)"
+    "local queued = false"
+    "integration/fair_lock")
+
+# A free lock goes to whoever asks.
+mutate(fair_lets_others_pass scripts/fair_lock.hpp
+    "if free and (not head or head == owner) then"
+    "if free then"
+    "integration/fair_lock")
+
+# Behind a free lock waiters are told to ask at once, and spin.
+mutate(fair_spins_behind_a_free_lock scripts/fair_lock.hpp
+    "if free then return rest end"
+    "if free then return 0 end"
+    "integration/fair_lock")
+
+# Dead waiters block the queue for ever.
+mutate(fair_serves_the_dead scripts/fair_lock.hpp
+    "if tonumber(ends) > now then return"
+    "if true then return"
+    "integration/fair_lock")
+
+# Whoever leaves keeps the turn.
+mutate(fair_keeps_the_turn scripts/fair_lock.hpp
+    "if redis.call('exists', lock) == 1 then return 0 end\nreturn wake(first_alive())"
+    "return 0"
+    "integration/fair_lock_script")
+
+# A live waiter's place ends.
+mutate(fair_refreshes_nobody client/fair_lock_state.hpp
+    "if (place->is_waiting()) waiters.push_back(owner);"
+    "static_cast<void>(owner);"
+    "unit/fair_lock|integration/fair_lock_test")
+
+# Who has lost its place is not told.
+mutate(fair_lost_place_unnoticed client/fair_lock_state.hpp
+    "reply.elements[i].integer != 0) continue;"
+    "true) continue;"
+    "unit/fair_lock")
+
+# Giving up leaves the entry behind.
+mutate(fair_stays_in_the_queue client/fair_lock_state.hpp
+    "if (!pending_.has(request.owner)) take_back(lock, request.owner, now + lease_of(request.lease));"
+    ""
+    "unit/fair_lock|integration/fair_lock_test")
+
+# The places of our waiters do not outlast the turn of a Redisson waiter before them.
+mutate(fair_forgets_foreign_patience scripts/fair_lock.hpp
+    "(foreign_before[waiter] or 0) * foreign_patience"
+    "0"
+    "integration/fair_lock_script")
+
+# A message that comes while the question is on its way is lost.
+mutate(fair_message_during_a_try_forgotten client/fair_lock_state.hpp
+    "question.generation = generation;\n                if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;"
+    "if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;\n                question.generation = place.generation();"
+    "unit/fair_lock")

@@ -42,6 +42,7 @@ class FairLockState final : public HoldKeeper<T, FairWire> {
 
 public:
     using Keeper::Keeper;
+    using Keeper::key;
 
     // --- taking -----------------------------------------------------------------------------------------------
 
@@ -133,10 +134,10 @@ private:
             runtime_.timers().schedule(*this, refresh_at_);
         }
         if (question.generation == 0) question.generation = place->generation();
-        place->begin();
-        lock.unlock();
         bool held = false;
         try {
+            place->begin();
+            lock.unlock();
             // Built and destroyed without mutex_.
             const std::stop_callback on_stop(request.stop, [&] { place->news(); });
             lock.lock();
@@ -165,8 +166,9 @@ private:
                 continue;
             }
             lock.unlock();
-            place.sleep(generation, std::min(request.deadline, question.ask_again));
+            const auto refusal = place.sleep(generation, std::min(request.deadline, question.ask_again));
             lock.lock();
+            if (refusal) throw error_of(*refusal, key());
         }
     }
 

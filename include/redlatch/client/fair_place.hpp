@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/client/retry.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/client/watched.hpp"
 #include "redlatch/core/deadline.hpp"
+#include "redlatch/transport/reply.hpp"
 
 #include <condition_variable>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,7 +37,7 @@ public:
     void begin() {
         const std::lock_guard lock(mutex_);
         waiting_ = true;
-        error_ = nullptr;
+        refusal_.reset();
         thread_ = std::this_thread::get_id();
         const bool confirmed = runtime_.subscriptions().want(channel_, *this);
         if (confirmed && !confirmed_) ++generation_;
@@ -61,11 +60,12 @@ public:
         return generation_;
     }
 
-    // Sleeps until there is news since `seen`, or until the instant has come. Throws what makes waiting vain.
-    void sleep(std::uint64_t seen, Instant until) {
+    // Sleeps until there is news since `seen`, or until the instant has come. Gives the server's answer where it does not
+    // let this thread listen: then waiting is in vain.
+    std::optional<Reply> sleep(std::uint64_t seen, Instant until) {
         std::unique_lock lock(mutex_);
         bool may_watch = true;
-        while (!error_ && generation_ == seen && Clock::now() < until) {
+        while (!refusal_ && generation_ == seen && Clock::now() < until) {
             if (confirmed_ && std::exchange(may_watch, false)) {
                 watching_ = true;
                 lock.unlock();
@@ -81,7 +81,7 @@ public:
             else
                 changed_.wait_until(lock, until);
         }
-        if (error_) std::rethrow_exception(error_);
+        return refusal_;
     }
 
     // --- anybody ----------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ public:
         const std::lock_guard lock(mutex_);
         confirmed_ = false;
         if (!waiting_) return;
-        error_ = std::make_exception_ptr(error_of(why, channel_));
+        refusal_ = why;
         tell();
     }
 
@@ -146,7 +146,7 @@ private:
     bool confirmed_ = false;  // so messages do come
     bool watching_ = false;   // it sleeps in the transport
     std::thread::id thread_{};
-    std::exception_ptr error_{};
+    std::optional<Reply> refusal_;
     Instant idle_since_{};
 };
 

@@ -46,6 +46,14 @@ local function first_alive()
     end
 end
 
+-- How many waiters are none of ours. Slots of those whom a foreign client has taken out of the queue are forgotten here.
+local function foreign_waiters()
+    for _, gone in ipairs(redis.call('zrangebyscore', slots, '-inf', text(now), 'limit', '0', '100')) do
+        if not redis.call('zscore', timeouts, gone) then redis.call('zrem', slots, gone) end
+    end
+    return math.max(redis.call('llen', queue) - redis.call('zcard', slots), 0)
+end
+
 local function wake(waiter)
     if not waiter then return 0 end
     return redis.call(publish, channel .. waiter, '0')
@@ -104,8 +112,7 @@ if slot ~= '0' then
     if not queued then redis.call('rpush', queue, owner) end
     redis.call('zadd', slots, text(ends), owner)
     if not queued then
-        local foreign = redis.call('llen', queue) - redis.call('zcard', slots)
-        redis.call('zadd', timeouts, text(ends + math.max(foreign, 0) * foreign_patience), owner)
+        redis.call('zadd', timeouts, text(ends + foreign_waiters() * foreign_patience), owner)
     elseif tonumber(queued) < ends then
         redis.call('zadd', timeouts, text(ends), owner)
     end
@@ -170,10 +177,7 @@ local slot = ARGV[3]
 limit_keys()
 
 local foreign_before = {}
-if redis.call('llen', queue) > redis.call('zcard', slots) then
-    for _, gone in ipairs(redis.call('zrangebyscore', slots, '-inf', text(now), 'limit', '0', '100')) do
-        if not redis.call('zscore', timeouts, gone) then redis.call('zrem', slots, gone) end
-    end
+if foreign_waiters() > 0 then
     local foreign = 0
     for _, waiter in ipairs(redis.call('lrange', queue, '0', '-1')) do
         if redis.call('zscore', slots, waiter) then
