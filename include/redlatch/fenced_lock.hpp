@@ -4,6 +4,7 @@
 #include "redlatch/client.hpp"
 #include "redlatch/client/bound_lock.hpp"
 #include "redlatch/client/fenced_wire.hpp"
+#include "redlatch/client/lock_state.hpp"
 #include "redlatch/core/error.hpp"
 
 #include <chrono>
@@ -22,7 +23,7 @@ namespace redlatch {
 // Otherwise like RLock, and the lock of Redisson's RFencedLock of that name. A nested lock() keeps the token of its
 // hold. The counter's key, redisson_lock_token:{name}, stays on the server for ever: it is what makes tokens grow.
 template <class T = HiredisTransport>
-class FencedLock : public BoundLock<FencedLock<T>, T, FencedWire> {
+class FencedLock : public BoundLock<FencedLock<T>, T, LockState<T, FencedWire>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
     FencedLock(Client<T>& client, std::string_view name) : FencedLock::BoundLock(client.core(), name) {}

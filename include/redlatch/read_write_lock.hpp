@@ -5,6 +5,7 @@
 #include "redlatch/client/bound_lock.hpp"
 #include "redlatch/client/inquiry.hpp"
 #include "redlatch/client/lock_face.hpp"
+#include "redlatch/client/lock_state.hpp"
 #include "redlatch/client/read_write_wire.hpp"
 #include "redlatch/core/error.hpp"
 
@@ -40,7 +41,7 @@ template <class T = HiredisTransport>
 class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
     // What both sides are: a lock with all its members, which asks in its own way what the server has of it.
     template <class Self, template <class> class Wire>
-    class Side : public BoundLock<Self, T, Wire> {
+    class Side : public BoundLock<Self, T, LockState<T, Wire>> {
     public:
         bool ask_locked() { return ask_remaining_lease().has_value(); }
         int ask_hold_count(OwnerNumber owner) {
@@ -55,7 +56,7 @@ class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
         }
 
     protected:
-        Side(Client<T>& client, std::string_view name) : BoundLock<Self, T, Wire>(client.core(), name) {}
+        Side(Client<T>& client, std::string_view name) : Side::BoundLock(client.core(), name) {}
     };
 
 public:

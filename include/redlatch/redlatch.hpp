@@ -5,6 +5,7 @@
 #include "redlatch/client.hpp"
 #include "redlatch/core/version.hpp"
 #include "redlatch/count_down_latch.hpp"
+#include "redlatch/fair_lock.hpp"
 #include "redlatch/fenced_lock.hpp"
 #include "redlatch/permit_expirable_semaphore.hpp"
 #include "redlatch/read_write_lock.hpp"

@@ -3,6 +3,7 @@
 
 #include "redlatch/client.hpp"
 #include "redlatch/client/bound_lock.hpp"
+#include "redlatch/client/lock_state.hpp"
 #include "redlatch/client/rlock_wire.hpp"
 
 #include <string_view>
@@ -18,7 +19,7 @@ namespace redlatch {
 // object while a thread waits in it is an error, as for std::mutex; destroying it while held is not: the hold goes
 // on, and may be given back through another object of that name.
 template <class T = HiredisTransport>
-class RLock : public BoundLock<RLock<T>, T, RLockWire> {
+class RLock : public BoundLock<RLock<T>, T, LockState<T, RLockWire>> {
 public:
     // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
     // non-empty {tag}. Sends nothing.

@@ -3,6 +3,7 @@
 
 #include "redlatch/client.hpp"
 #include "redlatch/client/bound_lock.hpp"
+#include "redlatch/client/lock_state.hpp"
 #include "redlatch/client/rlock_wire.hpp"
 #include "redlatch/core/error.hpp"
 
@@ -24,7 +25,7 @@ struct SpinOptions {
 //
 // In one process SpinLock and RLock objects of one name are the same lock, like two RLock objects.
 template <class T = HiredisTransport>
-class SpinLock : public BoundLock<SpinLock<T>, T, RLockWire> {
+class SpinLock : public BoundLock<SpinLock<T>, T, LockState<T, RLockWire>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
     // which the first is longer than the longest. Sends nothing.

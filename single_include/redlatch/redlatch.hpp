@@ -14,10 +14,14 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <initializer_list>
+#include <iosfwd>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -296,6 +300,11 @@ public:
             throw Error(errc::invalid_argument, {}, "a lease must be at most 100 years");
         length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
     }
+
+    // For permits that end only when they are released. A type of its own: no lock takes it, for a lock that outlives
+    // its process blocks everybody.
+    struct Forever {};
+    static constexpr Forever forever() noexcept { return {}; }
 
     Milliseconds length() const noexcept { return length_; }
 
@@ -588,20 +597,23 @@ inline OwnerNumber this_thread_number() noexcept {
     return number;
 }
 
-// "<uuid>:<number>", the owner as it stands on the wire, without an allocation.
+// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow.
 class OwnerText {
 public:
-    OwnerText(std::string_view uuid, OwnerNumber number) noexcept {
+    OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
         char* end = uuid.copy(text_.data(), 36) + text_.data();
         *end++ = ':';
-        size_ = static_cast<std::size_t>(std::to_chars(end, text_.data() + text_.size(), number).ptr - text_.data());
+        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
+        end += suffix.copy(end, longest_suffix);
+        size_ = static_cast<std::size_t>(end - text_.data());
     }
 
     std::string_view view() const noexcept { return {text_.data(), size_}; }
     operator std::string_view() const noexcept { return view(); }
 
 private:
-    std::array<char, 36 + 1 + 20> text_;
+    static constexpr std::size_t longest_suffix = 8;
+    std::array<char, 36 + 1 + 20 + longest_suffix> text_;
     std::size_t size_;
 };
 
@@ -622,6 +634,86 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/core/sha1.hpp
+
+namespace redlatch {
+
+// SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
+constexpr std::array<char, 40> sha1_hex(std::string_view text) {
+    const auto rotate = [](std::uint32_t x, int n) { return (x << n) | (x >> (32 - n)); };
+    std::array<std::uint32_t, 5> hash{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
+
+    const std::size_t blocks = (text.size() + 8) / 64 + 1;
+    const std::uint64_t bits = static_cast<std::uint64_t>(text.size()) * 8;
+    const auto padded_byte = [&](std::size_t i) -> std::uint32_t {
+        if (i < text.size()) return static_cast<unsigned char>(text[i]);
+        if (i == text.size()) return 0x80;
+        const std::size_t from_end = blocks * 64 - 1 - i;
+        return from_end < 8 ? static_cast<std::uint32_t>((bits >> (8 * from_end)) & 0xff) : 0;
+    };
+
+    for (std::size_t block = 0; block < blocks; ++block) {
+        std::array<std::uint32_t, 80> w{};
+        for (std::size_t i = 0; i < 16; ++i)
+            for (std::size_t j = 0; j < 4; ++j) w[i] = (w[i] << 8) | padded_byte(block * 64 + i * 4 + j);
+        for (std::size_t i = 16; i < 80; ++i) w[i] = rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
+
+        auto [a, b, c, d, e] = hash;
+        for (std::size_t i = 0; i < 80; ++i) {
+            const std::uint32_t f = i < 20   ? (b & c) | (~b & d)
+                                    : i < 40 ? b ^ c ^ d
+                                    : i < 60 ? (b & c) | (b & d) | (c & d)
+                                             : b ^ c ^ d;
+            const std::uint32_t k = i < 20 ? 0x5a827999 : i < 40 ? 0x6ed9eba1 : i < 60 ? 0x8f1bbcdc : 0xca62c1d6;
+            const std::uint32_t next = rotate(a, 5) + f + e + k + w[i];
+            e = d;
+            d = c;
+            c = rotate(b, 30);
+            b = a;
+            a = next;
+        }
+        hash[0] += a;
+        hash[1] += b;
+        hash[2] += c;
+        hash[3] += d;
+        hash[4] += e;
+    }
+
+    constexpr char digits[] = "0123456789abcdef";
+    std::array<char, 40> hex{};
+    for (std::size_t i = 0; i < 40; ++i) hex[i] = digits[(hash[i / 8] >> (28 - 4 * (i % 8))) & 15];
+    return hex;
+}
+
+}  // namespace redlatch
+
+// redlatch/scripts/script.hpp
+
+namespace redlatch {
+
+// A Lua script and the digest by which EVALSHA calls it.
+struct Script {
+    std::string_view text;
+    std::array<char, 40> sha1;
+
+    consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
+
+    constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
+};
+
+// The text of a script that begins with what it shares with others.
+template <const std::string_view& Shared, const std::string_view& Own>
+struct JoinedText {
+    static constexpr auto text = [] {
+        std::array<char, Shared.size() + Own.size()> joined{};
+        Own.copy(joined.data() + Shared.copy(joined.data(), Shared.size()), Own.size());
+        return joined;
+    }();
+    static constexpr std::string_view value{text.data(), text.size()};
+};
+
+}  // namespace redlatch
+
 // redlatch/client/watched.hpp
 
 namespace redlatch {
@@ -634,6 +726,9 @@ struct Renewal {
     std::string key;
     OwnerNumber owner;
     std::uint64_t hold;  // which of the owner's holds, so that a late answer meets no later one
+    const Script*
+        script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
+    OwnerText field;  // the owner, as the hold is called there
 };
 
 // What the background thread knows of a primitive's local state: something that has times at which it wants to be
@@ -804,7 +899,8 @@ public:
         if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
         if (!mine->keen) {
             mine->keen = true;
-            if (c.keen++ == 0) ++keen_channels_;
+            ++c.keen;
+            ++keen_;
         }
         if (is_new) subscribe_(channel, true);
         return c.confirmed;
@@ -820,10 +916,8 @@ public:
             for (Wish& w : entry->second.listeners)
                 if (w.who == &who && w.keen) {
                     w.keen = false;
-                    if (--entry->second.keen == 0) {
-                        --keen_channels_;
-                        entry->second.idle_since = Clock::now();
-                    }
+                    --keen_;
+                    if (--entry->second.keen == 0) entry->second.idle_since = Clock::now();
                 }
             look_anew = next_sweep_ == never;
             if (look_anew) next_sweep_ = Clock::now() + keep_warm;
@@ -831,10 +925,10 @@ public:
         if (look_anew) wake_();
     }
 
-    // Whether there are waiters on more than one channel.
+    // Whether more than one state has waiters, be it on different channels or, as both sides of a read-write lock, on one.
     bool has_several_keen() {
         const std::lock_guard lock(mutex_);
-        return keen_channels_ > 1;
+        return keen_ > 1;
     }
 
     // For a destructor: after it, `who` is told nothing any more.
@@ -844,8 +938,12 @@ public:
         if (entry == channels_.end()) return;
         Channel& c = entry->second;
         std::erase_if(c.listeners, [&](const Wish& w) {
-            if (w.who == &who && w.keen && --c.keen == 0) --keen_channels_;
-            return w.who == &who;
+            if (w.who != &who) return false;
+            if (w.keen) {
+                --c.keen;
+                --keen_;
+            }
+            return true;
         });
         if (c.listeners.empty()) drop(entry);
     }
@@ -938,7 +1036,7 @@ private:
 
     void drop(Channels::iterator entry) {
         const std::string channel = entry->first;
-        if (entry->second.keen > 0) --keen_channels_;
+        keen_ -= entry->second.keen;
         channels_.erase(entry);
         subscribe_(channel, false);
     }
@@ -963,7 +1061,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
-    std::size_t keen_channels_ = 0;
+    std::size_t keen_ = 0;  // wishes, of all channels
     Instant next_sweep_ = never;
 };
 
@@ -1074,198 +1172,6 @@ private:
 
 }  // namespace redlatch
 
-// redlatch/core/sha1.hpp
-
-namespace redlatch {
-
-// SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
-constexpr std::array<char, 40> sha1_hex(std::string_view text) {
-    const auto rotate = [](std::uint32_t x, int n) { return (x << n) | (x >> (32 - n)); };
-    std::array<std::uint32_t, 5> hash{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
-
-    const std::size_t blocks = (text.size() + 8) / 64 + 1;
-    const std::uint64_t bits = static_cast<std::uint64_t>(text.size()) * 8;
-    const auto padded_byte = [&](std::size_t i) -> std::uint32_t {
-        if (i < text.size()) return static_cast<unsigned char>(text[i]);
-        if (i == text.size()) return 0x80;
-        const std::size_t from_end = blocks * 64 - 1 - i;
-        return from_end < 8 ? static_cast<std::uint32_t>((bits >> (8 * from_end)) & 0xff) : 0;
-    };
-
-    for (std::size_t block = 0; block < blocks; ++block) {
-        std::array<std::uint32_t, 80> w{};
-        for (std::size_t i = 0; i < 16; ++i)
-            for (std::size_t j = 0; j < 4; ++j) w[i] = (w[i] << 8) | padded_byte(block * 64 + i * 4 + j);
-        for (std::size_t i = 16; i < 80; ++i) w[i] = rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
-
-        auto [a, b, c, d, e] = hash;
-        for (std::size_t i = 0; i < 80; ++i) {
-            const std::uint32_t f = i < 20   ? (b & c) | (~b & d)
-                                    : i < 40 ? b ^ c ^ d
-                                    : i < 60 ? (b & c) | (b & d) | (c & d)
-                                             : b ^ c ^ d;
-            const std::uint32_t k = i < 20 ? 0x5a827999 : i < 40 ? 0x6ed9eba1 : i < 60 ? 0x8f1bbcdc : 0xca62c1d6;
-            const std::uint32_t next = rotate(a, 5) + f + e + k + w[i];
-            e = d;
-            d = c;
-            c = rotate(b, 30);
-            b = a;
-            a = next;
-        }
-        hash[0] += a;
-        hash[1] += b;
-        hash[2] += c;
-        hash[3] += d;
-        hash[4] += e;
-    }
-
-    constexpr char digits[] = "0123456789abcdef";
-    std::array<char, 40> hex{};
-    for (std::size_t i = 0; i < 40; ++i) hex[i] = digits[(hash[i / 8] >> (28 - 4 * (i % 8))) & 15];
-    return hex;
-}
-
-}  // namespace redlatch
-
-// redlatch/scripts/script.hpp
-
-namespace redlatch {
-
-// A Lua script and the digest by which EVALSHA calls it.
-struct Script {
-    std::string_view text;
-    std::array<char, 40> sha1;
-
-    consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
-
-    constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
-};
-
-}  // namespace redlatch
-
-// redlatch/scripts/rlock.hpp
-
-// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write what
-// Redisson's RLock writes (its keys, field, channel and message), but take the hold count from the holder as an
-// absolute number, so that a command that is sent twice takes effect once.
-//
-// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
-// must always succeed, giving back and renewing, begins with PEXPIRE or DEL. Arguments of redis.call are strings even
-// where they are numbers: Redis prints a Lua number with %.17g, which costs more than the command itself.
-namespace redlatch::scripts {
-
-// A release that is sent again leaves a mark, the unlock latch: should its first sending be delayed on the way and
-// arrive after the same thread took the lock anew, it finds the mark and does nothing.
-
-inline constexpr Script rlock_acquire{R"lua(
--- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
--- Answer: nil = held; n >= -1 = blocked, the holder's PTTL; -2 = the hold that should be re-entered is gone.
-local lock = KEYS[1]
-local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
-if redis.call('exists', lock) == 0 then
-    if count ~= '1' then return -2 end
-    redis.call('hincrby', lock, owner, count)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) == 'table' then
-        -- Not allowed to this user: better no lock than one for ever.
-        redis.call('del', lock)
-        return limited
-    end
-    return nil
-end
-local current = redis.call('hget', lock, owner)
-if not current then
-    if count ~= '1' then return -2 end
-    if redis.call('hexists', lock, 'mode') == 1 then
-        return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-    end
-    return redis.call('pttl', lock)
-end
-if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-local left = redis.call('pttl', lock)
-if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
-return nil
-)lua"};
-
-inline constexpr Script rlock_release{R"lua(
--- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
--- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
--- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
--- -1 = still held.
-local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
-local owner, count, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if redis.call('exists', latch) == 1 then return 0 end
-local current = redis.call('hget', lock, owner)
-if not current then
-    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
-    return nil
-end
-if count ~= '0' then
-    local left = redis.call('pttl', lock)
-    redis.call('pexpire', lock, math.max(left, lease))
-    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-    return -1
-end
-redis.call('del', lock)
-if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
-return redis.call(publish, channel, '0')
-)lua"};
-
-inline constexpr Script rlock_hand_over{R"lua(
--- KEYS: lock, latch.  ARGV: owner, next owner, the next owner's lease in ms,
--- latch TTL in ms ('0' = first sending, leaves no latch).
--- Answer: 1 = the next owner holds it; nil = neither of them does.
-local lock, latch = KEYS[1], KEYS[2]
-local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-if redis.call('exists', latch) == 1 then return 1 end
-if redis.call('hexists', lock, owner) == 0 then
-    if latch_ttl == '0' then return nil end
-    redis.pcall('set', latch, 1, 'px', latch_ttl)
-    if redis.call('hexists', lock, heir) == 1 then return 1 end
-    return nil
-end
-redis.call('pexpire', lock, lease)
-redis.call('hincrby', lock, heir, '1')
-redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
-return 1
-)lua"};
-
-inline constexpr Script rlock_force_release{R"lua(
--- KEYS: lock, channel.  ARGV: publish command.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
-local lock, channel = KEYS[1], KEYS[2]
-local publish = ARGV[1]
-if redis.call('hlen', lock) == 0 then return 0 end
-redis.call('del', lock)
-redis.call(publish, channel, '0')
-return 1
-)lua"};
-
-inline constexpr Script rlock_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
-if redis.call('hlen', KEYS[1]) == 0 then return -2 end
-return redis.call('pttl', KEYS[1])
-)lua"};
-
-inline constexpr Script rlock_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of each lock.
--- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
-local lease = tonumber(ARGV[1])
-local renewed = {}
-for i, lock in ipairs(KEYS) do
-    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 1])
-    if type(renewed[i]) == 'table' then
-        -- A key that became something else is lost, and no reason to let the others expire.
-        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
-        renewed[i] = 0
-    end
-    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
-end
-return renewed
-)lua"};
-
-}  // namespace redlatch::scripts
-
 // redlatch/client/runtime.hpp
 
 namespace redlatch {
@@ -1313,6 +1219,10 @@ public:
 
     // Whether this process was forked off one that used the client: holds of the parent are then not ours.
     bool is_fork_child() const noexcept { return parent_ != nullptr; }
+
+    // Numbers the commands that leave a mark on the server against their own copies: never twice in a runtime, because
+    // a mark outlives the local state that made it.
+    std::uint64_t next_request() { return ++last_request_; }
 
     // --- commands ---------------------------------------------------------------------------------------------
 
@@ -1434,6 +1344,7 @@ public:
     void count_acquisition() { count(acquisitions_); }
     void count_wait() { count(waits_); }
     void count_handoff() { count(handoffs_); }
+    void count_renewal() { count(renewals_); }
     void count_lost_hold() { count(lost_holds_); }
 
     Stats stats() const {
@@ -1549,14 +1460,13 @@ private:
     }
 
     void renew(std::vector<Renewal> due) {
-        std::stable_sort(due.begin(), due.end(), [this](const Renewal& a, const Renewal& b) {
-            return transport_.route(a.key) < transport_.route(b.key);
-        });
+        // Together goes what one script on one route can renew.
+        const auto way = [this](const Renewal& r) { return std::pair(transport_.route(r.key), r.script); };
+        std::stable_sort(due.begin(), due.end(),
+                         [&](const Renewal& a, const Renewal& b) { return std::less<>()(way(a), way(b)); });
         for (std::size_t first = 0; first < due.size();) {
             std::size_t last = first;
-            while (last < due.size() && last - first < renewals_a_call &&
-                   transport_.route(due[last].key) == transport_.route(due[first].key))
-                ++last;
+            while (last < due.size() && last - first < renewals_a_call && way(due[last]) == way(due[first])) ++last;
             renew_together({std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(first)),
                             std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(last))});
             first = last;
@@ -1565,16 +1475,15 @@ private:
 
     void renew_together(std::vector<Renewal> batch) {
         const NumberText lease(options_.watchdog_timeout.count());
-        std::vector<OwnerText> owners;
         std::vector<std::string_view> keys;
         std::vector<std::string_view> arguments{lease};
-        owners.reserve(batch.size());
         for (const Renewal& renewal : batch) {
             keys.push_back(renewal.key);
-            arguments.push_back(owners.emplace_back(uuid_, renewal.owner));
+            arguments.push_back(renewal.field);
         }
         const Instant sent = Clock::now();
-        post_script(scripts::rlock_renew, keys, arguments, [this, sent, batch = std::move(batch)](Reply reply) {
+        const Script& script = *batch.front().script;
+        post_script(script, keys, arguments, [this, sent, batch = std::move(batch)](Reply reply) {
             judge(reply) == Verdict::no_answer ? gone() : back_again();
             const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
             for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -1637,6 +1546,7 @@ private:
     const pid_t pid_ = ::getpid();
 
     Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
+    Counter last_request_{0};
     std::atomic<bool> away_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> background_started_{false};
@@ -3513,6 +3423,210 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/client/call_tail.hpp
+
+// What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
+namespace redlatch {
+
+namespace detail {
+
+template <class Argument>
+inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
+
+template <class Argument>
+inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 1
+                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>             ? 2
+                                 : std::same_as<Argument, std::error_code&>                                 ? 3
+                                                                                                            : 0;
+
+template <class... Tail>
+constexpr bool is_tail(int most = 3) {
+    int last = 0;
+    bool ordered = true;
+    ((ordered = ordered && tail_rank<Tail> > last, last = tail_rank<Tail>), ...);
+    return ordered && last <= most;
+}
+
+template <class... Tail>
+inline constexpr bool has_lease = (... || (tail_rank<Tail> == 1));
+
+template <class... Tail>
+inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 2));
+
+template <class... Tail>
+inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 3));
+
+inline std::error_code* error_code_of() { return nullptr; }
+template <class First, class... Rest>
+std::error_code* error_code_of(First& first, Rest&... rest) {
+    if constexpr (std::same_as<First, std::error_code>)
+        return &first;
+    else
+        return error_code_of(rest...);
+}
+
+// Calls; with an error code among the arguments, an Error becomes `otherwise` and its code.
+template <class Function, class Result, class... Tail>
+Result answer(Function call, Result otherwise, Tail&... tail) {
+    if constexpr (has_error_code<Tail&...>) {
+        std::error_code& ec = *error_code_of(tail...);
+        try {
+            ec.clear();
+            return call();
+        } catch (const std::system_error& error) {
+            ec = error.code();
+            return otherwise;
+        }
+    } else {
+        return call();
+    }
+}
+
+}  // namespace detail
+
+// Arguments that a waiting call may end with: Lease, std::stop_token, std::error_code&.
+template <class... Tail>
+concept LockTail = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
+
+// And one that does not wait: Lease, std::error_code&.
+template <class... Tail>
+concept TryTail = LockTail<Tail...> && !detail::has_stop_token<Tail...>;
+
+// And one that takes nothing that has a lease: std::stop_token, std::error_code&.
+template <class... Tail>
+concept StopTail = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
+
+// And one that takes permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
+template <class... Tail>
+concept PermitTail = detail::is_tail<Tail...>();
+
+}  // namespace redlatch
+
+// redlatch/scripts/rlock.hpp
+
+// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write what
+// Redisson's RLock writes (its keys, field, channel and message), but take the hold count from the holder as an
+// absolute number, so that a command that is sent twice takes effect once.
+//
+// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
+// must always succeed, giving back and renewing, begins with PEXPIRE or DEL. Arguments of redis.call are strings even
+// where they are numbers: Redis prints a Lua number with %.17g, which costs more than the command itself.
+namespace redlatch::scripts {
+
+// A release that is sent again leaves a mark, the unlock latch: should its first sending be delayed on the way and
+// arrive after the same thread took the lock anew, it finds the mark and does nothing.
+
+inline constexpr Script rlock_acquire{R"lua(
+-- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
+-- Answer: nil = held; n >= -1 = blocked, the holder's PTTL; -2 = the hold that should be re-entered is gone.
+local lock = KEYS[1]
+local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return -2 end
+    redis.call('hincrby', lock, owner, count)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) == 'table' then
+        -- Not allowed to this user: better no lock than one for ever.
+        redis.call('del', lock)
+        return limited
+    end
+    return nil
+end
+local current = redis.call('hget', lock, owner)
+if not current and count ~= '1' then return -2 end
+-- Where this owner may be a reader, which is no hold of ours.
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+if not current then return redis.call('pttl', lock) end
+if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+local left = redis.call('pttl', lock)
+if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
+return nil
+)lua"};
+
+inline constexpr Script rlock_release{R"lua(
+-- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
+-- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
+-- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
+-- -1 = still held.
+local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
+local owner, count, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if redis.call('exists', latch) == 1 then return 0 end
+local current = redis.call('hget', lock, owner)
+if not current then
+    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
+    return nil
+end
+if count ~= '0' then
+    local left = redis.call('pttl', lock)
+    redis.call('pexpire', lock, math.max(left, lease))
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    return -1
+end
+redis.call('del', lock)
+if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+return redis.call(publish, channel, '0')
+)lua"};
+
+inline constexpr Script rlock_hand_over{R"lua(
+-- KEYS: lock, latch.  ARGV: owner, next owner, the next owner's lease in ms,
+-- latch TTL in ms ('0' = first sending, leaves no latch).
+-- Answer: 1 = the next owner holds it; nil = neither of them does.
+local lock, latch = KEYS[1], KEYS[2]
+local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+if redis.call('exists', latch) == 1 then return 1 end
+if redis.call('hexists', lock, owner) == 0 then
+    if latch_ttl == '0' then return nil end
+    redis.pcall('set', latch, 1, 'px', latch_ttl)
+    if redis.call('hexists', lock, heir) == 1 then return 1 end
+    return nil
+end
+redis.call('pexpire', lock, lease)
+redis.call('hincrby', lock, heir, '1')
+redis.call('hdel', lock, owner)
+if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+return 1
+)lua"};
+
+inline constexpr Script rlock_force_release{R"lua(
+-- KEYS: lock, channel.  ARGV: publish command.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
+local lock, channel = KEYS[1], KEYS[2]
+local publish = ARGV[1]
+if redis.call('hlen', lock) == 0 then return 0 end
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+redis.call('del', lock)
+redis.call(publish, channel, '0')
+return 1
+)lua"};
+
+inline constexpr Script rlock_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
+if redis.call('hlen', KEYS[1]) == 0 then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+inline constexpr Script rlock_renew{R"lua(
+-- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of each lock.
+-- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
+local lease = tonumber(ARGV[1])
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 1])
+    if type(renewed[i]) == 'table' then
+        -- A key that became something else is lost, and no reason to let the others expire.
+        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
+        renewed[i] = 0
+    end
+    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
+end
+return renewed
+)lua"};
+
+}  // namespace redlatch::scripts
+
 // redlatch/client/inquiry.hpp
 
 // What the server says of a lock that is a hash of owner -> hold count. One round trip each; an
@@ -3532,6 +3646,20 @@ Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask) {
 
 }  // namespace detail
 
+// The number in a text, 0 for nil. Throws Error for anything else: the key belongs to something else then.
+inline std::int64_t number_of(const Reply& reply, std::string_view key) {
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    std::int64_t number = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, number);
+    if (error != std::errc{} || end != last)
+        throw Error(errc::wrong_type, key,
+                    "the key holds '" + printable(reply.text, 40) +
+                        "' and not a number; something else uses this key: choose another name");
+    return number;
+}
+
 // HLEN rather than EXISTS: a key of another type is an error, not a lock.
 template <class T>
 bool ask_locked(Runtime<T>& runtime, std::string_view key) {
@@ -3543,12 +3671,10 @@ bool ask_locked(Runtime<T>& runtime, std::string_view key) {
     return reply.integer > 0;
 }
 
-template <class T>
-int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner) {
-    const std::array<std::string_view, 3> words{"HGET", key, owner};
-    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
-        return runtime.call({words, 1}, deadline);
-    });
+// `ask(deadline)` sends the question; the answer is nothing for none, or the text of a number.
+template <class T, class Ask>
+int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask) {
+    const Reply reply = detail::inquire(runtime, key, ask);
     if (reply.is_nil()) return 0;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
     int count = 0;
@@ -3559,15 +3685,1144 @@ int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view o
 }
 
 template <class T>
-std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key) {
-    const std::array<std::string_view, 1> keys{key};
-    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
-        return runtime.call_script(scripts::rlock_remaining_lease, keys, {}, deadline);
-    });
+int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner) {
+    const std::array<std::string_view, 3> words{"HGET", key, owner};
+    return ask_count(runtime, key, [&](Instant deadline) { return runtime.call({words, 1}, deadline); });
+}
+
+// `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.
+template <class T, class Ask>
+std::optional<Milliseconds> ask_lease(Runtime<T>& runtime, std::string_view key, Ask ask) {
+    const Reply reply = detail::inquire(runtime, key, ask);
     if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
     if (reply.integer == -2) return std::nullopt;
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
 }
+
+// The number that a key holds, 0 for none.
+template <class T>
+std::int64_t ask_number(Runtime<T>& runtime, std::string_view key) {
+    const std::array<std::string_view, 2> words{"GET", key};
+    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
+        return runtime.call({words, 1}, deadline);
+    });
+    return number_of(reply, key);
+}
+
+template <class T>
+std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key) {
+    const std::array<std::string_view, 1> keys{key};
+    return ask_lease(runtime, key, [&](Instant deadline) {
+        return runtime.call_script(scripts::rlock_remaining_lease, keys, {}, deadline);
+    });
+}
+
+}  // namespace redlatch
+
+// redlatch/client/request_lanes.hpp
+
+namespace redlatch {
+
+// By what a command that must take effect once is known to the server; see scripts/request_marks.hpp.
+struct Ticket {
+    std::uint32_t lane = 0;
+    std::uint64_t request = 0;
+};
+
+// The lanes of one name in this process. One request at a time goes along a lane, and the lane is free again when the
+// outcome of the request is known, or does not matter because it was taken back. Plain data.
+class RequestLanes {
+public:
+    // `request`: greater than all before.
+    Ticket take(std::uint64_t request) {
+        const auto free = std::find(busy_.begin(), busy_.end(), false);
+        const auto lane = static_cast<std::uint32_t>(free - busy_.begin());
+        if (free == busy_.end())
+            busy_.push_back(true);
+        else
+            *free = true;
+        return {lane, request};
+    }
+
+    void give_back(const Ticket& ticket) { busy_[ticket.lane] = false; }
+
+private:
+    std::vector<bool> busy_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/marked_commands.hpp
+
+namespace redlatch {
+
+// Sends the scripts that use scripts/request_marks.hpp. Their first keys are the primitive's own and that of the marks,
+// their first arguments lane, request and TTL of the marks.
+template <Transport T>
+class MarkedCommands {
+public:
+    MarkedCommands(Runtime<T>& runtime, std::string key, std::string_view marks_prefix)
+        : runtime_(runtime),
+          key_(std::move(key)),
+          marks_(prefixed_key(marks_prefix, key_) + ":" + runtime.uuid()),
+          ttl_(marks_ttl(runtime.options()).count()) {}
+
+    const std::string& key() const noexcept { return key_; }
+    Runtime<T>& runtime() const noexcept { return runtime_; }
+
+    // How long marks stay. A command is sent again for at most half of it.
+    static Milliseconds marks_ttl(const ClientOptions& options) {
+        constexpr Milliseconds least = std::chrono::minutes(2), most = std::chrono::hours(1);
+        return options.unreachable_timeout > most / 4 ? most : std::max(least, options.unreachable_timeout * 4);
+    }
+
+    template <std::size_t K, std::size_t A>
+    Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
+               const std::array<std::string_view, A>& more_arguments, Instant deadline) const {
+        std::array<std::string_view, K + 2> keys;
+        std::array<std::string_view, A + 3> arguments;
+        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
+        fill(keys, more_keys, arguments, more_arguments, lane, request);
+        return runtime_.call_script(script, keys, arguments, deadline);
+    }
+
+    // For many arguments.
+    template <std::size_t K>
+    Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
+               std::span<const std::string_view> more_arguments, Instant deadline) const {
+        std::array<std::string_view, K + 2> keys;
+        std::vector<std::string_view> arguments(more_arguments.size() + 3);
+        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
+        fill(keys, more_keys, arguments, more_arguments, lane, request);
+        return runtime_.call_script(script, keys, arguments, deadline);
+    }
+
+    template <std::size_t K>
+    void post(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
+              std::span<const std::string_view> more_arguments, Completion done) const {
+        std::array<std::string_view, K + 2> keys;
+        std::vector<std::string_view> arguments(more_arguments.size() + 3);
+        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
+        fill(keys, more_keys, arguments, more_arguments, lane, request);
+        runtime_.post_script(script, keys, arguments, std::move(done));
+    }
+
+    std::string_view publish() const { return runtime_.transport().publish_command(); }
+
+private:
+    template <class Keys, class MoreKeys, class Arguments, class MoreArguments>
+    void fill(Keys& keys, const MoreKeys& more_keys, Arguments& arguments, const MoreArguments& more_arguments,
+              const NumberText& lane, const NumberText& request) const {
+        keys[0] = key_;
+        keys[1] = marks_;
+        std::copy(more_keys.begin(), more_keys.end(), keys.begin() + 2);
+        arguments[0] = lane;
+        arguments[1] = request;
+        arguments[2] = ttl_;
+        std::copy(more_arguments.begin(), more_arguments.end(), arguments.begin() + 3);
+    }
+
+    Runtime<T>& runtime_;
+    const std::string key_;
+    const std::string marks_;
+    const NumberText ttl_;
+};
+
+// A flag in a script's arguments.
+constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
+
+}  // namespace redlatch
+
+// redlatch/scripts/request_marks.hpp
+
+// How a script that changes a number does so once, however often its command is sent and in whatever order the copies
+// arrive. Each command carries a lane and a request number: a client sends one request at a time in a lane, and its
+// numbers only grow. A hash beside the key, one a client, keeps for each lane the last request that was carried out and
+// what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way finds that of a later
+// request and does nothing, and there are never more marks than commands were on their way at once.
+//
+// The hash goes away a while after the client's last change: longer than any copy can be on its way.
+namespace redlatch::scripts {
+
+namespace detail {
+
+// Put before the scripts that use it.
+inline constexpr std::string_view request_marks{R"lua(
+-- What came of this request, if it was carried out already, or of a later one of its lane; nil if it is still to be
+-- carried out. And whether it is of this very request.
+local function outcome_of(marks, lane, request)
+    local mark = redis.call('hget', marks, lane)
+    if not mark then return nil, false end
+    local last, outcome = string.match(mark, '^(%d+):(-?%d+)$')
+    if tonumber(last) < tonumber(request) then return nil, false end
+    return tonumber(outcome), last == request
+end
+-- The outcome is an integer, as text where it may be large.
+local function remember(marks, lane, request, outcome, ttl)
+    redis.call('hset', marks, lane, request .. ':' .. outcome)
+    redis.call('pexpire', marks, ttl)
+end
+)lua"};
+
+template <const std::string_view&... Parts>
+struct Joined {
+    static constexpr auto text = [] {
+        std::array<char, (Parts.size() + ...)> joined{};
+        std::size_t size = 0;
+        const auto append = [&](std::string_view part) {
+            for (const char c : part) joined[size++] = c;
+        };
+        (append(Parts), ...);
+        return joined;
+    }();
+    static constexpr std::string_view view{text.data(), text.size()};
+};
+
+}  // namespace detail
+
+// A script that uses request_marks.
+template <const std::string_view& Body>
+inline constexpr std::string_view with_request_marks = detail::Joined<detail::request_marks, Body>::view;
+
+}  // namespace redlatch::scripts
+
+// redlatch/scripts/count_down_latch.hpp
+
+// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" when the count
+// came to zero or the latch was deleted, "1" when a count was set. The channel is no KEY: for a name with a {tag} it lies
+// in another slot than the latch.
+//
+// A second key, the round, is ours: it changes whenever a count ends, and stays long enough for waiters that look only
+// after the next count was set to see that theirs is over.
+namespace redlatch::scripts {
+
+namespace detail {
+
+inline constexpr std::string_view count_down_latch_set{R"lua(
+-- KEYS: latch, marks.  ARGV: lane, request, TTL of the marks in ms, count (at least 1), channel, publish command,
+-- '1' for a command that is sent again.
+-- Answer: 1 = set; 0 = there is a count already.
+local latch, marks = KEYS[1], KEYS[2]
+local lane, request, ttl, count, channel, publish, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+if redis.call('get', latch) then
+    if again == '1' then remember(marks, lane, request, 0, ttl) end
+    return 0
+end
+remember(marks, lane, request, 1, ttl)
+redis.call('set', latch, count)
+redis.call(publish, channel, '1')
+return 1
+)lua"};
+
+inline constexpr std::string_view count_down_latch_lower{R"lua(
+-- KEYS: latch, marks, round.  ARGV: lane, request, TTL of marks and round in ms, by how much ('all' = delete), channel,
+-- publish command, '1' for a command that is sent again.
+-- Answer: the count before, 0 = there was none; and the round, a text, nil for none. For a request that was carried out
+-- already, the count alone. Never below zero: the key is deleted, which waiters are told.
+local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, ttl, by, channel, publish, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local before = outcome_of(marks, lane, request)
+if before then return {before} end
+local text = redis.call('get', latch)
+local count = tonumber(text or '0')
+if not count then return redis.error_reply('WRONGTYPE the key holds no count') end
+if not text then
+    if again == '1' then remember(marks, lane, request, 0, ttl) end
+    return {0, false}
+end
+-- First, because then Redis lets the rest through when its memory is full.
+redis.call('pexpire', marks, ttl)
+if by ~= 'all' and tonumber(by) < count then
+    redis.call('decrby', latch, by)
+    remember(marks, lane, request, text, ttl)
+    return {count, redis.call('get', round)}
+end
+redis.call('del', latch)
+remember(marks, lane, request, text, ttl)
+redis.call('set', round, marks .. ' ' .. request, 'px', ttl)
+redis.call(publish, channel, '0')
+return {count, false}
+)lua"};
+
+}  // namespace detail
+
+inline constexpr Script count_down_latch_set{with_request_marks<detail::count_down_latch_set>};
+
+inline constexpr Script count_down_latch_lower{with_request_marks<detail::count_down_latch_lower>};
+
+inline constexpr Script count_down_latch_look{R"lua(
+-- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
+return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
+)lua"};
+
+}  // namespace redlatch::scripts
+
+// redlatch/client/count_down_latch_wire.hpp
+
+namespace redlatch {
+
+// The commands of the count-down latch: keys and arguments of its scripts.
+template <Transport T>
+class CountDownLatchWire {
+public:
+    static constexpr std::string_view kind = "latch ";
+    static constexpr bool takes = false;
+    static constexpr std::size_t most_at_once = std::numeric_limits<std::size_t>::max();
+
+    // A caller waits for the end of the count that it found at first.
+    struct Want {
+        std::optional<std::string> round{};
+        bool served = false;
+    };
+
+    CountDownLatchWire(Runtime<T>& runtime, std::string key)
+        : commands_(runtime, std::move(key), "redlatch_latch_requests"),
+          channel_("redisson_countdownlatch__channel__{" + commands_.key() + "}"),
+          round_(prefixed_key("redlatch_latch_round", commands_.key())) {}
+
+    const std::string& key() const noexcept { return commands_.key(); }
+    const std::string& channel() const noexcept { return channel_; }
+
+    Reply ask(std::span<const Want>, const Ticket&, bool /* again */, Instant deadline) {
+        return commands_.runtime().call_script(scripts::count_down_latch_look,
+                                               std::array<std::string_view, 2>{key(), round_}, {}, deadline);
+    }
+
+    Milliseconds decode(const Reply& reply, std::span<Want> wants) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 ||
+            !(reply.elements[1].is_nil() || reply.elements[1].kind == Reply::Kind::text))
+            throw unexpected(reply, key());
+        const bool open = number_of(reply.elements[0], key()) <= 0;
+        const std::string& round = reply.elements[1].text;
+        for (Want& want : wants) {
+            // A round that went away ended long ago: it is none.
+            want.served = open || (want.round && !round.empty() && *want.round != round);
+            if (!want.round) want.round = round;
+        }
+        return Milliseconds::max();
+    }
+
+    // What counting down answered: the count before, and what its caller would wait for.
+    struct Lowered {
+        std::int64_t before;
+        Want want{};
+    };
+    Lowered decode_lower(const Reply& reply) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.empty() || !reply.elements[0].is_integer())
+            throw unexpected(reply, key());
+        Lowered lowered{reply.elements[0].integer};
+        if (reply.elements.size() > 1) lowered.want.round = reply.elements[1].text;
+        return lowered;
+    }
+
+    Reply set(const Ticket& ticket, std::int64_t count, bool again, Instant deadline) {
+        return commands_.call(
+            scripts::count_down_latch_set, ticket, std::array<std::string_view, 0>{},
+            std::array<std::string_view, 4>{NumberText(count), channel_, commands_.publish(), flag_text(again)},
+            deadline);
+    }
+
+    // By all: deletes it.
+    static constexpr std::int64_t all = -1;
+    Reply lower(const Ticket& ticket, std::int64_t by, bool again, Instant deadline) {
+        return commands_.call(scripts::count_down_latch_lower, ticket, std::array<std::string_view, 1>{round_},
+                              std::array<std::string_view, 4>{by == all ? std::string_view("all") : NumberText(by),
+                                                              channel_, commands_.publish(), flag_text(again)},
+                              deadline);
+    }
+
+    void post_lower(const Ticket& ticket, std::int64_t by, Completion done) {
+        commands_.post(scripts::count_down_latch_lower, ticket, std::array<std::string_view, 1>{round_},
+                       std::array<std::string_view, 4>{NumberText(by), channel_, commands_.publish(), "1"},
+                       std::move(done));
+    }
+
+private:
+    const MarkedCommands<T> commands_;
+    const std::string channel_;
+    const std::string round_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/caller_line.hpp
+
+namespace redlatch {
+
+// A thread that waits for something that has no owner: permits, the end of a count.
+template <class Want>
+struct Caller {
+    Want want;
+    std::condition_variable wake{};  // with the mutex of the local state
+    bool served = false;             // has what it wants, by the question of whichever thread
+    bool watching = false;           // it sleeps in the transport, waiting for a message itself
+    std::exception_ptr error{};      // waiting is in vain
+    std::uint64_t number = 0;        // in the order of arrival
+    std::uint64_t refused_at = 0;    // the news that were known when it last asked in vain
+    std::thread::id thread = std::this_thread::get_id();
+};
+
+// The threads of this process that wait for one name, in the order of their arrival. The first, the representative, asks
+// the server for all of them at once; who comes behind one that cannot be served waits, too, so that many who want little
+// do not starve one who wants much. Plain data: the local state guards it and does the I/O.
+//
+// No wake-up is lost, because every piece of news counts the generation up, and whoever asks remembers the generation
+// from before the question.
+template <class Want>
+class CallerLine {
+public:
+    using Member = Caller<Want>;
+
+    // The server is asked again after this time, and up to as much again, even without news: a message may be lost, and
+    // what ends a wait need not send one (a key that expires).
+    static constexpr Milliseconds slow_poll{5000};
+
+    bool empty() const { return members_.empty(); }
+    Member* front() const { return members_.empty() ? nullptr : members_.front(); }
+    bool is_front(const Member& member) const { return front() == &member; }
+
+    void join(Member& member) {
+        member.number = ++last_number_;
+        members_.push_back(&member);
+    }
+    void leave(const Member& member) { std::erase(members_, &member); }
+
+    // The first ones, at most `most`.
+    std::vector<Member*> first(std::size_t most) const {
+        return {members_.begin(), members_.begin() + static_cast<std::ptrdiff_t>(std::min(most, members_.size()))};
+    }
+
+    // The one of this number, if it still waits.
+    Member* find(std::uint64_t number) const {
+        const auto found =
+            std::find_if(members_.begin(), members_.end(), [&](const Member* m) { return m->number == number; });
+        return found == members_.end() ? nullptr : *found;
+    }
+
+    void news() { ++generation_; }
+    std::uint64_t generation() const { return generation_; }
+
+    // A question asked at `generation` was in vain for this one. `hint`: after which time it may be otherwise, as far as the
+    // server knows.
+    void refused(Member& member, std::uint64_t generation, Milliseconds hint, Instant now) {
+        member.refused_at = generation;
+        ask_again_ = now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next());
+    }
+
+    // What the representative does now.
+    struct Step {
+        bool ask;
+        Instant sleep_until;
+    };
+
+    Step step(Instant now) const {
+        if (front()->refused_at != generation_ || now >= ask_again_) return {true, now};
+        return {false, ask_again_};
+    }
+
+private:
+    std::vector<Member*> members_;
+    std::uint64_t generation_ = 1;
+    std::uint64_t last_number_ = 0;
+    Instant ask_again_{};
+    Backoff poll_{slow_poll * 2, slow_poll * 2};  // between half and all of it
+};
+
+}  // namespace redlatch
+
+// redlatch/client/pending_releases.hpp
+
+namespace redlatch {
+
+// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of
+// acquires whose outcome is unknown. Each is sent until it is answered or the lease it is about is over. Until then
+// nothing else may be done in that owner's name, or a late copy would end the wrong hold.
+class PendingReleases {
+public:
+    struct Item {
+        OwnerNumber owner;
+        std::uint64_t request;
+        Instant give_up;  // when the lease is over at last
+        Instant next;     // when to send
+        bool again;       // a copy of it may be on its way already
+        bool on_the_way = false;
+        Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+    };
+
+    // `again`: it was sent in the foreground already.
+    void add(OwnerNumber owner, std::uint64_t request, Instant give_up, Instant now, bool again = false) {
+        items_.push_back({owner, request, give_up, now, again});
+    }
+
+    bool has(OwnerNumber owner) const {
+        return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.owner == owner; });
+    }
+
+    bool has_request(std::uint64_t request) const {
+        return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.request == request; });
+    }
+
+    bool empty() const { return items_.empty(); }
+
+    // What is to be sent now; taken to be on the way from here on.
+    std::vector<Item> take_due(Instant now) {
+        std::vector<Item> due;
+        for (Item& item : items_) {
+            if (item.on_the_way || item.next > now || now >= item.give_up) continue;
+            item.on_the_way = true;
+            due.push_back(item);
+            item.again = true;
+        }
+        return due;
+    }
+
+    // Takes out those whose lease is over: how many there were.
+    std::size_t take_expired(Instant now) {
+        return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
+    }
+
+    void delivered(std::uint64_t request) {
+        std::erase_if(items_, [&](const Item& i) { return i.request == request; });
+    }
+
+    void failed(std::uint64_t request, Instant now) {
+        for (Item& item : items_)
+            if (item.request == request) {
+                item.on_the_way = false;
+                item.next = now + item.backoff.next();
+            }
+    }
+
+    Instant look_at() const {
+        Instant at = never;
+        for (const Item& i : items_) at = std::min(at, i.on_the_way ? i.give_up : std::min(i.next, i.give_up));
+        return at;
+    }
+
+private:
+    std::vector<Item> items_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/wait_request.hpp
+
+namespace redlatch {
+
+// How long somebody is ready to wait.
+struct WaitRequest {
+    Instant deadline = never;
+    bool one_try = false;  // do not wait, whatever the deadline
+    std::stop_token stop{};
+};
+
+namespace detail {
+
+// With the stop token among the arguments, if there is one.
+template <class... Tail>
+WaitRequest wait_until(Instant deadline, const Tail&... tail) {
+    WaitRequest request{.deadline = deadline, .one_try = deadline != never && deadline <= Clock::now()};
+    [[maybe_unused]] const auto take = [&](const auto& argument) {
+        if constexpr (std::same_as<std::remove_cvref_t<decltype(argument)>, std::stop_token>) request.stop = argument;
+    };
+    (take(tail), ...);
+    return request;
+}
+
+}  // namespace detail
+
+}  // namespace redlatch
+
+// redlatch/client/synchronizer_state.hpp
+
+namespace redlatch {
+
+// One semaphore or latch, as this process knows it: who of its threads waits, which requests are on their way, what is
+// still to be delivered. Nobody owns anything here. `Wire` knows the commands:
+//   kind, key(), channel()
+//   takes                          whether asking takes something from the others (permits), so that there is an order of
+//                                  service and something to give back; for a latch asking is only looking
+//   most_at_once                   how many callers one question may serve
+//   Want                           what a caller wants, and `served`: whether the last question was successful; if it has
+//                                  renew(), that is called before it is asked for again
+//   ask(wants, ticket, again, deadline), decode(reply, wants) -> after which time asking again may help
+//   post_take_back(ticket, wants, done)  an acquire of unknown outcome: whatever it took, or will take, goes back
+//   post_return(ticket, wants, again, done)  what was taken for callers that have left goes back
+//
+// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs. Each
+// caller sleeps in its own condition variable, the representative where it can in the transport, to receive the message
+// itself; it is woken by whoever asked for it successfully, by whoever brings news for the representative (the background
+// thread with a message, a releasing thread, a leaving representative), and by its stop token.
+template <class T, template <class> class Wire>
+class SynchronizerState : public Watched {
+public:
+    static constexpr std::string_view kind = Wire<T>::kind;
+    using Want = typename Wire<T>::Want;
+
+    SynchronizerState(Runtime<T>& runtime, const std::string& key) : runtime_(runtime), wire_(runtime, key) {}
+
+    ~SynchronizerState() override {
+        runtime_.timers().forget(*this);
+        runtime_.subscriptions().forget(wire_.channel(), *this);
+    }
+
+    const std::string& key() const noexcept { return wire_.key(); }
+    Runtime<T>& runtime() const noexcept { return runtime_; }
+    Wire<T>& wire() noexcept { return wire_; }
+
+    virtual bool is_idle() {
+        const std::lock_guard lock(mutex_);
+        return line_.empty() && pending_.empty();
+    }
+
+    // --- asking and waiting -----------------------------------------------------------------------------------
+
+    // True when `want` was served; false at the deadline or when stopped, and then nothing was taken. Throws Error.
+    bool obtain(Want& want, const WaitRequest& request) {
+        if (request.stop.stop_requested()) return false;
+        std::unique_lock lock(mutex_);
+        if (line_.empty()) failing_since_.reset();
+        std::optional<Refusal> refusal;
+        if (request.one_try || line_.empty() || !Wire<T>::takes) {
+            const std::uint64_t generation = line_.generation();
+            const std::optional<Milliseconds> hint = ask(lock, {&want, 1}, request);
+            if (want.served) return true;
+            if (!hint || request.one_try) return false;
+            refusal = {generation, *hint};
+        }
+        lock.unlock();
+        runtime_.count_wait();
+        return wait(want, request, refusal);
+    }
+
+    // --- changing ---------------------------------------------------------------------------------------------
+
+    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error.
+    template <class Send>
+    Reply change(Send send) {
+        return change(send, nullptr);
+    }
+
+    // The same for what must arrive in the end. When no server carries it out in that time, it throws, too, but
+    // `post(ticket, done)` goes on in the background.
+    template <class Send, class Post>
+    Reply change(Send send, const Post& post) {
+        std::unique_lock lock(mutex_);
+        const Ticket ticket = lanes_.take(runtime_.next_request());
+        lock.unlock();
+        const Reply reply = runtime_.persist(
+            Clock::now() + patience(), {}, [&](Instant deadline, bool again) { return send(ticket, again, deadline); });
+        lock.lock();
+        if constexpr (!std::is_null_pointer_v<Post>)
+            if (!is_settled(reply)) {
+                insist(lock, ticket, [post, ticket](bool, Completion done) { post(ticket, std::move(done)); });
+                throw error_of(reply, key());
+            }
+        lanes_.give_back(ticket);
+        if (judge(reply) != Verdict::answered) throw error_of(reply, key());
+        // With a subscription the message will come here, too.
+        if (!subscribed_) tell_representative();
+        return reply;
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void tick(Instant now, Instant, std::vector<Renewal>&) override {
+        std::unique_lock lock(mutex_);
+        deliver_late(lock, now);
+        lock.unlock();
+        runtime_.forget_if_unused(*this);
+    }
+
+    void renewed(const Renewal&, Renewed, Instant) override {}
+
+    void subscribed() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = true;
+        tell_representative();
+    }
+
+    void subscription_refused(const Reply& why) override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+        wants_messages_ = false;
+        while (Member* member = line_.front()) {
+            member->error = std::make_exception_ptr(error_of(why, key()));
+            rouse(*member);
+            line_.leave(*member);
+        }
+    }
+
+    // Whatever the payload, the state may have changed.
+    void message(std::string_view) override {
+        const std::lock_guard lock(mutex_);
+        tell_representative();
+    }
+
+    void disconnected() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+    }
+
+protected:
+    // For derived states that look after what was taken; with mutex_ held. Of `wants`, which were asked for from `begun`
+    // on, some were served; it may reconsider.
+    virtual void accept(std::unique_lock<std::mutex>&, std::span<Want> /* wants */, Instant /* begun */) {}
+    // Nobody is there any more to whom this belongs.
+    virtual void forsake(const Want&) {}
+
+    void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) requires(Wire<T>::takes) {
+        const Ticket ticket = lanes_.take(runtime_.next_request());
+        insist(lock, ticket, [this, ticket, wants = std::move(wants)](bool again, Completion done) {
+            wire_.post_return(ticket, wants, again, std::move(done));
+        });
+    }
+
+    virtual void schedule() {
+        if (const Instant at = pending_.look_at(); at != never) runtime_.timers().schedule(*this, at);
+    }
+
+    // Delivered in the background, until it is answered or its mark has gone. `post(again, done)`.
+    void insist(std::unique_lock<std::mutex>& lock, const Ticket& ticket, std::function<void(bool, Completion)> post) {
+        const Instant now = Clock::now();
+        errands_.emplace(ticket.request, std::move(post));
+        pending_.add(ticket.lane, ticket.request, now + MarkedCommands<T>::marks_ttl(runtime_.options()), now, true);
+        schedule();
+        // Sent by this thread, so that it follows the first sending on the same connection.
+        deliver(lock);
+    }
+
+    void deliver_late(std::unique_lock<std::mutex>& lock, Instant now) {
+        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
+            runtime_.raise(Event::Kind::unlock_not_delivered, key(), "no server has answered for too long");
+        std::erase_if(errands_, [&](const auto& errand) { return !pending_.has_request(errand.first); });
+        schedule();
+        deliver(lock);
+    }
+
+    Runtime<T>& runtime_;
+    Wire<T> wire_;
+    std::mutex mutex_;
+    RequestLanes lanes_;
+
+private:
+    using Member = Caller<Want>;
+
+    struct Refusal {
+        std::uint64_t generation;
+        Milliseconds hint;
+    };
+
+    // Carried out, or refused for good: sending it again is useless.
+    static bool is_settled(const Reply& reply) {
+        const Verdict verdict = judge(reply);
+        return verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error());
+    }
+
+    void rouse(Member& member) {
+        member.wake.notify_one();
+        if (member.watching && member.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
+    }
+
+    void tell_representative() {
+        line_.news();
+        if (Member* front = line_.front()) rouse(*front);
+    }
+
+    // --- asking the server ------------------------------------------------------------------------------------
+
+    // How long a command is sent again.
+    Milliseconds patience() const {
+        const ClientOptions& options = runtime_.options();
+        return std::min(options.unreachable_timeout, MarkedCommands<T>::marks_ttl(options) / 2);
+    }
+
+    Instant give_up_at(const WaitRequest& request) const {
+        const Instant now = Clock::now();
+        if (request.one_try)
+            return now + std::max(Milliseconds(100), std::min(runtime_.options().command_timeout, patience()));
+        // Callers in line share the time that a server was unreachable, but each gets an honest try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), patience());
+        return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+    }
+
+    // After which time asking again may help; nothing when there was no answer, as the caller's deadline or stop token
+    // wanted it. Otherwise it throws.
+    std::optional<Milliseconds> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
+                                    const WaitRequest& request) {
+        const Ticket ticket = lanes_.take(runtime_.next_request());
+        const Instant give_up = give_up_at(request);
+        const Instant begun = Clock::now();
+        bool unknown = false;
+        lock.unlock();
+        const Reply reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
+            Reply one = wire_.ask(wants, ticket, again, deadline);
+            if (!one.answered() && !one.is_unsent()) unknown = true;
+            return one;
+        });
+        lock.lock();
+        if (judge(reply) != Verdict::answered) {
+            if (!failing_since_ && reply.kind != Reply::Kind::no_time) failing_since_ = begun;
+            settle(lock, ticket, wants, unknown);
+            if (request.stop.stop_requested()) return std::nullopt;
+            // A server that was given less than its time is slow, not away.
+            const Instant now = Clock::now();
+            const bool perhaps_slow = unknown || reply.kind == Reply::Kind::no_time;
+            if (now >= request.deadline && perhaps_slow && now - begun < runtime_.options().command_timeout)
+                return std::nullopt;
+            throw error_of(reply, key());
+        }
+        failing_since_.reset();
+        try {
+            const Milliseconds hint = wire_.decode(reply, wants);
+            lanes_.give_back(ticket);
+            if constexpr (Wire<T>::takes) {
+                accept(lock, wants, begun);
+                for (const Want& want : wants)
+                    if (want.served) runtime_.count_acquisition();
+            }
+            return hint;
+        } catch (const Error&) {
+            settle(lock, ticket, wants, true);
+            throw;
+        }
+    }
+
+    // A question without a proper answer.
+    void settle(std::unique_lock<std::mutex>& lock, const Ticket& ticket, std::span<Want> wants, bool unknown) {
+        if constexpr (Wire<T>::takes)
+            if (unknown)
+                return insist(lock, ticket,
+                              [this, ticket, kept = std::vector<Want>(wants.begin(), wants.end())](
+                                  bool, Completion done) { wire_.post_take_back(ticket, kept, std::move(done)); });
+        lanes_.give_back(ticket);
+    }
+
+    // --- waiting ----------------------------------------------------------------------------------------------
+
+    bool wait(Want& want, const WaitRequest& request, const std::optional<Refusal>& refusal) {
+        Member me{want};
+        // Built and destroyed without mutex_, which the callback takes.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard lock(mutex_);
+            rouse(me);
+        });
+        std::unique_lock lock(mutex_);
+        line_.join(me);
+        if (refusal && line_.is_front(me)) line_.refused(me, refusal->generation, refusal->hint, Clock::now());
+        listen();
+        try {
+            const bool is_served = wait_in_line(lock, request, me);
+            leave(me);
+            want = me.want;
+            return is_served;
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            leave(me);
+            throw;
+        }
+    }
+
+    bool wait_in_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
+        bool may_watch = true;
+        for (;;) {
+            if (me.served) return true;
+            if (me.error) std::rethrow_exception(me.error);
+            const Instant now = Clock::now();
+            if (request.stop.stop_requested() || now >= request.deadline) return false;
+            Instant sleep_until = request.deadline;
+            if (line_.is_front(me)) {
+                const auto step = line_.step(now);
+                if (step.ask) {
+                    ask_for_line(lock, request, me);
+                    continue;
+                }
+                sleep_until = std::min(sleep_until, step.sleep_until);
+                if (subscribed_ && std::exchange(may_watch, false)) {
+                    may_watch = watch(lock, me, sleep_until);
+                    continue;  // whatever happened meanwhile
+                }
+            }
+            may_watch = true;
+            if (sleep_until == never)
+                me.wake.wait(lock);
+            else
+                me.wake.wait_until(lock, sleep_until);
+        }
+    }
+
+    // Asks for the first ones in line, me among them. Some may leave meanwhile.
+    void ask_for_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
+        std::vector<Want> wants;
+        std::vector<std::uint64_t> numbers;
+        for (const Member* member : line_.first(Wire<T>::most_at_once)) {
+            wants.push_back(member->want);
+            if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
+            numbers.push_back(member->number);
+        }
+        const std::uint64_t generation = line_.generation();
+        const std::optional<Milliseconds> hint = ask(lock, wants, request);
+        if (!hint) return;
+        const Instant now = Clock::now();
+        bool refused = false;
+        std::vector<Want> unclaimed;
+        for (std::size_t i = 0; i < wants.size(); ++i) {
+            Member* member = line_.find(numbers[i]);
+            if (!member) {
+                if (wants[i].served) unclaimed.push_back(wants[i]);
+                continue;
+            }
+            member->want = wants[i];
+            if (wants[i].served) {
+                member->served = true;
+                line_.leave(*member);
+                if (member != &me) rouse(*member);
+            } else if (!std::exchange(refused, true)) {
+                line_.refused(*member, generation, *hint, now);
+            }
+        }
+        if (Member* front = line_.front(); front && front != &me) rouse(*front);
+        if constexpr (Wire<T>::takes)
+            if (!unclaimed.empty()) {
+                for (const Want& want : unclaimed) forsake(want);
+                give_back(lock, std::move(unclaimed));
+            }
+    }
+
+    // Sleeps where messages come in. False when this thread has to be told by another one.
+    bool watch(std::unique_lock<std::mutex>& lock, Member& me, Instant until) {
+        me.watching = true;
+        lock.unlock();
+        const bool watched = runtime_.watch(until);
+        lock.lock();
+        me.watching = false;
+        return watched;
+    }
+
+    void listen() {
+        if (wants_messages_) return;
+        wants_messages_ = true;
+        runtime_.start_background();
+        subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+    }
+
+    // Out of the line; the next one decides for itself what to do.
+    void leave(Member& me) {
+        const bool was_front = line_.is_front(me);
+        line_.leave(me);
+        if (line_.empty()) {
+            if (!std::exchange(wants_messages_, false)) return;
+            failing_since_.reset();
+            runtime_.subscriptions().rest(wire_.channel(), *this);
+        } else if (was_front) {
+            rouse(*line_.front());
+        }
+    }
+
+    // --- what is still to be delivered ------------------------------------------------------------------------
+
+    void deliver(std::unique_lock<std::mutex>& lock) {
+        const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
+        if (due.empty()) return;
+        std::vector<std::function<void(bool, Completion)>> posts;
+        for (const auto& item : due) posts.push_back(errands_.at(item.request));
+        lock.unlock();
+        for (std::size_t i = 0; i < due.size(); ++i)
+            posts[i](due[i].again, [self = std::static_pointer_cast<SynchronizerState>(shared_from_this()),
+                                    item = due[i]](const Reply& reply) { self->delivered(item, reply); });
+        lock.lock();
+    }
+
+    void delivered(const PendingReleases::Item& item, const Reply& reply) {
+        const std::lock_guard lock(mutex_);
+        if (is_settled(reply)) {
+            pending_.delivered(item.request);
+            errands_.erase(item.request);
+            lanes_.give_back({static_cast<std::uint32_t>(item.owner), item.request});
+            if (!subscribed_) tell_representative();
+            // The state may be forgotten now.
+            runtime_.timers().schedule(*this, Clock::now());
+        } else {
+            pending_.failed(item.request, Clock::now());
+        }
+        schedule();
+    }
+
+    CallerLine<Want> line_;
+    PendingReleases pending_;                                                           // of lanes, in place of owners
+    std::unordered_map<std::uint64_t, std::function<void(bool, Completion)>> errands_;  // by request
+    std::optional<Instant> failing_since_;  // no server has answered since then
+    bool wants_messages_ = false;
+    bool subscribed_ = false;  // confirmed, so messages do come
+};
+
+}  // namespace redlatch
+
+// redlatch/count_down_latch.hpp
+
+namespace redlatch {
+
+// A count of the whole fleet on whose end any number of threads wait: the std::latch of several processes, and what
+// Redisson's RCountDownLatch is in Java. Unlike std::latch the count is set by try_set_count(), may be counted down below
+// what is left (it ends at zero), and can be set anew when it has ended. Without a count nobody waits.
+//
+// Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same latch.
+// Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A
+// server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails with
+// errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once.
+template <class T = HiredisTransport>
+class CountDownLatch {
+public:
+    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
+    // non-empty {tag}. Sends nothing.
+    CountDownLatch(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
+
+    // As given, without the client's key_prefix.
+    const std::string& name() const noexcept { return binding_.name(); }
+
+    // The greatest count: what Redisson can read.
+    static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
+
+    // Sets the count, unless there is one: whether it did. One round trip, as all that do not wait. Throws
+    // Error(errc::invalid_argument) for what is not from 1 to max().
+    bool try_set_count(std::ptrdiff_t count) {
+        check(count, 1, "a count must be from 1 to 2147483647");
+        State& latch = state();
+        const Reply reply = latch.change([&](const Ticket& ticket, bool again, Instant deadline) {
+            return latch.wire().set(ticket, count, again, deadline);
+        });
+        if (!reply.is_integer()) throw unexpected(reply, latch.key());
+        return reply.integer == 1;
+    }
+    bool try_set_count(std::ptrdiff_t count, std::error_code& ec) {
+        return detail::answer([&] { return try_set_count(count); }, false, ec);
+    }
+
+    // What is left to count down; 0 when there is no count.
+    std::ptrdiff_t count() const {
+        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, ask_number(state().runtime(), state().key())));
+    }
+    std::ptrdiff_t count(std::error_code& ec) const {
+        return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
+    }
+
+    // Counts down; at zero all waiters go on. Nothing happens when there is no count, or for n = 0. Should no server answer, it
+    // fails with errc::unreachable, but is not lost: it goes on in the background as long as the process lives, for at least
+    // two minutes. So do not count down again then. Throws Error(errc::invalid_argument) for a negative n.
+    void count_down(std::ptrdiff_t n = 1) {
+        check(n, 0, counts_down_by);
+        if (n > 0) lower(n);
+    }
+    void count_down(std::ptrdiff_t n, std::error_code& ec) {
+        detail::answer([&] { return count_down(n), true; }, false, ec);
+    }
+    void count_down(std::error_code& ec) { count_down(1, ec); }
+
+    // Whether there is nothing left to count down.
+    bool try_wait() const { return wait_for_end({.one_try = true}); }
+    bool try_wait(std::error_code& ec) const {
+        return detail::answer([&] { return try_wait(); }, false, ec);
+    }
+
+    // Waits until the count has ended that was there at the call: it came to zero, was reset, or its key expired. That
+    // another was set since does not matter. A waiting thread sends nothing but one question in 5 to 10 seconds, in case
+    // that a message is lost, and a process with many waiting threads no more than that.
+    //   wait(token)   gives up when a stop is requested; then, and only then, returns a bool: whether the count has ended
+    //   wait(…, ec)   stores the error instead of throwing it
+    template <class... Tail>
+    requires StopTail<Tail...>
+    auto wait(Tail&&... tail) const {
+        const bool ended =
+            detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    }
+
+    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether the count has
+    // ended. Rounded up to the next millisecond; zero or less is one look, the largest value is for ever. May be given
+    // std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires StopTail<Tail...>
+    bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
+        return timed(deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires StopTail<Tail...>
+    bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
+        return timed(deadline_at(when), tail...);
+    }
+
+    // count_down(n), then wait(…) for the end of the same count. One round trip where that was the last one.
+    template <class... Tail>
+    requires StopTail<Tail...>
+    auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
+        const bool ended = detail::answer(
+            [&] {
+                check(n, 0, counts_down_by);
+                const WaitRequest request = detail::wait_until(never, tail...);
+                if (n == 0) return wait_for_end(request);
+                auto [before, want] = lower(n);
+                return before <= n || state().obtain(want, request);
+            },
+            false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return ended;
+    }
+    template <class... Tail>
+    requires StopTail<Tail...>
+    auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
+
+    // Ends the count without counting down, as if it had come to zero: waiters go on. Whether there was one.
+    bool reset() {
+        State& latch = state();
+        const Reply reply = latch.change([&](const Ticket& ticket, bool again, Instant deadline) {
+            return latch.wire().lower(ticket, CountDownLatchWire<T>::all, again, deadline);
+        });
+        return latch.wire().decode_lower(reply).before != 0;
+    }
+    bool reset(std::error_code& ec) {
+        return detail::answer([&] { return reset(); }, false, ec);
+    }
+
+private:
+    using State = SynchronizerState<T, CountDownLatchWire>;
+
+    // To wait is const, as it is for std::latch.
+    State& state() const { return binding_.state(); }
+
+    void check(std::ptrdiff_t n, std::ptrdiff_t least, const char* rule) const {
+        if (n < least || n > max()) throw Error(errc::invalid_argument, name(), rule);
+    }
+
+    static constexpr const char* counts_down_by = "a latch is counted down by a number from 0 to 2147483647";
+
+    typename CountDownLatchWire<T>::Lowered lower(std::ptrdiff_t n) {
+        State& latch = state();
+        const Reply reply =
+            latch.change([&](const Ticket& ticket, bool again,
+                             Instant deadline) { return latch.wire().lower(ticket, n, again, deadline); },
+                         [&latch, n](const Ticket& ticket, Completion done) {
+                             latch.wire().post_lower(ticket, n, std::move(done));
+                         });
+        return latch.wire().decode_lower(reply);
+    }
+
+    bool wait_for_end(const WaitRequest& request) const {
+        typename CountDownLatchWire<T>::Want want;
+        return state().obtain(want, request);
+    }
+
+    template <class... Tail>
+    bool timed(Instant deadline, Tail&... tail) const {
+        return detail::answer([&] { return wait_for_end(detail::wait_until(deadline, tail...)); }, false, tail...);
+    }
+
+    mutable Binding<T, State> binding_;
+};
+
+template <class T>
+CountDownLatch(Client<T>&, std::string_view) -> CountDownLatch<T>;
 
 }  // namespace redlatch
 
@@ -3589,6 +4844,7 @@ struct LockRequest {
     std::optional<Milliseconds> lease;  // none: under the watchdog
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
+    bool precedence = false;  // a writer that keeps new readers out while it waits
 };
 
 }  // namespace redlatch
@@ -3596,48 +4852,6 @@ struct LockRequest {
 // redlatch/client/lock_face.hpp
 
 namespace redlatch {
-
-namespace detail {
-
-// What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
-template <class Argument>
-inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease>             ? 1
-                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token> ? 2
-                                 : std::same_as<Argument, std::error_code&>                     ? 3
-                                                                                                : 0;
-
-template <class... Tail>
-constexpr bool is_tail(int most = 3) {
-    int last = 0;
-    bool ordered = true;
-    ((ordered = ordered && tail_rank<Tail> > last, last = tail_rank<Tail>), ...);
-    return ordered && last <= most;
-}
-
-template <class... Tail>
-inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 2));
-
-template <class... Tail>
-inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 3));
-
-inline std::error_code* error_code_of() { return nullptr; }
-template <class First, class... Rest>
-std::error_code* error_code_of(First& first, Rest&... rest) {
-    if constexpr (std::same_as<First, std::error_code>)
-        return &first;
-    else
-        return error_code_of(rest...);
-}
-
-}  // namespace detail
-
-// Arguments that a waiting call may end with: Lease, std::stop_token, std::error_code&.
-template <class... Tail>
-concept LockTail = detail::is_tail<Tail...>();
-
-// And one that does not wait: Lease, std::error_code&.
-template <class... Tail>
-concept TryTail = detail::is_tail<Tail...>() && !detail::has_stop_token<Tail...>;
 
 // The public members of every lock, on top of what the lock itself does for an owner that it is told:
 //   bool acquire(const LockRequest&), std::error_code release(OwnerNumber), and the inquiries.
@@ -3662,7 +4876,7 @@ public:
     template <class... Tail>
     requires TryTail<Tail...>
     bool try_lock(Tail&&... tail) {
-        return answer(
+        return detail::answer(
             [&] {
                 LockRequest request = request_of(tail...);
                 request.one_try = true;
@@ -3703,7 +4917,7 @@ public:
     // Whether anybody holds it. One round trip, as the next three, which ask the server too.
     bool is_locked() { return self().ask_locked(); }
     bool is_locked(std::error_code& ec) {
-        return answer([&] { return is_locked(); }, false, ec);
+        return detail::answer([&] { return is_locked(); }, false, ec);
     }
 
     // Whether this thread holds it, by the server's word.
@@ -3713,13 +4927,13 @@ public:
     // How many times this thread holds it, by the server's word; 0 when it does not.
     int hold_count() { return self().ask_hold_count(this_thread_number()); }
     int hold_count(std::error_code& ec) {
-        return answer([&] { return hold_count(); }, 0, ec);
+        return detail::answer([&] { return hold_count(); }, 0, ec);
     }
 
     // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without TTL.
     std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
     std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
-        return answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
+        return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
     // Until when this thread's hold is certain, counted on the safe side; time_point::min() when it holds nothing. No
@@ -3733,7 +4947,7 @@ public:
     // Ends anyone's hold and wakes the waiters; whether there was one. One round trip.
     bool force_unlock() { return self().force_release(); }
     bool force_unlock(std::error_code& ec) {
-        return answer([&] { return force_unlock(); }, false, ec);
+        return detail::answer([&] { return force_unlock(); }, false, ec);
     }
 
 private:
@@ -3755,7 +4969,7 @@ private:
 
     template <class... Tail>
     auto waiting(Instant deadline, Tail&... tail) {
-        const bool held = answer(
+        const bool held = detail::answer(
             [&] {
                 LockRequest request = request_of(tail...);
                 request.deadline = deadline;
@@ -3767,7 +4981,7 @@ private:
 
     template <class... Tail>
     bool timed(Instant deadline, Tail&... tail) {
-        return answer(
+        return detail::answer(
             [&] {
                 LockRequest request = request_of(tail...);
                 request.deadline = deadline;
@@ -3776,23 +4990,594 @@ private:
             },
             false, tail...);
     }
+};
 
-    // Calls; with an error code among the arguments, an Error becomes `otherwise` and its code.
-    template <class Function, class Result, class... Tail>
-    static Result answer(Function call, Result otherwise, Tail&... tail) {
-        if constexpr (detail::has_error_code<Tail&...>) {
-            std::error_code& ec = *detail::error_code_of(tail...);
-            try {
-                ec.clear();
-                return call();
-            } catch (const std::system_error& error) {
-                ec = error.code();
-                return otherwise;
-            }
-        } else {
-            return call();
-        }
+}  // namespace redlatch
+
+// redlatch/client/bound_lock.hpp
+
+namespace redlatch {
+
+// A lock of the user's, `Lock`, that is a hash of owner -> hold count on the server: its public members, and below
+// them the same for an owner that is told, for LockFace and for composed locks.
+template <class Lock, class T, class State>
+class BoundLock : public LockFace<Lock> {
+public:
+    // As given, without the client's key_prefix.
+    const std::string& name() const noexcept { return binding_.name(); }
+
+    bool acquire(const LockRequest& request) { return state().acquire(request); }
+    std::error_code release(OwnerNumber owner) { return state().release(owner); }
+    bool force_release() { return state().force_release(); }
+    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
+    bool ask_locked() { return redlatch::ask_locked(state().runtime(), state().key()); }
+    int ask_hold_count(OwnerNumber owner) {
+        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner));
     }
+    std::optional<Milliseconds> ask_remaining_lease() {
+        return redlatch::ask_remaining_lease(state().runtime(), state().key());
+    }
+
+protected:
+    BoundLock(std::shared_ptr<Core<T>> core, std::string_view name) : binding_(std::move(core), name) {}
+
+    State& state() { return binding_.state(); }
+
+private:
+    Binding<T, State> binding_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/fair_place.hpp
+
+namespace redlatch {
+
+// One thread's own channel of one fair lock, and where the thread sleeps while it stands in the queue.
+//
+// No wake-up is lost, because every piece of news (a message, a confirmed subscription, a lost place, a stop request)
+// counts the generation up, and the thread remembers the generation from before its last question.
+//
+// mutex_ guards all members but channel_; changed_ wakes the one thread that waits here. The thread sleeps in the
+// transport where it can, to receive the message itself.
+template <class T>
+class FairPlace final : public Watched {
+public:
+    FairPlace(Runtime<T>& runtime, std::string channel) : runtime_(runtime), channel_(std::move(channel)) {}
+    ~FairPlace() override { runtime_.subscriptions().forget(channel_, *this); }
+
+    // --- the waiting thread -----------------------------------------------------------------------------------
+
+    void begin() {
+        const std::lock_guard lock(mutex_);
+        waiting_ = true;
+        refusal_.reset();
+        thread_ = std::this_thread::get_id();
+        const bool confirmed = runtime_.subscriptions().want(channel_, *this);
+        if (confirmed && !confirmed_) ++generation_;
+        confirmed_ = confirmed;
+    }
+
+    // `keep_listening`: for a while, because the thread is likely to come again.
+    void end(bool keep_listening, Instant now) {
+        const std::lock_guard lock(mutex_);
+        waiting_ = false;
+        idle_since_ = now;
+        if (keep_listening)
+            runtime_.subscriptions().rest(channel_, *this);
+        else
+            runtime_.subscriptions().forget(channel_, *this);
+    }
+
+    std::uint64_t generation() {
+        const std::lock_guard lock(mutex_);
+        return generation_;
+    }
+
+    // Sleeps until there is news since `seen`, or until the instant has come. Gives the server's answer where it does not
+    // let this thread listen: then waiting is in vain.
+    std::optional<Reply> sleep(std::uint64_t seen, Instant until) {
+        std::unique_lock lock(mutex_);
+        bool may_watch = true;
+        while (!refusal_ && generation_ == seen && Clock::now() < until) {
+            if (confirmed_ && std::exchange(may_watch, false)) {
+                watching_ = true;
+                lock.unlock();
+                const bool watched = runtime_.watch(until);
+                lock.lock();
+                watching_ = false;
+                may_watch = watched;
+                continue;
+            }
+            may_watch = true;
+            if (until == never)
+                changed_.wait(lock);
+            else
+                changed_.wait_until(lock, until);
+        }
+        return refusal_;
+    }
+
+    // --- anybody ----------------------------------------------------------------------------------------------
+
+    void news() {
+        const std::lock_guard lock(mutex_);
+        tell();
+    }
+
+    bool is_waiting() {
+        const std::lock_guard lock(mutex_);
+        return waiting_;
+    }
+
+    // When it was last of use, for one that is not waiting.
+    Instant idle_since() {
+        const std::lock_guard lock(mutex_);
+        return waiting_ ? never : idle_since_;
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void subscribed() override {
+        const std::lock_guard lock(mutex_);
+        confirmed_ = true;
+        tell();
+    }
+
+    void subscription_refused(const Reply& why) override {
+        const std::lock_guard lock(mutex_);
+        confirmed_ = false;
+        if (!waiting_) return;
+        refusal_ = why;
+        tell();
+    }
+
+    void message(std::string_view) override { news(); }
+
+    void disconnected() override {
+        const std::lock_guard lock(mutex_);
+        confirmed_ = false;
+    }
+
+    // It has no times of its own: the lock's state looks after the slots and the holds.
+    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void renewed(const Renewal&, Renewed, Instant) override {}
+
+private:
+    void tell() {
+        ++generation_;
+        changed_.notify_one();
+        if (watching_ && thread_ != std::this_thread::get_id()) runtime_.interrupt_watch();
+    }
+
+    Runtime<T>& runtime_;
+    const std::string channel_;
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::uint64_t generation_ = 1;
+    bool waiting_ = false;
+    bool confirmed_ = false;  // so messages do come
+    bool watching_ = false;   // it sleeps in the transport
+    std::thread::id thread_{};
+    std::optional<Reply> refusal_;
+    Instant idle_since_{};
+};
+
+}  // namespace redlatch
+
+// redlatch/client/lock_answers.hpp
+
+namespace redlatch {
+
+// What an acquire script answered.
+struct AcquireAnswer {
+    enum class Kind { held, blocked, gone } kind;
+    Milliseconds holder_lease{};  // blocked: what the holder has left; negative when its key has no TTL
+    std::int64_t token = 0;       // held: the fencing token, of locks that have one
+};
+
+inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
+    if (reply.is_nil()) return {AcquireAnswer::Kind::held, {}, 0};
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, name);
+    if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}, 0};
+    return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
+}
+
+// What a script answered that hands a hold over to another thread of this process.
+struct HandOverAnswer {
+    enum class Kind { handed, not_held, senseless } kind;
+    std::int64_t token = 0;  // handed: the heir's fencing token, of locks that have one
+};
+
+inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {
+    if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
+    const bool handed = reply.is_integer() && reply.integer == 1;
+    return {handed ? HandOverAnswer::Kind::handed : HandOverAnswer::Kind::senseless, 0};
+}
+
+// What a release script answered.
+struct ReleaseAnswer {
+    enum class Kind { released, still_held, not_held, senseless } kind;
+    std::int64_t listeners = 0;  // released: how many subscribers were told
+};
+
+// Never throws: it serves unlock(), which must not.
+inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
+    if (reply.is_nil()) return {ReleaseAnswer::Kind::not_held, 0};
+    if (!reply.is_integer() || reply.integer < -1) return {ReleaseAnswer::Kind::senseless, 0};
+    if (reply.integer == -1) return {ReleaseAnswer::Kind::still_held, 0};
+    return {ReleaseAnswer::Kind::released, reply.integer};
+}
+
+}  // namespace redlatch
+
+// redlatch/client/release_latch.hpp
+
+namespace redlatch {
+
+// The marks that repeated releases of one lock by one client leave against their own delayed copies. The client
+// numbers its requests through all locks.
+class ReleaseLatches {
+public:
+    ReleaseLatches(std::string_view key, std::string_view uuid) : prefix_(prefixed_key("redisson_unlock_latch", key)) {
+        prefix_.append(":").append(uuid).append(":");
+    }
+
+    // A key without an allocation: names have at most 1024 bytes.
+    class Key {
+    public:
+        Key(std::string_view prefix, std::uint64_t request) noexcept {
+            char* end = text_.data() + prefix.copy(text_.data(), text_.size() - 20);
+            size_ =
+                static_cast<std::size_t>(std::to_chars(end, text_.data() + text_.size(), request).ptr - text_.data());
+        }
+        operator std::string_view() const noexcept { return {text_.data(), size_}; }
+
+    private:
+        std::array<char, longest_name + 128> text_;
+        std::size_t size_;
+    };
+
+    Key of(std::uint64_t request) const noexcept { return {prefix_, request}; }
+
+    // Longer than any copy of a command can be on its way; '0', so no mark, for a first sending.
+    static constexpr std::string_view ttl(bool again) { return again ? "20000" : "0"; }
+
+private:
+    std::string prefix_;
+};
+
+}  // namespace redlatch
+
+// redlatch/scripts/fair_lock.hpp
+
+// The scripts of the fair lock. The lock itself is the hash of the reentrant lock, and as there everything that is
+// sent twice takes effect once: a hold count is absolute, a waiter has one place, and giving back or leaving in a second
+// sending leaves a mark, the latch, against copies that are late.
+//
+// The queue is Redisson's: a list of the waiting owners, the first is the next, and a sorted set that says until when
+// each of them counts as alive, in milliseconds of the server's clock. Beside it stands a sorted set that only we
+// know, the slots: a waiter of ours refreshes its slot every few seconds, so when it dies it is in nobody's way for long.
+// For a waiter that has no slot, one of Redisson's, the other set's word counts, and is never changed by us.
+//
+// When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. A time in
+// the shared set is therefore our slot's, and one such patience more for each waiter of that kind before us.
+namespace redlatch::scripts {
+
+namespace detail {
+
+inline constexpr std::string_view fair_queue = R"lua(
+local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local publish, channel = ARGV[1], ARGV[2]
+local foreign_patience = 300000
+
+local time = redis.call('time')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function text(number) return string.format('%.0f', number) end
+
+-- The first waiter that is alive, for how long it certainly is, and whether dead ones had to be taken out before it. A
+-- waiter of whom no time is known is dead, too.
+local function first_alive()
+    local purged = false
+    while true do
+        local head = redis.call('lindex', queue, '0')
+        if not head then return nil, 0, purged end
+        local ends = redis.call('zscore', slots, head) or redis.call('zscore', timeouts, head) or '0'
+        if tonumber(ends) > now then return head, math.ceil(ends - now), purged end
+        redis.call('lpop', queue)
+        redis.call('zrem', timeouts, head)
+        redis.call('zrem', slots, head)
+        purged = true
+    end
+end
+
+-- How many waiters are none of ours. Slots of those whom a foreign client has taken out of the queue are forgotten here.
+local function foreign_waiters()
+    for _, gone in ipairs(redis.call('zrangebyscore', slots, '-inf', text(now), 'limit', '0', '100')) do
+        if not redis.call('zscore', timeouts, gone) then redis.call('zrem', slots, gone) end
+    end
+    return math.max(redis.call('llen', queue) - redis.call('zcard', slots), 0)
+end
+
+local function wake(waiter)
+    if not waiter then return 0 end
+    return redis.call(publish, channel .. waiter, '0')
+end
+
+-- A queue that everybody has forgotten goes, an hour after the last of its times.
+local function limit_keys()
+    local last = redis.call('zrange', timeouts, '-1', '-1', 'withscores')[2] or now
+    local ttl = text(math.max(last - now, 0) + 3600000)
+    redis.call('pexpire', queue, ttl)
+    redis.call('pexpire', timeouts, ttl)
+    redis.call('pexpire', slots, ttl)
+end
+)lua";
+
+inline constexpr std::string_view fair_acquire = R"lua(
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted
+-- count (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up).
+-- Answer: nil = held; n >= -1 = blocked, and n ms later it is time to ask again without any message (-1: nobody
+-- knows when); -2 = the hold that should be re-entered is gone.
+local owner, count, lease, slot = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local current = redis.call('hget', lock, owner)
+local left = redis.call('pttl', lock)
+if current then
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
+    return nil
+end
+if count ~= '1' then return -2 end
+local free = left == -2
+if not free and redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+
+local head, rest, purged = first_alive()
+if free and (not head or head == owner) then
+    redis.call('hincrby', lock, owner, '1')
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) == 'table' then
+        -- Not allowed to this user: better no lock than one for ever.
+        redis.call('del', lock)
+        return limited
+    end
+    if head then
+        redis.call('lpop', queue)
+        redis.call('zrem', timeouts, owner)
+        redis.call('zrem', slots, owner)
+    end
+    return nil
+end
+if free and purged then wake(head) end
+
+if slot ~= '0' then
+    local ends = now + slot
+    local queued = head and redis.call('zscore', timeouts, owner)
+    if not queued then redis.call('rpush', queue, owner) end
+    redis.call('zadd', slots, text(ends), owner)
+    if not queued then
+        redis.call('zadd', timeouts, text(ends + foreign_waiters() * foreign_patience), owner)
+    elseif tonumber(queued) < ends then
+        redis.call('zadd', timeouts, text(ends), owner)
+    end
+    limit_keys()
+    if not head or head == owner then rest = 0 end
+end
+if free then return rest end
+if left < 0 then return -1 end
+return left + rest
+)lua";
+
+inline constexpr std::string_view fair_release = R"lua(
+-- KEYS: lock, queue, timeouts, slots, latch.  ARGV: publish command, prefix of the waiters' channels, owner,
+-- count that remains, lease in ms for a remaining hold, latch TTL in ms ('0' = first sending, leaves no latch).
+-- Answer: nil = not held by the owner (any more); n >= 0 = released, the next waiter's n listeners told;
+-- -1 = still held.
+local latch = KEYS[5]
+local owner, count, lease, latch_ttl = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+if redis.call('exists', latch) == 1 then return 0 end
+local current = redis.call('hget', lock, owner)
+if not current then
+    -- A hold that ran out woke nobody.
+    if redis.call('exists', lock) == 0 then wake(first_alive()) end
+    if latch_ttl ~= '0' then redis.pcall('set', latch, '1', 'px', latch_ttl) end
+    return nil
+end
+if count ~= '0' then
+    local left = redis.call('pttl', lock)
+    redis.call('pexpire', lock, text(math.max(left, lease)))
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    return -1
+end
+redis.call('del', lock)
+if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
+return wake(first_alive())
+)lua";
+
+inline constexpr std::string_view fair_leave = R"lua(
+-- KEYS: lock, queue, timeouts, slots, latch.  ARGV: publish command, prefix of the waiters' channels, owner,
+-- latch TTL in ms ('0' = first sending, leaves no latch).
+-- The owner wants nothing any more: neither its place, nor a hold that an answer did not tell it of.
+-- Answer: how many listeners of the next waiter were told that the lock is free.
+local latch = KEYS[5]
+local owner, latch_ttl = ARGV[3], ARGV[4]
+if redis.call('exists', latch) == 1 then return 0 end
+if redis.call('hexists', lock, owner) == 1 then redis.call('del', lock) end
+redis.call('lrem', queue, '0', owner)
+redis.call('zrem', timeouts, owner)
+redis.call('zrem', slots, owner)
+if latch_ttl ~= '0' then redis.pcall('set', latch, '1', 'px', latch_ttl) end
+if redis.call('exists', lock) == 1 then return 0 end
+return wake(first_alive())
+)lua";
+
+inline constexpr std::string_view fair_refresh = R"lua(
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, then up to
+-- 100 waiters.
+-- Answer: for each of them 1 = it goes on waiting, 0 = it has no place any more.
+-- On this occasion dead waiters at the head are taken out, and a head whose lock is free is told so.
+local slot = ARGV[3]
+-- Under maxmemory Redis refuses ZADD to a script that has not written before.
+limit_keys()
+
+local foreign_before = {}
+if foreign_waiters() > 0 then
+    local foreign = 0
+    for _, waiter in ipairs(redis.call('lrange', queue, '0', '-1')) do
+        if redis.call('zscore', slots, waiter) then
+            foreign_before[waiter] = foreign
+        else
+            foreign = foreign + 1
+        end
+    end
+end
+
+local waits = {}
+for i = 4, #ARGV do
+    local waiter = ARGV[i]
+    waits[i - 3] = 0
+    if redis.call('zscore', timeouts, waiter) then
+        local ends = now + slot
+        redis.call('zadd', slots, text(ends), waiter)
+        redis.call('zadd', timeouts, text(ends + (foreign_before[waiter] or 0) * foreign_patience), waiter)
+        waits[i - 3] = 1
+    else
+        redis.call('zrem', slots, waiter)
+    end
+end
+local head = first_alive()
+if head and redis.call('exists', lock) == 0 then wake(head) end
+return waits
+)lua";
+
+inline constexpr std::string_view fair_force_release = R"lua(
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels.
+-- Answer: 1 = there was a hold, and it is over; 0 = there was none.
+if redis.call('hlen', lock) == 0 then return 0 end
+redis.call('del', lock)
+wake(first_alive())
+return 1
+)lua";
+
+}  // namespace detail
+
+inline constexpr Script fair_acquire{JoinedText<detail::fair_queue, detail::fair_acquire>::value};
+inline constexpr Script fair_release{JoinedText<detail::fair_queue, detail::fair_release>::value};
+inline constexpr Script fair_leave{JoinedText<detail::fair_queue, detail::fair_leave>::value};
+inline constexpr Script fair_refresh{JoinedText<detail::fair_queue, detail::fair_refresh>::value};
+inline constexpr Script fair_force_release{JoinedText<detail::fair_queue, detail::fair_force_release>::value};
+
+}  // namespace redlatch::scripts
+
+// redlatch/client/fair_wire.hpp
+
+namespace redlatch {
+
+// The commands of the fair lock: keys and arguments of its scripts. Every command may be sent again; `again` says so,
+// and then the giving-back ones leave a mark against their own delayed copies.
+template <Transport T>
+class FairWire {
+public:
+    static constexpr std::string_view kind = "fair ";
+    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr bool shared = false;
+    static constexpr bool hands_over = false;
+    static constexpr bool outlives_lease = false;
+
+    FairWire(Runtime<T>& runtime, std::string key)
+        : runtime_(runtime),
+          key_(std::move(key)),
+          queue_(prefixed_key("redisson_lock_queue", key_)),
+          timeouts_(prefixed_key("redisson_lock_timeout", key_)),
+          slots_(prefixed_key("redlatch_lock_slots", key_)),
+          channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
+          latches_(key_, runtime.uuid()),
+          slot_(std::clamp(runtime.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
+
+    const std::string& key() const noexcept { return key_; }
+    OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
+
+    // Where this waiter is told that it is its turn.
+    std::string channel(OwnerNumber owner) const { return channels_ + std::string(text(owner).view()); }
+
+    // How long a waiter counts as alive without a refresh: a few seconds, less where holds are short, too.
+    Milliseconds slot() const noexcept { return slot_; }
+
+    // Takes the lock if it is nobody else's turn.
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
+        return acquire_with(owner, count, lease, Milliseconds(0), deadline);
+    }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+
+    // The same, or queues up; whoever stands in the queue already keeps the place.
+    Reply acquire_or_queue(OwnerNumber owner, Milliseconds lease, Instant deadline) {
+        return acquire_with(owner, 1, lease, slot_, deadline);
+    }
+
+    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                  Instant deadline) {
+        return runtime_.call_script(
+            scripts::fair_release, keys_and(latches_.of(request)),
+            std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(remaining),
+                                            NumberText(lease.count()), ReleaseLatches::ttl(again)},
+            deadline);
+    }
+
+    // Gives up whatever the owner has: its hold, and its place in the queue.
+    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
+        runtime_.post_script(
+            scripts::fair_leave, keys_and(latches_.of(request)),
+            std::array<std::string_view, 4>{publish(), channels_, text(owner), ReleaseLatches::ttl(again)},
+            std::move(done));
+    }
+
+    // Up to 100 waiters of this process say that they are alive.
+    void post_refresh(std::span<const OwnerNumber> waiters, Completion done) {
+        const NumberText slot(slot_.count());
+        std::vector<OwnerText> texts;
+        texts.reserve(waiters.size());
+        std::vector<std::string_view> arguments{publish(), channels_, slot};
+        for (const OwnerNumber waiter : waiters) arguments.push_back(texts.emplace_back(text(waiter)));
+        runtime_.post_script(scripts::fair_refresh, keys(), arguments, std::move(done));
+    }
+
+    Reply force_release(Instant deadline) {
+        return runtime_.call_script(scripts::fair_force_release, keys(),
+                                    std::array<std::string_view, 2>{publish(), channels_}, deadline);
+    }
+
+private:
+    static constexpr Milliseconds shortest_slot{100};
+    static constexpr Milliseconds longest_slot{5000};
+
+    Reply acquire_with(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Milliseconds slot,
+                       Instant deadline) {
+        return runtime_.call_script(
+            scripts::fair_acquire, keys(),
+            std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(count),
+                                            NumberText(lease.count()), NumberText(slot.count())},
+            deadline);
+    }
+
+    std::string_view publish() const { return runtime_.transport().publish_command(); }
+    std::array<std::string_view, 4> keys() const { return {key_, queue_, timeouts_, slots_}; }
+    std::array<std::string_view, 5> keys_and(std::string_view latch) const {
+        return {key_, queue_, timeouts_, slots_, latch};
+    }
+
+    Runtime<T>& runtime_;
+    const std::string key_;
+    const std::string queue_;
+    const std::string timeouts_;
+    const std::string slots_;
+    const std::string channels_;  // what the channels of all waiters begin with
+    const ReleaseLatches latches_;
+    const Milliseconds slot_;
 };
 
 }  // namespace redlatch
@@ -3923,119 +5708,932 @@ private:
 
 }  // namespace redlatch
 
-// redlatch/client/lock_answers.hpp
+// redlatch/client/hold_keeper.hpp
 
 namespace redlatch {
 
-// What an acquire script answered.
-struct AcquireAnswer {
-    enum class Kind { held, blocked, gone } kind;
-    Milliseconds holder_lease{};  // blocked: what the holder has left; negative when its key has no TTL
-    std::int64_t token = 0;       // held: the fencing token, of locks that have one
+// One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
+// to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its lock:
+//   renewal         the script that renews holds of its kind
+//   shared          whether its holds exclude one another; if not, a thread of this process may ask while others hold
+//   hands_over      whether a hold can go from one thread of this process to the next
+//   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
+//   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
+//
+// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
+// settled_ wakes threads that wait for a pending release in their own name.
+template <class T, template <class> class Wire>
+class HoldKeeper : public Watched {
+public:
+    static constexpr std::string_view kind = Wire<T>::kind;
+
+    HoldKeeper(Runtime<T>& runtime, const std::string& key) : runtime_(runtime), wire_(runtime, key) {}
+
+    ~HoldKeeper() override { runtime_.timers().forget(*this); }
+
+    const std::string& key() const noexcept { return wire_.key(); }
+    Runtime<T>& runtime() const noexcept { return runtime_; }
+    Wire<T>& wire() noexcept { return wire_; }
+
+    bool is_idle() {
+        const std::lock_guard lock(mutex_);
+        return !holds_.any_live() && pending_.empty() && !is_waited_for();
+    }
+
+    // --- giving back ------------------------------------------------------------------------------------------
+
+    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
+    // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
+    std::error_code release(OwnerNumber owner) {
+        std::unique_lock lock(mutex_);
+        Hold* hold = holds_.find(owner);
+        if (!hold) {
+            // In a forked child it is most likely a guard of the parent's that is being unwound.
+            if (runtime_.is_fork_child()) return errc::hold_lost;
+            throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
+        }
+        if (hold->live() && Clock::now() >= hold->valid_until) {
+            give_back_later(*hold, next_request());
+            lose(*hold, "its lease ran out");
+        }
+        if (!hold->live()) {
+            if (--hold->dead == 0) holds_.erase(owner);
+            deliver_pending(lock);
+            return errc::hold_lost;
+        }
+        if (hold->count > 1) return release_level(lock, *hold);
+        return let_go(lock, *hold);
+    }
+
+    // Ends anyone's hold: whether there was one.
+    bool force_release() {
+        // Only what is held before the command is sent can be ended by it.
+        std::vector<std::uint64_t> ended;
+        {
+            const std::lock_guard lock(mutex_);
+            for (const Hold& hold : holds_)
+                if (hold.live()) ended.push_back(hold.id);
+        }
+        const Reply reply = runtime_.persist(deadline_after(Clock::now(), runtime_.options().unreachable_timeout), {},
+                                             [&](Instant deadline, bool) { return wire_.force_release(deadline); });
+        if (judge(reply) != Verdict::answered) throw error_of(reply, key());
+        if (!reply.is_integer()) throw unexpected(reply, key());
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
+                lose(hold, "ended by force");
+        return reply.integer == 1;
+    }
+
+    // --- inquiry, without a command ---------------------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? hold->valid_until : Instant::min();
+    }
+
+    // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
+    }
+
+    std::stop_token lost(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        Hold* hold = holds_.find(owner);
+        if (!hold || !hold->live()) {
+            std::stop_source already;
+            already.request_stop();
+            return already.get_token();
+        }
+        if (!hold->lost) hold->lost.emplace();
+        return hold->lost->get_token();
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        std::unique_lock lock(mutex_);
+        for (Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            if (now >= hold.lost_at()) {
+                if (Wire<T>::outlives_lease) give_back_later(hold, next_request());
+                lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
+            } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
+                hold.renewing = true;
+                due.push_back(
+                    {shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.owner)});
+            }
+        }
+        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
+            runtime_.raise(Event::Kind::unlock_not_delivered, key(),
+                           "its lease is over, so others are not blocked any more");
+        settled_.notify_all();
+        schedule();
+        deliver_pending(lock);
+        lock.unlock();
+        runtime_.forget_if_unused(*this);
+    }
+
+    void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
+        std::unique_lock lock(mutex_);
+        Hold* hold = holds_.find(renewal.owner);
+        if (hold && hold->live() && hold->id == renewal.hold) {
+            const Milliseconds timeout = runtime_.options().watchdog_timeout;
+            switch (outcome) {
+                case Renewed::yes: hold->renewed(sent, timeout); break;
+                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
+                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
+            }
+            schedule();
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes &&
+                   !(hold && hold->live()) &&
+                   std::find(asking_.begin(), asking_.end(), renewal.owner) == asking_.end()) {
+            // Lost for us, but prolonged on the server after all: it must not block others for another lease. (An
+            // acquire that is on its way in the same name takes it over instead.)
+            const Instant now = Clock::now();
+            pending_.add(renewal.owner, next_request(), now + runtime_.options().watchdog_timeout, now);
+            schedule();
+            deliver_pending(lock);
+        }
+    }
+
+protected:
+    // --- what the waiting part adds; called with mutex_ held -----------------------------------------------------
+
+    // Whether threads wait for it, or for something that is done in their name.
+    virtual bool is_waited_for() const = 0;
+
+    // The lock may be free for somebody of this process, for a reason that the server tells nobody.
+    virtual void news() {}
+
+    // The last level of a hold goes: to the server, or straight to somebody else.
+    virtual std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) {
+        return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
+    }
+
+    // Whether nothing is on its way in this owner's name.
+    virtual bool is_settled(OwnerNumber owner) const { return !pending_.has(owner); }
+
+    // ------------------------------------------------------------------------------------------------------------
+
+    std::uint64_t next_request() { return runtime_.next_request(); }
+
+    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
+        return lease ? *lease : runtime_.options().watchdog_timeout;
+    }
+
+    // Waits until nothing is pending in the owner's name: false at the deadline or when stopped.
+    bool settle(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        // A call with a deadline has its own limit.
+        const Instant give_up =
+            request.deadline == never ? deadline_after(Clock::now(), runtime_.options().unreachable_timeout) : never;
+        while (!is_settled(request.owner)) {
+            const Instant now = Clock::now();
+            if (request.stop.stop_requested() || request.one_try || now >= request.deadline) return false;
+            if (now >= give_up)
+                throw Error(errc::unreachable, key(),
+                            "an earlier command of this thread, whose outcome is unknown, cannot be taken back yet");
+            // In slices, because a stop request does not reach this condition variable.
+            settled_.wait_until(lock, std::min(request.deadline, now + Milliseconds(20)));
+        }
+        return true;
+    }
+
+    // --- asking the server ------------------------------------------------------------------------------------
+
+    Instant give_up_at(const LockRequest& request) const {
+        const Instant now = Clock::now();
+        const ClientOptions& options = runtime_.options();
+        if (request.one_try)
+            return now + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        // Threads in line share the time that a server was unreachable, but each gets an honest try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), runtime_.options().unreachable_timeout);
+        return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+    }
+
+    struct Asked {
+        Reply reply;
+        Instant begun;
+        Instant sent;          // of the last sending, which the reply answers
+        bool unknown = false;  // a sending remained without an answer
+    };
+
+    // `send(deadline)` sends the acquire script.
+    template <class Send>
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Send send) {
+        const Instant give_up = give_up_at(request);
+        Asked asked;
+        asked.begun = Clock::now();
+        asking_.push_back(request.owner);
+        lock.unlock();
+        asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool) {
+            asked.sent = Clock::now();
+            Reply reply = send(deadline);
+            if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
+            return reply;
+        });
+        lock.lock();
+        std::erase(asking_, request.owner);
+        if (judge(asked.reply) == Verdict::answered)
+            failing_since_.reset();
+        else if (!failing_since_ && asked.reply.kind != Reply::Kind::no_time)
+            failing_since_ = asked.begun;
+        return asked;
+    }
+
+    // False when that is what the caller asked for by a stop request or a deadline; otherwise it throws.
+    bool no_answer(const LockRequest& request, const Asked& asked) const {
+        if (request.stop.stop_requested()) return false;
+        // A server that was given less than its time is slow, not away.
+        const Instant now = Clock::now();
+        const bool perhaps_slow = asked.unknown || asked.reply.kind == Reply::Kind::no_time;
+        if (now >= request.deadline && perhaps_slow && now - asked.begun < runtime_.options().command_timeout)
+            return false;
+        throw error_of(asked.reply, key());
+    }
+
+    // Asks for a first hold. Nothing when the caller wants no answer any more; otherwise held (and recorded) or blocked.
+    template <class Send>
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, Send send) {
+        const Asked asked = send_acquire(lock, request, send);
+        const Instant now = Clock::now();
+        const Milliseconds lease = lease_of(request.lease);
+        if (judge(asked.reply) != Verdict::answered) {
+            if (asked.unknown) take_back(lock, request.owner, now + lease);
+            no_answer(request, asked);
+            return std::nullopt;
+        }
+        const AcquireAnswer answer = decode(lock, asked.reply, request.owner, now + lease);
+        if (answer.kind != AcquireAnswer::Kind::held) return answer;
+        if (now >= redlatch::valid_until(asked.sent, lease)) {
+            // The answer took longer than the lease lasts.
+            take_back(lock, request.owner, now + lease);
+            return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
+        }
+        record(request.owner, asked.sent, request.lease, answer.token);
+        return answer;
+    }
+
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
+        try {
+            return Wire<T>::read_acquire(reply, key());
+        } catch (const Error&) {
+            take_back(lock, owner, until);
+            throw;
+        }
+    }
+
+    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease, std::int64_t token) {
+        Hold& hold = holds_.start(owner);
+        hold.token = token;
+        hold.enter(sent, lease, runtime_.options().watchdog_timeout);
+        runtime_.count_acquisition();
+        schedule();
+        runtime_.start_background();
+    }
+
+    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it because
+    // the hold it had turns out to be lost.
+    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        Hold* hold = holds_.find(request.owner);
+        if (!hold || !hold->live()) return std::nullopt;
+        const std::uint64_t id = hold->id;
+        const std::uint32_t count = hold->count + 1;
+        if (count > 0x7fff'ffff)
+            throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
+        const Milliseconds lease = lease_of(request.lease);
+        const Asked asked = send_acquire(lock, request, [&](Instant deadline) {
+            return wire_.acquire(request.owner, count, lease, false, deadline);
+        });
+        // Unknown is no harm here: the next command of this hold carries its absolute count.
+        if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
+        const AcquireAnswer answer = Wire<T>::read_acquire(asked.reply, key());
+        hold = holds_.find(request.owner);
+        if (!hold || hold->id != id || !hold->live()) {
+            // Lost while we asked: what the answer gave belongs to nobody.
+            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, request.owner, Clock::now() + lease);
+            return std::nullopt;
+        }
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            lose(*hold, "the server says that it is not held any more");
+            return std::nullopt;
+        }
+        hold->enter(asked.sent, request.lease, runtime_.options().watchdog_timeout);
+        schedule();
+        return true;
+    }
+
+    // --- giving back, the ways --------------------------------------------------------------------------------
+
+    Instant foreground_deadline() const { return Clock::now() + runtime_.options().command_timeout; }
+
+    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
+        const OwnerNumber owner = held.owner;
+        const std::uint64_t id = held.id;
+        held.leave();
+        const std::uint32_t remaining = held.count;
+        const bool watched = held.watched();
+        const std::uint64_t request = next_request();
+        const Milliseconds lease = watched ? runtime_.options().watchdog_timeout : Milliseconds(0);
+        Instant sent{};
+        lock.unlock();
+        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
+        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            sent = Clock::now();
+            return wire_.release(owner, remaining, lease, request, again, deadline);
+        });
+        lock.lock();
+        if (judge(reply) != Verdict::answered) return error_of(reply, key()).code();
+        Hold* hold = holds_.find(owner);
+        if (!hold || hold->id != id || !hold->live()) return errc::hold_lost;
+        const ReleaseAnswer answer = decode_release(reply);
+        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
+        if (answer.kind != ReleaseAnswer::Kind::still_held) {
+            lose(*hold, "the server says that it is not held any more");
+            return errc::hold_lost;
+        }
+        if (watched) hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, lease));
+        schedule();
+        return {};
+    }
+
+    // The last level goes back to the server. `released(answer, resent)` is told of it, with mutex_ held.
+    template <class Released>
+    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
+        const OwnerNumber owner = held.owner;
+        const Instant until = held.valid_until;
+        const std::uint64_t request = next_request();
+        // From here on nothing renews it.
+        holds_.finish(held);
+        releasing_ = !Wire<T>::shared;
+        lock.unlock();
+        bool resent = false;
+        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            resent = again;
+            return wire_.release(owner, 0, Milliseconds(0), request, again, deadline);
+        });
+        lock.lock();
+        releasing_ = false;
+        const ReleaseAnswer answer = decode_release(reply);
+        if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
+            return not_delivered(lock, reply, owner, request, until);
+        released(answer, resent);
+        // A release that was sent twice and finds nothing was delivered the first time.
+        if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
+            report_loss("the server says that it was not held any more");
+            return errc::hold_lost;
+        }
+        return {};
+    }
+
+    // What is refused for good (the key is something else by now) is lost; everything else is sent again.
+    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
+                                  std::uint64_t request, Instant until) {
+        if (judge(reply) == Verdict::refused && reply.is_error())
+            report_loss(printable(reply.text, 160));
+        else
+            pending_.add(owner, request, until, Clock::now(), true);
+        news();
+        schedule();
+        deliver_pending(lock);
+        return judge(reply) == Verdict::answered ? make_error_code(errc::protocol_error)
+                                                 : error_of(reply, key()).code();
+    }
+
+    // --- what is still to be given back -----------------------------------------------------------------------
+
+    // An acquire of unknown outcome, or one that nobody wants: released in the background.
+    void take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, Instant until) {
+        pending_.add(owner, next_request(), until, Clock::now());
+        schedule();
+        // Sent by this thread, so that it follows the acquire on the same connection.
+        deliver_pending(lock);
+    }
+
+    void give_back_later(const Hold& hold, std::uint64_t request) {
+        pending_.add(hold.owner, request, Clock::now() + runtime_.options().watchdog_timeout, Clock::now());
+        schedule();
+    }
+
+    void deliver_pending(std::unique_lock<std::mutex>& lock) {
+        const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
+        if (due.empty()) return;
+        lock.unlock();
+        for (const auto& item : due)
+            wire_.post_release(item.owner, item.request, item.again,
+                               [self = std::static_pointer_cast<HoldKeeper>(shared_from_this()),
+                                request = item.request](Reply reply) { self->delivered(request, reply); });
+        lock.lock();
+    }
+
+    void delivered(std::uint64_t request, const Reply& reply) {
+        const std::lock_guard lock(mutex_);
+        const Verdict verdict = judge(reply);
+        if (verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error()))
+            pending_.delivered(request);
+        else
+            pending_.failed(request, Clock::now());
+        settled_.notify_all();
+        news();
+        schedule();
+    }
+
+    // --- losing -----------------------------------------------------------------------------------------------
+
+    void lose(Hold& hold, const char* why) {
+        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        hold.lose();
+        if (hold.lost) runtime_.notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
+        hold.lost.reset();
+        report_loss(why);
+        news();
+    }
+
+    void report_loss(const std::string& why) {
+        runtime_.count_lost_hold();
+        runtime_.raise(Event::Kind::hold_lost, key(), why);
+    }
+
+    void schedule() {
+        Instant at = pending_.look_at();
+        for (const Hold& hold : holds_)
+            if (hold.live()) at = std::min(at, hold.look_at());
+        if (at != never) runtime_.timers().schedule(*this, at);
+    }
+
+    Runtime<T>& runtime_;
+    Wire<T> wire_;
+
+    std::mutex mutex_;
+    std::condition_variable settled_;
+    Holds holds_;
+    PendingReleases pending_;
+    std::optional<Instant> failing_since_;  // no server has answered since then
+    bool releasing_ = false;                // a last release is on its way
+
+private:
+    std::vector<OwnerNumber> asking_;             // whose acquires are on their way
+    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
 };
-
-inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
-    if (reply.is_nil()) return {AcquireAnswer::Kind::held, {}, 0};
-    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, name);
-    if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}, 0};
-    return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
-}
-
-// What a script answered that hands a hold over to another thread of this process.
-struct HandOverAnswer {
-    enum class Kind { handed, not_held, senseless } kind;
-    std::int64_t token = 0;  // handed: the heir's fencing token, of locks that have one
-};
-
-inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {
-    if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
-    const bool handed = reply.is_integer() && reply.integer == 1;
-    return {handed ? HandOverAnswer::Kind::handed : HandOverAnswer::Kind::senseless, 0};
-}
-
-// What a release script answered.
-struct ReleaseAnswer {
-    enum class Kind { released, still_held, not_held, senseless } kind;
-    std::int64_t listeners = 0;  // released: how many subscribers were told
-};
-
-// Never throws: it serves unlock(), which must not.
-inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
-    if (reply.is_nil()) return {ReleaseAnswer::Kind::not_held, 0};
-    if (!reply.is_integer() || reply.integer < -1) return {ReleaseAnswer::Kind::senseless, 0};
-    if (reply.integer == -1) return {ReleaseAnswer::Kind::still_held, 0};
-    return {ReleaseAnswer::Kind::released, reply.integer};
-}
 
 }  // namespace redlatch
 
-// redlatch/client/pending_releases.hpp
+// redlatch/client/fair_lock_state.hpp
 
 namespace redlatch {
 
-// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of
-// acquires whose outcome is unknown. Each is sent until it is answered or the lease it is about is over. Until then
-// nothing else may be done in that owner's name, or a late copy would end the wrong hold.
-class PendingReleases {
+// The lock whose waiting threads stand, each for itself, in one queue on the server. Nobody asks in another's name and
+// nothing is handed over within the process, because either would let a thread pass others that came before it.
+//
+// A waiting thread has a place here (its channel and its sleep) and one in the queue there, which lasts only a few
+// seconds unless it is refreshed: the background does that, for all waiters of this process together, and learns on this
+// occasion who has lost the place nevertheless. The server tells the first in the queue when the lock is free: at
+// a release, when a waiter before it leaves, and at every refresh, should such a message have been lost.
+//
+// mutex_ of the keeper guards all members, and may be held when a place's own mutex is taken. Each waiter sleeps
+// in its place.
+template <class T>
+class FairLockState final : public HoldKeeper<T, FairWire> {
+    using Keeper = HoldKeeper<T, FairWire>;
+    using Place = FairPlace<T>;
+
 public:
-    struct Item {
-        OwnerNumber owner;
-        std::uint64_t request;
-        Instant give_up;  // when the lease is over at last
-        Instant next;     // when to send
-        bool again;       // a copy of it may be on its way already
-        bool on_the_way = false;
-        Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+    using Keeper::Keeper;
+    using Keeper::key;
+
+    // --- taking -----------------------------------------------------------------------------------------------
+
+    // True when held; false at the deadline or when stopped. Throws Error.
+    bool acquire(const LockRequest& request) {
+        if (request.stop.stop_requested()) return false;
+        std::unique_lock lock(mutex_);
+        if (waiting_ == 0) failing_since_.reset();
+        if (!settle(lock, request)) return false;
+        if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
+        if (!settle(lock, request)) return false;
+        const Milliseconds lease = lease_of(request.lease);
+        if (request.one_try) {
+            const auto answer = ask(lock, request, [&](Instant deadline) {
+                return wire_.acquire(request.owner, 1, lease, false, deadline);
+            });
+            return answer && answer->kind == AcquireAnswer::Kind::held;
+        }
+        // Who still listens from an earlier wait misses no message between the question and the sleep.
+        const auto warm = places_.find(request.owner);
+        Question first;
+        if (warm != places_.end()) first.generation = warm->second->generation();
+        if (!ask_or_queue(lock, request, first)) return false;
+        if (first.held) return true;
+        runtime_.count_wait();
+        return wait(lock, request, first);
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        {
+            std::unique_lock lock(mutex_);
+            if (now >= refresh_at_) refresh(lock, now);
+            // Channels that nobody has listened to for a while are given up by the subscriptions; so is the place.
+            std::erase_if(places_, [&](const auto& place) {
+                const Instant idle = place.second->idle_since();
+                return idle != never && now - idle >= Subscriptions::keep_warm;
+            });
+            if (refresh_at_ != never) runtime_.timers().schedule(*this, refresh_at_);
+            if (!places_.empty()) runtime_.timers().schedule(*this, now + Subscriptions::keep_warm);
+        }
+        Keeper::tick(now, horizon, due);
+    }
+
+    // Channels belong to the places.
+    void subscribed() override {}
+    void subscription_refused(const Reply&) override {}
+    void message(std::string_view) override {}
+    void disconnected() override {}
+
+private:
+    using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_, Keeper::pending_, Keeper::reenter;
+    using Keeper::runtime_, Keeper::settle, Keeper::take_back, Keeper::wire_;
+
+    // What a waiter knows of its last question.
+    struct Question {
+        std::uint64_t generation = 0;  // from before it
+        bool held = false;
+        Instant ask_again{};  // unless there is news before
     };
 
-    // `again`: it was sent in the foreground already.
-    void add(OwnerNumber owner, std::uint64_t request, Instant give_up, Instant now, bool again = false) {
-        items_.push_back({owner, request, give_up, now, again});
+    // A holder without a TTL, or a queue whose times are far away: asked about again after this anyway.
+    static constexpr Milliseconds slow_poll{5000};
+    static constexpr Milliseconds longest_sleep{30'000};
+    static constexpr std::size_t waiters_a_refresh = 100;
+
+    bool is_waited_for() const override { return waiting_ > 0; }
+
+    // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
+    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
+        const Milliseconds lease = lease_of(request.lease);
+        const std::optional<AcquireAnswer> answer = ask(
+            lock, request, [&](Instant deadline) { return wire_.acquire_or_queue(request.owner, lease, deadline); });
+        if (!answer) return false;
+        question.held = answer->kind == AcquireAnswer::Kind::held;
+        const Milliseconds told =
+            answer->holder_lease < Milliseconds::zero() ? slow_poll : std::min(answer->holder_lease, longest_sleep);
+        // One more than told: the key is gone only in the millisecond after its last.
+        question.ask_again = Clock::now() + told + Milliseconds(1);
+        return true;
     }
 
-    bool has(OwnerNumber owner) const {
-        return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.owner == owner; });
-    }
-
-    bool empty() const { return items_.empty(); }
-
-    // What is to be sent now; taken to be on the way from here on.
-    std::vector<Item> take_due(Instant now) {
-        std::vector<Item> due;
-        for (Item& item : items_) {
-            if (item.on_the_way || item.next > now || now >= item.give_up) continue;
-            item.on_the_way = true;
-            due.push_back(item);
-            item.again = true;
+    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question question) {
+        const std::shared_ptr<Place> place = place_of(request.owner);
+        runtime_.start_background();
+        ++waiting_;
+        if (refresh_at_ == never) {
+            refresh_at_ = Clock::now() + wire_.slot() / 3;
+            runtime_.timers().schedule(*this, refresh_at_);
         }
-        return due;
+        if (question.generation == 0) question.generation = place->generation();
+        bool held = false;
+        try {
+            place->begin();
+            lock.unlock();
+            // Built and destroyed without mutex_.
+            const std::stop_callback on_stop(request.stop, [&] { place->news(); });
+            lock.lock();
+            held = wait_in_queue(lock, request, *place, question);
+            lock.unlock();
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            leave(lock, request, *place, false);
+            throw;
+        }
+        lock.lock();
+        leave(lock, request, *place, held);
+        return held;
     }
 
-    // Takes out those whose lease is over: how many there were.
-    std::size_t take_expired(Instant now) {
-        return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
-    }
-
-    void delivered(std::uint64_t request) {
-        std::erase_if(items_, [&](const Item& i) { return i.request == request; });
-    }
-
-    void failed(std::uint64_t request, Instant now) {
-        for (Item& item : items_)
-            if (item.request == request) {
-                item.on_the_way = false;
-                item.next = now + item.backoff.next();
+    bool wait_in_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place,
+                       Question& question) {
+        for (;;) {
+            const Instant now = Clock::now();
+            if (request.stop.stop_requested() || now >= request.deadline) return false;
+            const std::uint64_t generation = place.generation();
+            if (generation != question.generation || now >= question.ask_again) {
+                question.generation = generation;
+                if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;
+                if (question.held) return true;
+                continue;
             }
+            lock.unlock();
+            const auto refusal = place.sleep(generation, std::min(request.deadline, question.ask_again));
+            lock.lock();
+            if (refusal) throw error_of(*refusal, key());
+        }
     }
 
-    Instant look_at() const {
-        Instant at = never;
-        for (const Item& i : items_) at = std::min(at, i.on_the_way ? i.give_up : std::min(i.next, i.give_up));
-        return at;
+    std::shared_ptr<Place> place_of(OwnerNumber owner) {
+        std::shared_ptr<Place>& place = places_[owner];
+        if (!place) place = std::make_shared<Place>(runtime_, wire_.channel(owner));
+        return place;
+    }
+
+    // Whoever goes without the lock gives its place in the queue back, and the server passes the turn on.
+    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place, bool held) {
+        const Instant now = Clock::now();
+        place.end(held, now);
+        if (--waiting_ == 0) {
+            failing_since_.reset();
+            refresh_at_ = never;
+        }
+        if (held) {
+            runtime_.timers().schedule(*this, now + Subscriptions::keep_warm);
+            return;
+        }
+        places_.erase(request.owner);
+        if (!pending_.has(request.owner)) take_back(lock, request.owner, now + lease_of(request.lease));
+    }
+
+    // --- being alive ------------------------------------------------------------------------------------------
+
+    void refresh(std::unique_lock<std::mutex>& lock, Instant now) {
+        std::vector<OwnerNumber> waiters;
+        for (const auto& [owner, place] : places_)
+            if (place->is_waiting()) waiters.push_back(owner);
+        refresh_at_ = waiters.empty() ? never : now + wire_.slot() / 3;
+        lock.unlock();
+        for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
+            const std::size_t size = std::min(waiters_a_refresh, waiters.size() - first);
+            post_refresh({waiters.begin() + static_cast<std::ptrdiff_t>(first), size});
+        }
+        lock.lock();
+    }
+
+    void post_refresh(std::span<const OwnerNumber> waiters) {
+        wire_.post_refresh(waiters, [self = std::static_pointer_cast<FairLockState>(this->shared_from_this()),
+                                     asked = std::vector<OwnerNumber>(waiters.begin(), waiters.end())](
+                                        const Reply& reply) { self->refreshed(asked, reply); });
+    }
+
+    // Whoever has lost its place, because it was not refreshed in time or the server lost its data, queues up again.
+    void refreshed(const std::vector<OwnerNumber>& waiters, const Reply& reply) {
+        const std::lock_guard lock(mutex_);
+        if (judge(reply) != Verdict::answered) {
+            if (waiting_ == 0) return;
+            refresh_at_ = std::min(refresh_at_, Clock::now() + wire_.slot() / 20);
+            runtime_.timers().schedule(*this, refresh_at_);
+            return;
+        }
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != waiters.size()) return;
+        for (std::size_t i = 0; i < waiters.size(); ++i) {
+            if (!reply.elements[i].is_integer() || reply.elements[i].integer != 0) continue;
+            const auto place = places_.find(waiters[i]);
+            if (place != places_.end() && place->second->is_waiting()) place->second->news();
+        }
+    }
+
+    std::map<OwnerNumber, std::shared_ptr<Place>> places_;  // of those who wait, and of those who did a moment ago
+    std::size_t waiting_ = 0;
+    Instant refresh_at_ = never;
+};
+
+}  // namespace redlatch
+
+// redlatch/fair_lock.hpp
+
+namespace redlatch {
+
+// A reentrant lock that serves its waiters strictly in the order in which they came, over threads, processes, hosts
+// and languages: what Redisson's fair lock is in Java, and the same queue as one of that name there.
+//
+// The order is the one in which the first tries of waiting calls reached the server; try_lock() does not queue up and
+// never passes a waiter. A waiter that dies, is frozen or cannot reach the server loses its place after a few
+// seconds (a sixth of ClientOptions::watchdog_timeout, at most 5 s), and one that comes back queues up again at the end:
+// the order is that of the living. Each waiting thread of this kind listens to a channel of its own, and every process
+// with waiters sends one command in a third of those seconds: use RLock where the order does not matter.
+//
+// Two objects of one name are the same lock, and exclude an RLock of that name, too, which knows nothing of the queue.
+// Models Cpp17TimedLockable. Neither copied nor moved; any number of threads may use one object. Destroying the object
+// while a thread waits in it is an error, as for std::mutex; destroying it while held is not.
+template <class T = HiredisTransport>
+class FairLock : public BoundLock<FairLock<T>, T, FairLockState<T>> {
+public:
+    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
+    // non-empty {tag}. Sends nothing.
+    FairLock(Client<T>& client, std::string_view name) : FairLock::BoundLock(client.core(), name) {}
+};
+
+template <class T>
+FairLock(Client<T>&, std::string_view) -> FairLock<T>;
+
+}  // namespace redlatch
+
+// redlatch/client/rlock_wire.hpp
+
+namespace redlatch {
+
+// The commands of the reentrant lock: keys and arguments of its scripts. Every command may be sent again; `again`
+// says so, and then the giving-back ones leave a mark against their own delayed copies.
+template <Transport T>
+class RLockWire {
+public:
+    static constexpr std::string_view kind = "rlock ";
+    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr bool shared = false;
+    static constexpr bool hands_over = true;
+    static constexpr bool outlives_lease = false;
+
+    RLockWire(Runtime<T>& runtime, std::string key)
+        : runtime_(runtime),
+          key_(std::move(key)),
+          channel_(prefixed_key("redisson_lock__channel", key_)),
+          latches_(key_, runtime.uuid()) {}
+
+    const std::string& key() const noexcept { return key_; }
+    const std::string& channel() const noexcept { return channel_; }
+
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
+        return call(scripts::rlock_acquire, std::array<std::string_view, 1>{key_},
+                    std::array<std::string_view, 3>{text(owner), NumberText(count), NumberText(lease.count())},
+                    deadline);
+    }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+    static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
+
+    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                  Instant deadline) {
+        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latches_.of(request)},
+                    std::array<std::string_view, 5>{text(owner), NumberText(remaining), NumberText(lease.count()),
+                                                    ReleaseLatches::ttl(again), runtime_.transport().publish_command()},
+                    deadline);
+    }
+
+    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
+        const OwnerText who = text(owner);
+        const ReleaseLatches::Key latch = latches_.of(request);
+        runtime_.post_script(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch},
+                             std::array<std::string_view, 5>{who, "0", "0", ReleaseLatches::ttl(again),
+                                                             runtime_.transport().publish_command()},
+                             std::move(done));
+    }
+
+    Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
+                    Instant deadline) {
+        return call(scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, latches_.of(request)},
+                    std::array<std::string_view, 4>{text(owner), text(heir), NumberText(lease.count()),
+                                                    ReleaseLatches::ttl(again)},
+                    deadline);
+    }
+
+    Reply force_release(Instant deadline) {
+        return call(scripts::rlock_force_release, std::array<std::string_view, 2>{key_, channel_},
+                    std::array<std::string_view, 1>{runtime_.transport().publish_command()}, deadline);
+    }
+
+    OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
+
+protected:
+    const ReleaseLatches& latches() const noexcept { return latches_; }
+
+    // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
+    template <std::size_t K, std::size_t A>
+    Reply call(const Script& script, const std::array<std::string_view, K>& keys,
+               const std::array<std::string_view, A>& arguments, Instant deadline) {
+        return runtime_.call_script(script, keys, arguments, deadline);
     }
 
 private:
-    std::vector<Item> items_;
+    Runtime<T>& runtime_;
+    const std::string key_;
+    const std::string channel_;
+    const ReleaseLatches latches_;
+};
+
+}  // namespace redlatch
+
+// redlatch/scripts/fenced_lock.hpp
+
+// The scripts that the fenced lock has instead of the reentrant lock's: each new hold gets a fencing token, greater
+// than all before. The counter is at the same time a clock: should it be lost with the server's data, the server's
+// time in microseconds has gone on meanwhile. It never gets a TTL and is never deleted, and stays below 2^53, where
+// Lua's numbers are exact.
+namespace redlatch::scripts {
+
+inline constexpr Script fenced_acquire{R"lua(
+-- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
+-- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
+local lock, counter = KEYS[1], KEYS[2]
+local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return {-2, 0} end
+    local now = redis.call('time')
+    local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
+    redis.call('set', counter, string.format('%.0f', token))
+    redis.call('hincrby', lock, owner, count)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) == 'table' then
+        -- Not allowed to this user: better no lock than one for ever.
+        redis.call('del', lock)
+        return limited
+    end
+    return {1, token}
+end
+local current = redis.call('hget', lock, owner)
+if not current and count ~= '1' then return {-2, 0} end
+-- Where this owner may be a reader, which is no hold of ours.
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+if not current then return {0, redis.call('pttl', lock)} end
+if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
+-- Reentry, or the same command once more: the token of this hold, for none was drawn since.
+return {1, tonumber(redis.call('get', counter) or '0')}
+)lua"};
+
+inline constexpr Script fenced_hand_over{R"lua(
+-- KEYS: lock, token counter, latch.  ARGV: owner, next owner, the next owner's lease in ms,
+-- latch TTL in ms ('0' = first sending, leaves no latch).
+-- Answer: {1, token} = the next owner holds it; nil = neither of them does.
+local lock, counter, latch = KEYS[1], KEYS[2], KEYS[3]
+local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+if redis.call('exists', latch) == 1 then return {1, tonumber(redis.call('get', counter) or '0')} end
+if redis.call('hexists', lock, owner) == 0 then
+    if latch_ttl == '0' then return nil end
+    redis.pcall('set', latch, '1', 'px', latch_ttl)
+    if redis.call('hexists', lock, heir) == 0 then return nil end
+    return {1, tonumber(redis.call('get', counter) or '0')}
+end
+redis.call('pexpire', lock, lease)
+local now = redis.call('time')
+local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
+redis.call('set', counter, string.format('%.0f', token))
+redis.call('hincrby', lock, heir, '1')
+redis.call('hdel', lock, owner)
+if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
+return {1, token}
+)lua"};
+
+}  // namespace redlatch::scripts
+
+// redlatch/client/fenced_wire.hpp
+
+namespace redlatch {
+
+// The commands of the fenced lock: the reentrant lock's, but taking and handing over draw a token.
+template <Transport T>
+class FencedWire : public RLockWire<T> {
+public:
+    static constexpr std::string_view kind = "fenced lock ";
+
+    FencedWire(Runtime<T>& runtime, std::string key)
+        : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
+
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
+        return this->call(
+            scripts::fenced_acquire, std::array<std::string_view, 2>{this->key(), counter_},
+            std::array<std::string_view, 3>{this->text(owner), NumberText(count), NumberText(lease.count())}, deadline);
+    }
+
+    Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
+                    Instant deadline) {
+        return this->call(scripts::fenced_hand_over,
+                          std::array<std::string_view, 3>{this->key(), counter_, this->latches().of(request)},
+                          std::array<std::string_view, 4>{this->text(owner), this->text(heir),
+                                                          NumberText(lease.count()), ReleaseLatches::ttl(again)},
+                          deadline);
+    }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
+        if (!is_pair(reply)) throw unexpected(reply, name);
+        const std::int64_t value = reply.elements[1].integer;
+        switch (reply.elements[0].integer) {
+            case 1:
+                if (value > 0) return {AcquireAnswer::Kind::held, {}, value};
+                break;
+            case 0: return {AcquireAnswer::Kind::blocked, Milliseconds(value), 0};
+            case -2: return {AcquireAnswer::Kind::gone, {}, 0};
+            default: break;
+        }
+        throw unexpected(reply, name);
+    }
+
+    static HandOverAnswer read_hand_over(const Reply& reply) noexcept {
+        if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
+        if (!is_pair(reply) || reply.elements[0].integer != 1 || reply.elements[1].integer <= 0)
+            return {HandOverAnswer::Kind::senseless, 0};
+        return {HandOverAnswer::Kind::handed, reply.elements[1].integer};
+    }
+
+private:
+    static bool is_pair(const Reply& reply) noexcept {
+        return reply.kind == Reply::Kind::array && reply.elements.size() == 2 && reply.elements[0].is_integer() &&
+               reply.elements[1].is_integer();
+    }
+
+    const std::string counter_;
 };
 
 }  // namespace redlatch
@@ -4136,34 +6734,22 @@ private:
 
 namespace redlatch {
 
-// One lock, as this process knows it: who of its threads holds it, who waits, what is still to be given back.
-// `Wire` knows the commands. All objects of one name and kind share one state.
+// The lock whose waiting threads share one representative: it asks the server and listens, the others queue up behind
+// it in this process and send nothing, and a hold that is given back goes to one of them where there is one.
 //
-// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
-// Each waiter sleeps in its own condition variable, the representative where it can in the transport, to receive
-// the message itself; it is woken by the thread that hands its hold over to it, by
+// mutex_ of the keeper guards all members. Each waiter sleeps in its own condition variable, the representative where it
+// can in the transport, to receive the message itself; it is woken by the thread that hands its hold over to it, by
 // whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
-// representative), and by its stop token. settled_ wakes threads that wait for a pending release in their own name.
+// representative), and by its stop token.
 template <class T, template <class> class Wire>
-class LockState final : public Watched {
+class LockState final : public HoldKeeper<T, Wire> {
+    using Keeper = HoldKeeper<T, Wire>;
+
 public:
-    static constexpr std::string_view kind = Wire<T>::kind;
+    using Keeper::Keeper;
+    using Keeper::key;
 
-    LockState(Runtime<T>& runtime, const std::string& key) : runtime_(runtime), wire_(runtime, key) {}
-
-    ~LockState() override {
-        runtime_.timers().forget(*this);
-        runtime_.subscriptions().forget(wire_.channel(), *this);
-    }
-
-    const std::string& key() const noexcept { return wire_.key(); }
-    Runtime<T>& runtime() const noexcept { return runtime_; }
-    Wire<T>& wire() noexcept { return wire_; }
-
-    bool is_idle() {
-        const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && line_.empty() && pending_.empty() && handing_over_ == 0;
-    }
+    ~LockState() override { runtime_.subscriptions().forget(wire_.channel(), *this); }
 
     // --- taking -----------------------------------------------------------------------------------------------
 
@@ -4184,125 +6770,7 @@ public:
         return wait(request);
     }
 
-    // --- giving back ------------------------------------------------------------------------------------------
-
-    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
-    // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) {
-        std::unique_lock lock(mutex_);
-        Hold* hold = holds_.find(owner);
-        if (!hold) {
-            // In a forked child it is most likely a guard of the parent's that is being unwound.
-            if (runtime_.is_fork_child()) return errc::hold_lost;
-            throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
-        }
-        if (hold->live() && Clock::now() >= hold->valid_until) {
-            give_back_later(*hold, next_request());
-            lose(*hold, "its lease ran out");
-        }
-        if (!hold->live()) {
-            if (--hold->dead == 0) holds_.erase(owner);
-            deliver_pending(lock);
-            return errc::hold_lost;
-        }
-        if (hold->count > 1) return release_level(lock, *hold);
-        if (Waiter* heir = line_.heir(); heir && handoffs_ < runtime_.options().local_handoff_limit)
-            return hand_over(lock, *hold, *heir);
-        return release_last(lock, *hold);
-    }
-
-    // Ends anyone's hold: whether there was one.
-    bool force_release() {
-        // Only what is held before the command is sent can be ended by it.
-        std::vector<std::uint64_t> ended;
-        {
-            const std::lock_guard lock(mutex_);
-            for (const Hold& hold : holds_)
-                if (hold.live()) ended.push_back(hold.id);
-        }
-        const Reply reply = runtime_.persist(deadline_after(Clock::now(), runtime_.options().unreachable_timeout), {},
-                                             [&](Instant deadline, bool) { return wire_.force_release(deadline); });
-        if (judge(reply) != Verdict::answered) throw error_of(reply, key());
-        if (!reply.is_integer()) throw unexpected(reply, key());
-        const std::lock_guard lock(mutex_);
-        for (Hold& hold : holds_)
-            if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
-                lose(hold, "ended by force");
-        return reply.integer == 1;
-    }
-
-    // --- inquiry, without a command ---------------------------------------------------------------------------
-
-    Instant valid_until(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        const Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? hold->valid_until : Instant::min();
-    }
-
-    // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
-    std::optional<std::int64_t> token(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        const Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
-    }
-
-    std::stop_token lost(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        Hold* hold = holds_.find(owner);
-        if (!hold || !hold->live()) {
-            std::stop_source already;
-            already.request_stop();
-            return already.get_token();
-        }
-        if (!hold->lost) hold->lost.emplace();
-        return hold->lost->get_token();
-    }
-
     // --- the background ---------------------------------------------------------------------------------------
-
-    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
-        std::unique_lock lock(mutex_);
-        for (Hold& hold : holds_) {
-            if (!hold.live()) continue;
-            if (now >= hold.lost_at()) {
-                lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
-            } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
-                hold.renewing = true;
-                due.push_back({shared_from_this(), key(), hold.owner, hold.id});
-            }
-        }
-        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
-            runtime_.raise(Event::Kind::unlock_not_delivered, key(),
-                           "its lease is over, so others are not blocked any more");
-        settled_.notify_all();
-        schedule();
-        deliver_pending(lock);
-        lock.unlock();
-        runtime_.forget_if_unused(*this);
-    }
-
-    void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
-        std::unique_lock lock(mutex_);
-        Hold* hold = holds_.find(renewal.owner);
-        if (hold && hold->live() && hold->id == renewal.hold) {
-            const Milliseconds timeout = runtime_.options().watchdog_timeout;
-            switch (outcome) {
-                case Renewed::yes: hold->renewed(sent, timeout); break;
-                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
-                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
-            }
-            schedule();
-        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes &&
-                   !(hold && hold->live()) &&
-                   std::find(asking_.begin(), asking_.end(), renewal.owner) == asking_.end()) {
-            // Lost for us, but prolonged on the server after all: it must not block others for another lease. (An
-            // acquire that is on its way in the same name takes it over instead.)
-            const Instant now = Clock::now();
-            pending_.add(renewal.owner, next_request(), now + runtime_.options().watchdog_timeout, now);
-            schedule();
-            deliver_pending(lock);
-        }
-    }
 
     void subscribed() override {
         const std::lock_guard lock(mutex_);
@@ -4341,14 +6809,16 @@ public:
     }
 
 private:
-    std::uint64_t next_request() { return ++last_request_; }
-
-    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
-        return lease ? *lease : runtime_.options().watchdog_timeout;
-    }
+    using Keeper::deliver_pending, Keeper::failing_since_, Keeper::foreground_deadline, Keeper::holds_;
+    using Keeper::lease_of, Keeper::mutex_, Keeper::next_request, Keeper::not_delivered, Keeper::pending_;
+    using Keeper::record, Keeper::reenter, Keeper::release_last, Keeper::releasing_, Keeper::report_loss;
+    using Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_;
 
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
-    bool busy() const { return releasing_ || handing_over_ != 0 || holds_.held_until() > Clock::now(); }
+    bool busy() const { return releasing_ || handing_over_ != 0 || held_here_until() > Clock::now(); }
+
+    // Until when a thread of this process excludes the others; the past when none does.
+    Instant held_here_until() const { return Wire<T>::shared ? Instant{} : holds_.held_until(); }
 
     void rouse(Waiter& waiter) {
         waiter.wake.notify_one();
@@ -4366,146 +6836,63 @@ private:
         if (Waiter* front = line_.front()) rouse(*front);
     }
 
-    // Waits until nothing is pending in the owner's name: false at the deadline or when stopped.
-    bool settle(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        // A call with a deadline has its own limit.
-        const Instant give_up =
-            request.deadline == never ? deadline_after(Clock::now(), runtime_.options().unreachable_timeout) : never;
-        while (pending_.has(request.owner) || handing_over_ == request.owner) {
-            const Instant now = Clock::now();
-            if (request.stop.stop_requested() || request.one_try || now >= request.deadline) return false;
-            if (now >= give_up)
-                throw Error(errc::unreachable, key(),
-                            "an earlier command of this thread, whose outcome is unknown, cannot be taken back yet");
-            // In slices, because a stop request does not reach this condition variable.
-            settled_.wait_until(lock, std::min(request.deadline, now + Milliseconds(20)));
+    bool is_waited_for() const override { return !line_.empty() || handing_over_ != 0; }
+
+    void news() override { tell_representative(); }
+
+    bool is_settled(OwnerNumber owner) const override { return Keeper::is_settled(owner) && handing_over_ != owner; }
+
+    std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+        if constexpr (Wire<T>::hands_over)
+            if (Waiter* heir = line_.heir(); heir && handoffs_ < runtime_.options().local_handoff_limit)
+                return hand_over(lock, hold, *heir);
+        handoffs_ = 0;
+        const std::uint64_t messages = messages_;
+        return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
+            // A message that came before this reply may have been ours already.
+            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
+                line_.empty() && messages == messages_)
+                ++own_messages_;
+            // Who waits here for a shared lock does not wait for this hold.
+            if constexpr (!Wire<T>::shared) released_here(answer.listeners > 1);
+        });
+    }
+
+    // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without them, or
+    // without a subscription, the next one here need not wait for it.
+    void released_here(bool others_listen) {
+        if (!subscribed_ || !others_listen) {
+            tell_representative();
+        } else if (Waiter* front = line_.front()) {
+            // The message may have come before this reply: it looks again.
+            line_.expect_message(Clock::now());
+            rouse(*front);
         }
-        return true;
     }
 
     // --- asking the server ------------------------------------------------------------------------------------
 
-    Instant give_up_at(const LockRequest& request) const {
-        const Instant now = Clock::now();
-        const ClientOptions& options = runtime_.options();
-        if (request.one_try)
-            return now + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
-        // Threads in line share the time that a server was unreachable, but each gets an honest try.
-        const Instant give_up = deadline_after(failing_since_.value_or(now), runtime_.options().unreachable_timeout);
-        return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
-    }
-
-    struct Asked {
-        Reply reply;
-        Instant begun;
-        Instant sent;          // of the last sending, which the reply answers
-        bool unknown = false;  // a sending remained without an answer
-    };
-
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, std::uint32_t count) {
-        const Milliseconds lease = lease_of(request.lease);
-        const Instant give_up = give_up_at(request);
-        Asked asked;
-        asked.begun = Clock::now();
-        asking_.push_back(request.owner);
-        lock.unlock();
-        asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool) {
-            asked.sent = Clock::now();
-            Reply reply = wire_.acquire(request.owner, count, lease, deadline);
-            if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
-            return reply;
-        });
-        lock.lock();
-        std::erase(asking_, request.owner);
-        if (judge(asked.reply) == Verdict::answered)
-            failing_since_.reset();
-        else if (!failing_since_ && asked.reply.kind != Reply::Kind::no_time)
-            failing_since_ = asked.begun;
-        return asked;
-    }
-
-    // False when that is what the caller asked for by a stop request or a deadline; otherwise it throws.
-    bool no_answer(const LockRequest& request, const Asked& asked) const {
-        if (request.stop.stop_requested()) return false;
-        // A server that was given less than its time is slow, not away.
-        const Instant now = Clock::now();
-        const bool perhaps_slow = asked.unknown || asked.reply.kind == Reply::Kind::no_time;
-        if (now >= request.deadline && perhaps_slow && now - asked.begun < runtime_.options().command_timeout)
-            return false;
-        throw error_of(asked.reply, key());
-    }
-
     // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked.
     bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
         const std::uint64_t generation = line_.generation();
-        const Asked asked = send_acquire(lock, request, 1);
-        const Instant now = Clock::now();
         const Milliseconds lease = lease_of(request.lease);
-        if (judge(asked.reply) != Verdict::answered) {
-            if (asked.unknown) take_back(lock, request.owner, now + lease);
-            return no_answer(request, asked);
-        }
-        const AcquireAnswer answer = decode(lock, asked.reply, request.owner, now + lease);
-        if (answer.kind != AcquireAnswer::Kind::held) {
-            line_.blocked(generation, answer.holder_lease, now);
-            return false;
-        }
-        if (now >= redlatch::valid_until(asked.sent, lease)) {
-            // The answer took longer than the lease lasts.
-            line_.blocked(generation, Milliseconds(0), now);
-            take_back(lock, request.owner, now + lease);
-            return false;
-        }
-        record(request.owner, asked.sent, request.lease, answer.token);
-        return true;
+        const bool announced = request.precedence && !request.one_try;
+        const std::optional<AcquireAnswer> answer = Keeper::ask(lock, request, [&](Instant deadline) {
+            return wire_.acquire(request.owner, 1, lease, announced, deadline);
+        });
+        if (!answer) return false;
+        if (answer->kind == AcquireAnswer::Kind::held)
+            held_here();
+        else
+            line_.blocked(generation, answer->holder_lease, Clock::now());
+        return answer->kind == AcquireAnswer::Kind::held;
     }
 
-    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
-        try {
-            return Wire<T>::read_acquire(reply, key());
-        } catch (const Error&) {
-            take_back(lock, owner, until);
-            throw;
-        }
-    }
-
-    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease, std::int64_t token) {
-        Hold& hold = holds_.start(owner);
-        hold.token = token;
-        hold.enter(sent, lease, runtime_.options().watchdog_timeout);
-        line_.held_here();
-        runtime_.count_acquisition();
-        schedule();
-        runtime_.start_background();
-    }
-
-    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it because
-    // the hold it had turns out to be lost.
-    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        Hold* hold = holds_.find(request.owner);
-        if (!hold || !hold->live()) return std::nullopt;
-        const std::uint64_t id = hold->id;
-        const std::uint32_t count = hold->count + 1;
-        if (count > 0x7fff'ffff)
-            throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
-        const Asked asked = send_acquire(lock, request, count);
-        // Unknown is no harm here: the next command of this hold carries its absolute count.
-        if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
-        const AcquireAnswer answer = Wire<T>::read_acquire(asked.reply, key());
-        hold = holds_.find(request.owner);
-        if (!hold || hold->id != id || !hold->live()) {
-            // Lost while we asked: what the answer gave belongs to nobody.
-            if (answer.kind == AcquireAnswer::Kind::held)
-                take_back(lock, request.owner, Clock::now() + lease_of(request.lease));
-            return std::nullopt;
-        }
-        if (answer.kind != AcquireAnswer::Kind::held) {
-            lose(*hold, "the server says that it is not held any more");
-            return std::nullopt;
-        }
-        hold->enter(asked.sent, request.lease, runtime_.options().watchdog_timeout);
-        schedule();
-        return true;
+    void held_here() {
+        if constexpr (Wire<T>::shared)
+            tell_representative();  // who may hold it with us
+        else
+            line_.held_here();
     }
 
     // --- waiting ----------------------------------------------------------------------------------------------
@@ -4523,11 +6910,11 @@ private:
         if (!me.pause) listen();
         try {
             const bool held = wait_in_line(lock, request, me);
-            leave(me);
+            leave(lock, me);
             return held;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
-            leave(me);
+            leave(lock, me);
             throw;
         }
     }
@@ -4545,7 +6932,7 @@ private:
             if (request.stop.stop_requested() || now >= request.deadline) return false;
             Instant sleep_until = request.deadline;
             if (line_.is_front(me) && !releasing_ && handing_over_ == 0) {
-                const WaitLine::Step step = line_.step(now, holds_.held_until());
+                const WaitLine::Step step = line_.step(now, held_here_until());
                 if (step.ask) {
                     me.trying = true;
                     const bool held = settle(lock, request) && ask(lock, request);
@@ -4592,7 +6979,7 @@ private:
     }
 
     // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
-    void leave(Waiter& me) {
+    void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
         if (heir_ == &me) heir_ = nullptr;
         const bool was_front = line_.is_front(me);
         line_.leave(me);
@@ -4600,102 +6987,25 @@ private:
             wants_messages_ = false;
             failing_since_.reset();
             runtime_.subscriptions().rest(wire_.channel(), *this);
+            withdraw(lock);
         } else if (was_front) {
             rouse(*line_.front());
         }
     }
 
+    // What was announced of a waiting thread, for others to make room, is over.
+    void withdraw(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { wire_.withdraw(); }) {
+            lock.unlock();
+            wire_.withdraw();
+            lock.lock();
+        }
+    }
+
     // --- giving back, the ways --------------------------------------------------------------------------------
 
-    Instant foreground_deadline() const { return Clock::now() + runtime_.options().command_timeout; }
-
-    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
-        const OwnerNumber owner = held.owner;
-        const std::uint64_t id = held.id;
-        held.leave();
-        const std::uint32_t remaining = held.count;
-        const bool watched = held.watched();
-        const std::uint64_t request = next_request();
-        const Milliseconds lease = watched ? runtime_.options().watchdog_timeout : Milliseconds(0);
-        Instant sent{};
-        lock.unlock();
-        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
-        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
-            sent = Clock::now();
-            return wire_.release(owner, remaining, lease, request, again, deadline);
-        });
-        lock.lock();
-        if (judge(reply) != Verdict::answered) return error_of(reply, key()).code();
-        Hold* hold = holds_.find(owner);
-        if (!hold || hold->id != id || !hold->live()) return errc::hold_lost;
-        const ReleaseAnswer answer = decode_release(reply);
-        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
-        if (answer.kind != ReleaseAnswer::Kind::still_held) {
-            lose(*hold, "the server says that it is not held any more");
-            return errc::hold_lost;
-        }
-        if (watched) hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, lease));
-        schedule();
-        return {};
-    }
-
-    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held) {
-        const OwnerNumber owner = held.owner;
-        const Instant until = held.valid_until;
-        const std::uint64_t request = next_request();
-        // From here on nothing renews it.
-        holds_.finish(held);
-        handoffs_ = 0;
-        releasing_ = true;
-        const std::uint64_t messages = messages_;
-        lock.unlock();
-        bool resent = false;
-        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
-            resent = again;
-            return wire_.release(owner, 0, Milliseconds(0), request, again, deadline);
-        });
-        lock.lock();
-        releasing_ = false;
-        const ReleaseAnswer answer = decode_release(reply);
-        if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
-            return not_delivered(lock, reply, owner, request, until);
-        // A message that came before this reply may have been ours already.
-        if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
-            line_.empty() && messages == messages_)
-            ++own_messages_;
-        // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without
-        // them, or without a subscription, the next one here need not wait for it.
-        const bool others_listen = answer.listeners > 1;
-        if (!subscribed_ || !others_listen) {
-            tell_representative();
-        } else if (Waiter* front = line_.front()) {
-            // The message may have come before this reply: it looks again.
-            line_.expect_message(Clock::now());
-            rouse(*front);
-        }
-        // A release that was sent twice and finds nothing was delivered the first time.
-        if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
-            report_loss("the server says that it was not held any more");
-            return errc::hold_lost;
-        }
-        return {};
-    }
-
-    // What is refused for good (the key is something else by now) is lost; everything else is sent again.
-    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
-                                  std::uint64_t request, Instant until) {
-        if (judge(reply) == Verdict::refused && reply.is_error())
-            report_loss(printable(reply.text, 160));
-        else
-            pending_.add(owner, request, until, Clock::now(), true);
-        tell_representative();
-        schedule();
-        deliver_pending(lock);
-        return judge(reply) == Verdict::answered ? make_error_code(errc::protocol_error)
-                                                 : error_of(reply, key()).code();
-    }
-
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held,
+                              Waiter& next) requires(Wire<T>::hands_over) {
         const OwnerNumber owner = held.owner;
         const OwnerNumber heir = next.owner;
         const std::optional<Milliseconds> heir_lease = next.lease;
@@ -4723,6 +7033,7 @@ private:
             ++handoffs_;
             runtime_.count_handoff();
             record(heir, sent, heir_lease, answer.token);
+            line_.held_here();
             waiting->granted = true;
             rouse(*waiting);
             return {};
@@ -4741,347 +7052,14 @@ private:
         return errc::hold_lost;
     }
 
-    // --- what is still to be given back -----------------------------------------------------------------------
-
-    // An acquire of unknown outcome, or one that nobody wants: released in the background.
-    void take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, Instant until) {
-        pending_.add(owner, next_request(), until, Clock::now());
-        schedule();
-        // Sent by this thread, so that it follows the acquire on the same connection.
-        deliver_pending(lock);
-    }
-
-    void give_back_later(const Hold& hold, std::uint64_t request) {
-        pending_.add(hold.owner, request, Clock::now() + runtime_.options().watchdog_timeout, Clock::now());
-        schedule();
-    }
-
-    void deliver_pending(std::unique_lock<std::mutex>& lock) {
-        const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
-        if (due.empty()) return;
-        lock.unlock();
-        for (const auto& item : due)
-            wire_.post_release(item.owner, item.request, item.again,
-                               [self = std::static_pointer_cast<LockState>(shared_from_this()),
-                                request = item.request](Reply reply) { self->delivered(request, reply); });
-        lock.lock();
-    }
-
-    void delivered(std::uint64_t request, const Reply& reply) {
-        const std::lock_guard lock(mutex_);
-        const Verdict verdict = judge(reply);
-        if (verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error()))
-            pending_.delivered(request);
-        else
-            pending_.failed(request, Clock::now());
-        settled_.notify_all();
-        tell_representative();
-        schedule();
-    }
-
-    // --- losing -----------------------------------------------------------------------------------------------
-
-    void lose(Hold& hold, const char* why) {
-        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
-        hold.lose();
-        if (hold.lost) runtime_.notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
-        hold.lost.reset();
-        report_loss(why);
-        tell_representative();
-    }
-
-    void report_loss(const std::string& why) {
-        runtime_.count_lost_hold();
-        runtime_.raise(Event::Kind::hold_lost, key(), why);
-    }
-
-    void schedule() {
-        Instant at = pending_.look_at();
-        for (const Hold& hold : holds_)
-            if (hold.live()) at = std::min(at, hold.look_at());
-        if (at != never) runtime_.timers().schedule(*this, at);
-    }
-
-    Runtime<T>& runtime_;
-    Wire<T> wire_;
-
-    std::mutex mutex_;
-    std::condition_variable settled_;
-    Holds holds_;
     WaitLine line_;
-    PendingReleases pending_;
-    std::vector<OwnerNumber> asking_;             // whose acquires are on their way
-    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
-    std::optional<Instant> failing_since_;        // no server has answered since then
-    std::uint64_t last_request_ = 0;
     unsigned handoffs_ = 0;         // in a row, within this process
-    bool releasing_ = false;        // a last release is on its way
     OwnerNumber handing_over_ = 0;  // to whom a hold is on its way
     Waiter* heir_ = nullptr;        // the same one, as long as it waits
     bool wants_messages_ = false;
     bool subscribed_ = false;     // confirmed, so messages do come
     std::uint64_t messages_ = 0;  // so far
     unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
-};
-
-}  // namespace redlatch
-
-// redlatch/client/bound_lock.hpp
-
-namespace redlatch {
-
-// A lock of the user's, `Lock`, that is a hash of owner -> hold count on the server: its public members, and below
-// them the same for an owner that is told, for LockFace and for composed locks.
-template <class Lock, class T, template <class> class Wire>
-class BoundLock : public LockFace<Lock> {
-public:
-    // As given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
-
-    bool acquire(const LockRequest& request) { return state().acquire(request); }
-    std::error_code release(OwnerNumber owner) { return state().release(owner); }
-    bool force_release() { return state().force_release(); }
-    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked() { return redlatch::ask_locked(state().runtime(), state().key()); }
-    int ask_hold_count(OwnerNumber owner) {
-        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner));
-    }
-    std::optional<Milliseconds> ask_remaining_lease() {
-        return redlatch::ask_remaining_lease(state().runtime(), state().key());
-    }
-
-protected:
-    BoundLock(std::shared_ptr<Core<T>> core, std::string_view name) : binding_(std::move(core), name) {}
-
-    LockState<T, Wire>& state() { return binding_.state(); }
-
-private:
-    Binding<T, LockState<T, Wire>> binding_;
-};
-
-}  // namespace redlatch
-
-// redlatch/client/rlock_wire.hpp
-
-namespace redlatch {
-
-// The commands of the reentrant lock: keys and arguments of its scripts. Every command may be sent again; `again`
-// says so, and then the giving-back ones leave a mark against their own delayed copies.
-template <Transport T>
-class RLockWire {
-public:
-    static constexpr std::string_view kind = "rlock ";
-
-    RLockWire(Runtime<T>& runtime, std::string key)
-        : runtime_(runtime),
-          key_(std::move(key)),
-          channel_(prefixed_key("redisson_lock__channel", key_)),
-          latch_(prefixed_key("redisson_unlock_latch", key_) + ":" + runtime.uuid() + ":") {}
-
-    const std::string& key() const noexcept { return key_; }
-    const std::string& channel() const noexcept { return channel_; }
-
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Instant deadline) {
-        return call(scripts::rlock_acquire, std::array<std::string_view, 1>{key_},
-                    std::array<std::string_view, 3>{text(owner), NumberText(count), NumberText(lease.count())},
-                    deadline);
-    }
-
-    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
-    static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
-
-    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                  Instant deadline) {
-        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch_of(request)},
-                    std::array<std::string_view, 5>{text(owner), NumberText(remaining), NumberText(lease.count()),
-                                                    latch_ttl(again), runtime_.transport().publish_command()},
-                    deadline);
-    }
-
-    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        const OwnerText who = text(owner);
-        const LatchText latch = latch_of(request);
-        runtime_.post_script(
-            scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch},
-            std::array<std::string_view, 5>{who, "0", "0", latch_ttl(again), runtime_.transport().publish_command()},
-            std::move(done));
-    }
-
-    Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
-                    Instant deadline) {
-        return call(
-            scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, latch_of(request)},
-            std::array<std::string_view, 4>{text(owner), text(heir), NumberText(lease.count()), latch_ttl(again)},
-            deadline);
-    }
-
-    Reply force_release(Instant deadline) {
-        return call(scripts::rlock_force_release, std::array<std::string_view, 2>{key_, channel_},
-                    std::array<std::string_view, 1>{runtime_.transport().publish_command()}, deadline);
-    }
-
-    OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
-
-protected:
-    // Longer than any copy of a command can be on its way.
-    static constexpr std::string_view latch_ttl(bool again) { return again ? "20000" : "0"; }
-
-    // The latch's key without an allocation: names have at most 1024 bytes.
-    class LatchText {
-    public:
-        LatchText(std::string_view prefix, std::uint64_t request) noexcept {
-            char* end = text_.data() + prefix.copy(text_.data(), text_.size() - 20);
-            size_ =
-                static_cast<std::size_t>(std::to_chars(end, text_.data() + text_.size(), request).ptr - text_.data());
-        }
-        operator std::string_view() const noexcept { return {text_.data(), size_}; }
-
-    private:
-        std::array<char, longest_name + 128> text_;
-        std::size_t size_;
-    };
-
-    LatchText latch_of(std::uint64_t request) const noexcept { return {latch_, request}; }
-
-    // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
-    template <std::size_t K, std::size_t A>
-    Reply call(const Script& script, const std::array<std::string_view, K>& keys,
-               const std::array<std::string_view, A>& arguments, Instant deadline) {
-        return runtime_.call_script(script, keys, arguments, deadline);
-    }
-
-private:
-    Runtime<T>& runtime_;
-    const std::string key_;
-    const std::string channel_;
-    const std::string latch_;
-};
-
-}  // namespace redlatch
-
-// redlatch/scripts/fenced_lock.hpp
-
-// The scripts that the fenced lock has instead of the reentrant lock's: each new hold gets a fencing token, greater
-// than all before. The counter is at the same time a clock: should it be lost with the server's data, the server's
-// time in microseconds has gone on meanwhile. It never gets a TTL and is never deleted, and stays below 2^53, where
-// Lua's numbers are exact.
-namespace redlatch::scripts {
-
-inline constexpr Script fenced_acquire{R"lua(
--- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
--- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
-local lock, counter = KEYS[1], KEYS[2]
-local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
-if redis.call('exists', lock) == 0 then
-    if count ~= '1' then return {-2, 0} end
-    local now = redis.call('time')
-    local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
-    redis.call('set', counter, string.format('%.0f', token))
-    redis.call('hincrby', lock, owner, count)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) == 'table' then
-        -- Not allowed to this user: better no lock than one for ever.
-        redis.call('del', lock)
-        return limited
-    end
-    return {1, token}
-end
-local current = redis.call('hget', lock, owner)
-if not current then
-    if count ~= '1' then return {-2, 0} end
-    if redis.call('hexists', lock, 'mode') == 1 then
-        return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-    end
-    return {0, redis.call('pttl', lock)}
-end
-if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
--- Reentry, or the same command once more: the token of this hold, for none was drawn since.
-return {1, tonumber(redis.call('get', counter) or '0')}
-)lua"};
-
-inline constexpr Script fenced_hand_over{R"lua(
--- KEYS: lock, token counter, latch.  ARGV: owner, next owner, the next owner's lease in ms,
--- latch TTL in ms ('0' = first sending, leaves no latch).
--- Answer: {1, token} = the next owner holds it; nil = neither of them does.
-local lock, counter, latch = KEYS[1], KEYS[2], KEYS[3]
-local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-if redis.call('exists', latch) == 1 then return {1, tonumber(redis.call('get', counter) or '0')} end
-if redis.call('hexists', lock, owner) == 0 then
-    if latch_ttl == '0' then return nil end
-    redis.pcall('set', latch, '1', 'px', latch_ttl)
-    if redis.call('hexists', lock, heir) == 0 then return nil end
-    return {1, tonumber(redis.call('get', counter) or '0')}
-end
-redis.call('pexpire', lock, lease)
-local now = redis.call('time')
-local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
-redis.call('set', counter, string.format('%.0f', token))
-redis.call('hincrby', lock, heir, '1')
-redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
-return {1, token}
-)lua"};
-
-}  // namespace redlatch::scripts
-
-// redlatch/client/fenced_wire.hpp
-
-namespace redlatch {
-
-// The commands of the fenced lock: the reentrant lock's, but taking and handing over draw a token.
-template <Transport T>
-class FencedWire : public RLockWire<T> {
-public:
-    static constexpr std::string_view kind = "fenced lock ";
-
-    FencedWire(Runtime<T>& runtime, std::string key)
-        : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
-
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Instant deadline) {
-        return this->call(
-            scripts::fenced_acquire, std::array<std::string_view, 2>{this->key(), counter_},
-            std::array<std::string_view, 3>{this->text(owner), NumberText(count), NumberText(lease.count())}, deadline);
-    }
-
-    Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
-                    Instant deadline) {
-        return this->call(scripts::fenced_hand_over,
-                          std::array<std::string_view, 3>{this->key(), counter_, this->latch_of(request)},
-                          std::array<std::string_view, 4>{this->text(owner), this->text(heir),
-                                                          NumberText(lease.count()), this->latch_ttl(again)},
-                          deadline);
-    }
-
-    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
-        if (!is_pair(reply)) throw unexpected(reply, name);
-        const std::int64_t value = reply.elements[1].integer;
-        switch (reply.elements[0].integer) {
-            case 1:
-                if (value > 0) return {AcquireAnswer::Kind::held, {}, value};
-                break;
-            case 0: return {AcquireAnswer::Kind::blocked, Milliseconds(value), 0};
-            case -2: return {AcquireAnswer::Kind::gone, {}, 0};
-            default: break;
-        }
-        throw unexpected(reply, name);
-    }
-
-    static HandOverAnswer read_hand_over(const Reply& reply) noexcept {
-        if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
-        if (!is_pair(reply) || reply.elements[0].integer != 1 || reply.elements[1].integer <= 0)
-            return {HandOverAnswer::Kind::senseless, 0};
-        return {HandOverAnswer::Kind::handed, reply.elements[1].integer};
-    }
-
-private:
-    static bool is_pair(const Reply& reply) noexcept {
-        return reply.kind == Reply::Kind::array && reply.elements.size() == 2 && reply.elements[0].is_integer() &&
-               reply.elements[1].is_integer();
-    }
-
-    const std::string counter_;
 };
 
 }  // namespace redlatch
@@ -5097,7 +7075,7 @@ namespace redlatch {
 // Otherwise like RLock, and the lock of Redisson's RFencedLock of that name. A nested lock() keeps the token of its
 // hold. The counter's key, redisson_lock_token:{name}, stays on the server for ever: it is what makes tokens grow.
 template <class T = HiredisTransport>
-class FencedLock : public BoundLock<FencedLock<T>, T, FencedWire> {
+class FencedLock : public BoundLock<FencedLock<T>, T, LockState<T, FencedWire>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
     FencedLock(Client<T>& client, std::string_view name) : FencedLock::BoundLock(client.core(), name) {}
@@ -5159,6 +7137,1695 @@ FencedLock(Client<T>&, std::string_view) -> FencedLock<T>;
 
 }  // namespace redlatch
 
+// redlatch/core/permit_id.hpp
+
+namespace redlatch {
+
+// Names one permit that somebody holds: 16 random bytes. Who knows it may release the permit, in whatever process or
+// language; as text it is 32 hex digits, the same that Redisson shows.
+class PermitId {
+public:
+    static PermitId random() { return PermitId(random_bytes<16>()); }
+
+    // From 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
+    static PermitId parse(std::string_view text) {
+        std::array<unsigned char, 16> bytes{};
+        bool proper = text.size() == 32;
+        for (std::size_t i = 0; proper && i < 16; ++i) {
+            const int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
+            proper = high >= 0 && low >= 0;
+            bytes[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
+        }
+        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id is 32 hex digits");
+        return PermitId(bytes);
+    }
+
+    std::string text() const {
+        static constexpr char digits[] = "0123456789abcdef";
+        std::string hex;
+        for (const unsigned char byte : bytes_) {
+            hex += digits[byte >> 4];
+            hex += digits[byte & 15];
+        }
+        return hex;
+    }
+
+    // As it stands in Redis.
+    std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+
+    friend auto operator<=>(const PermitId&, const PermitId&) = default;
+
+    template <class Traits>
+    friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const PermitId& id) {
+        return out << id.text().c_str();
+    }
+
+private:
+    explicit PermitId(const std::array<unsigned char, 16>& bytes) : bytes_(bytes) {}
+
+    static int value_of(char digit) {
+        if (digit >= '0' && digit <= '9') return digit - '0';
+        if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
+        if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
+        return -1;
+    }
+
+    std::array<unsigned char, 16> bytes_;
+};
+
+}  // namespace redlatch
+
+template <>
+struct std::hash<redlatch::PermitId> {
+    // Random already.
+    std::size_t operator()(const redlatch::PermitId& id) const noexcept {
+        std::size_t some;
+        std::memcpy(&some, id.bytes().data(), sizeof some);
+        return some;
+    }
+};
+
+// redlatch/scripts/permit_expirable_semaphore.hpp
+
+// The scripts of the semaphore whose permits have leases. Keys: a string, the permits that are available, as the
+// semaphore's; and a sorted set of the permits that are taken: id -> the time when its lease is over, in ms since 1970
+// by the server's clock. A permit whose time is over counts as available; whoever looks puts it back. Message: the
+// new number of permits, when there are any.
+namespace redlatch::scripts {
+
+namespace detail {
+
+inline constexpr std::string_view permit_leases{R"lua(
+-- The time of a permit that ends only by its release. Redisson's.
+local never = 922337203685477
+local function time_in_ms()
+    local time = redis.call('time')
+    return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local function whole(number) return string.format('%.0f', number) end
+local function put_back(semaphore, channel, publish, permits)
+    local total = redis.call('incrby', semaphore, whole(permits))
+    if total > 0 then redis.call(publish, channel, whole(total)) end
+end
+local function sweep(semaphore, leases, channel, publish, now)
+    local over = redis.call('zremrangebyscore', leases, '0', whole(now))
+    if over > 0 then put_back(semaphore, channel, publish, over) end
+end
+local function ends_at(now, lease)
+    if lease == '-1' then return whole(never) end
+    return whole(now + lease)
+end
+)lua"};
+
+template <const std::string_view& Body>
+inline constexpr std::string_view with_permit_leases = Joined<request_marks, permit_leases, Body>::view;
+
+inline constexpr std::string_view permit_acquire{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent
+-- again, publish command; then for each caller, in the order in which they are to be served: how many permits, their
+-- lease in ms (-1 = for ever), their ids.
+-- Answer: how many permits were taken: for the first callers, as far as they go round; and after how many ms the next
+-- lease is over, -1 = unknown.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, ttl, again, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local before = outcome_of(marks, lane, request)
+if before then return {before, -1} end
+local present = tonumber(redis.call('get', semaphore) or '0')
+if not present then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+local now = time_in_ms()
+local available = present + redis.call('zcount', leases, '0', whole(now))
+local taken, i = 0, 6
+while i <= #ARGV do
+    local wanted = tonumber(ARGV[i])
+    if taken + wanted > available then break end
+    taken = taken + wanted
+    i = i + 2 + wanted
+end
+if taken > 0 then
+    -- First, so that Redis refuses it when its memory is full.
+    remember(marks, lane, request, taken, ttl)
+elseif again == '1' then
+    remember(marks, lane, request, 0, ttl)
+end
+sweep(semaphore, leases, channel, publish, now)
+if taken == 0 then
+    local first = redis.call('zrange', leases, '0', '0', 'withscores')[2]
+    if not first or tonumber(first) >= never then return {0, -1} end
+    return {0, math.max(1, tonumber(first) - now)}
+end
+redis.call('decrby', semaphore, whole(taken))
+local at = 6
+while at < i do
+    local wanted, ends = tonumber(ARGV[at]), ends_at(now, ARGV[at + 1])
+    for k = at + 2, at + 1 + wanted do redis.call('zadd', leases, ends, ARGV[k]) end
+    at = at + 2 + wanted
+end
+local left = redis.call('pttl', semaphore)
+if left > 0 then redis.call('pexpire', leases, left) end
+return {taken, -1}
+)lua"};
+
+inline constexpr std::string_view permit_take_back{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, TTL
+-- of the marks in ms, publish command, the ids that it may have taken.
+-- Answer: how many it had taken; they are given back. Copies of it that are still on their way take none.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local before, own = outcome_of(marks, lane, request)
+redis.call('pexpire', marks, ttl)
+if own or not before then remember(marks, lane, request, 0, ttl) end
+local removed = 0
+for i = 5, #ARGV do removed = removed + redis.call('zrem', leases, ARGV[i]) end
+if removed > 0 then put_back(semaphore, channel, publish, removed) end
+return removed
+)lua"};
+
+inline constexpr std::string_view permit_release{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, publish command, permit ids.
+-- Answer: 1 = all were released; 0 = at least one is unknown or its lease is over, and none was.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+for i = 5, #ARGV do
+    local ends = redis.call('zscore', leases, ARGV[i])
+    if not ends or tonumber(ends) <= now then
+        sweep(semaphore, leases, channel, publish, now)
+        return 0
+    end
+end
+-- First, because then Redis lets the rest through when its memory is full.
+redis.call('pexpire', marks, ttl)
+local removed = 0
+for i = 5, #ARGV do removed = removed + redis.call('zrem', leases, ARGV[i]) end
+remember(marks, lane, request, 1, ttl)
+sweep(semaphore, leases, channel, publish, now)
+put_back(semaphore, channel, publish, removed)
+return 1
+)lua"};
+
+inline constexpr std::string_view permit_set_lease{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, publish command, permit id, lease
+-- in ms (-1 = for ever).
+-- Answer: 1 = done; 0 = the permit is unknown or its lease is over.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, ttl, publish, id, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+sweep(semaphore, leases, channel, publish, now)
+if not redis.call('zscore', leases, id) then return 0 end
+redis.call('pexpire', marks, ttl)
+redis.call('zadd', leases, ends_at(now, lease), id)
+remember(marks, lane, request, 1, ttl)
+return 1
+)lua"};
+
+inline constexpr std::string_view permit_set_total{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, publish command, number of permits,
+-- those that are taken included.
+-- Answer: 1.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, ttl, publish, permits = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local present = redis.call('get', semaphore)
+local missing = permits
+if not present then
+    remember(marks, lane, request, 1, ttl)
+    redis.call('set', semaphore, permits)
+else
+    missing = permits - present - redis.call('zcard', leases)
+    remember(marks, lane, request, 1, ttl)
+    if missing ~= 0 then redis.call('incrby', semaphore, whole(missing)) end
+end
+if tonumber(missing) > 0 then redis.call(publish, channel, permits) end
+return 1
+)lua"};
+
+inline constexpr std::string_view permit_count{R"lua(
+-- KEYS: semaphore, leases, channel.  ARGV: publish command.
+-- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
+local semaphore, leases, channel = KEYS[1], KEYS[2], KEYS[3]
+sweep(semaphore, leases, channel, ARGV[1], time_in_ms())
+return {redis.call('get', semaphore), redis.call('zcard', leases)}
+)lua"};
+
+inline constexpr std::string_view permit_remaining{R"lua(
+-- KEYS: leases.  ARGV: permit id.
+-- Answer: what its lease has left in ms, -1 = it is for ever, nil = it is unknown or its lease is over.
+local ends = tonumber(redis.call('zscore', KEYS[1], ARGV[1]) or '0')
+if ends >= never then return -1 end
+local left = ends - time_in_ms()
+if left <= 0 then return nil end
+return left
+)lua"};
+
+inline constexpr std::string_view permit_renew{R"lua(
+-- KEYS: leases.  ARGV: lease in ms, up to 100 permit ids.
+-- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
+local leases, lease = KEYS[1], ARGV[1]
+local now = time_in_ms()
+local ends = now + lease
+local renewed = {}
+for i = 2, #ARGV do
+    local old = tonumber(redis.call('zscore', leases, ARGV[i]) or '0')
+    renewed[i - 1] = 0
+    if old > now then
+        renewed[i - 1] = 1
+        if old < ends then
+            -- First a write that Redis allows when its memory is full.
+            redis.call('zrem', leases, ARGV[i])
+            redis.call('zadd', leases, whole(ends), ARGV[i])
+        end
+    end
+end
+return renewed
+)lua"};
+
+}  // namespace detail
+
+inline constexpr Script permit_acquire{detail::with_permit_leases<detail::permit_acquire>};
+inline constexpr Script permit_take_back{detail::with_permit_leases<detail::permit_take_back>};
+inline constexpr Script permit_release{detail::with_permit_leases<detail::permit_release>};
+inline constexpr Script permit_set_lease{detail::with_permit_leases<detail::permit_set_lease>};
+inline constexpr Script permit_set_total{detail::with_permit_leases<detail::permit_set_total>};
+inline constexpr Script permit_count{detail::with_permit_leases<detail::permit_count>};
+inline constexpr Script permit_remaining{detail::with_permit_leases<detail::permit_remaining>};
+inline constexpr Script permit_renew{detail::with_permit_leases<detail::permit_renew>};
+
+}  // namespace redlatch::scripts
+
+// redlatch/scripts/semaphore.hpp
+
+// The scripts of the semaphore. Key: a string, the permits that are available; absent means none. Message: the new number of
+// permits, when there are any and there are more than before. A TTL on the key is kept.
+namespace redlatch::scripts {
+
+namespace detail {
+
+inline constexpr std::string_view semaphore_acquire{R"lua(
+-- KEYS: semaphore, marks.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent again, then the
+-- permits that each caller wants, in the order in which they are to be served.
+-- Answer: how many permits were taken: for the first callers, as far as they go round.
+local semaphore, marks = KEYS[1], KEYS[2]
+local lane, request, ttl, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local available = tonumber(redis.call('get', semaphore) or '0')
+if not available then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+local taken = 0
+for i = 5, #ARGV do
+    local wanted = tonumber(ARGV[i])
+    if taken + wanted > available then break end
+    taken = taken + wanted
+end
+if taken > 0 then
+    remember(marks, lane, request, taken, ttl)
+    redis.call('decrby', semaphore, string.format('%.0f', taken))
+elseif again == '1' then
+    -- An earlier copy may still be on its way.
+    remember(marks, lane, request, 0, ttl)
+end
+return taken
+)lua"};
+
+inline constexpr std::string_view semaphore_give_back{R"lua(
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, TTL of the
+-- marks in ms, publish command.
+-- Answer: how many permits it had taken; they are given back. Copies of it that are still on their way take none.
+local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local taken, own = outcome_of(marks, lane, request)
+if taken and not own then return 0 end
+redis.call('pexpire', marks, ttl)
+remember(marks, lane, request, 0, ttl)
+if not own then return 0 end
+if taken == 0 or redis.call('exists', semaphore) == 0 then return taken end
+local total = redis.call('incrby', semaphore, string.format('%.0f', taken))
+if total > 0 then redis.call(publish, channel, string.format('%.0f', total)) end
+return taken
+)lua"};
+
+inline constexpr std::string_view semaphore_add{R"lua(
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request, TTL of the marks in ms, permits (may be negative), publish
+-- command, '1' = only if the semaphore exists, '1' for a command that is sent again.
+-- Answer: 1 = added; 0 = there is no such semaphore.
+local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, ttl, permits, publish, only_existing, again =
+    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+if only_existing == '1' and redis.call('exists', semaphore) == 0 then
+    if again == '1' then remember(marks, lane, request, 0, ttl) end
+    return 0
+end
+-- First, because then Redis lets the rest through when its memory is full.
+redis.call('pexpire', marks, ttl)
+local total = redis.call('incrby', semaphore, permits)
+remember(marks, lane, request, 1, ttl)
+if total > 0 and tonumber(permits) > 0 then redis.call(publish, channel, string.format('%.0f', total)) end
+return 1
+)lua"};
+
+inline constexpr std::string_view semaphore_set{R"lua(
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request, TTL of the marks in ms, permits, publish command,
+-- '1' for a command that is sent again.
+-- Answer: 1 = set; 0 = the semaphore exists already.
+local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
+local lane, request, ttl, permits, publish, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+if redis.call('get', semaphore) then
+    if again == '1' then remember(marks, lane, request, 0, ttl) end
+    return 0
+end
+remember(marks, lane, request, 1, ttl)
+redis.call('set', semaphore, permits)
+if permits ~= '0' then redis.call(publish, channel, permits) end
+return 1
+)lua"};
+
+inline constexpr std::string_view semaphore_drain{R"lua(
+-- KEYS: semaphore, marks.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent again.
+-- Answer: how many permits were available; now there is none. Negative when some were owed.
+local semaphore, marks = KEYS[1], KEYS[2]
+local lane, request, ttl, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local available = redis.call('get', semaphore) or '0'
+if not tonumber(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+if available ~= '0' then
+    remember(marks, lane, request, available, ttl)
+    redis.call('decrby', semaphore, available)
+elseif again == '1' then
+    remember(marks, lane, request, 0, ttl)
+end
+return tonumber(available)
+)lua"};
+
+}  // namespace detail
+
+inline constexpr Script semaphore_acquire{with_request_marks<detail::semaphore_acquire>};
+inline constexpr Script semaphore_give_back{with_request_marks<detail::semaphore_give_back>};
+inline constexpr Script semaphore_add{with_request_marks<detail::semaphore_add>};
+inline constexpr Script semaphore_set{with_request_marks<detail::semaphore_set>};
+inline constexpr Script semaphore_drain{with_request_marks<detail::semaphore_drain>};
+
+}  // namespace redlatch::scripts
+
+// redlatch/client/permit_wire.hpp
+
+namespace redlatch {
+
+// How long a permit is taken: for a lease of its own, for ever, or under the watchdog.
+struct PermitLease {
+    enum class Kind { watched, limited, forever } kind = Kind::watched;
+    Milliseconds length{};  // limited
+
+    static PermitLease of(const Lease& lease) { return {Kind::limited, lease.length()}; }
+    static PermitLease of(Lease::Forever) { return {Kind::forever, {}}; }
+};
+
+// The commands of the semaphore whose permits have leases: keys and arguments of its scripts.
+template <Transport T>
+class PermitWire {
+public:
+    static constexpr std::string_view kind = "permits ";
+    static constexpr bool takes = true;
+    static constexpr std::size_t most_at_once = 100;
+
+    struct Want {
+        std::vector<PermitId> ids{};  // at least one
+        PermitLease lease{};
+        bool served = false;
+
+        // To be called before it is asked for again: what is still on its way to take back an earlier question must not
+        // meet the permits of the next one.
+        void renew() {
+            for (PermitId& id : ids) id = PermitId::random();
+        }
+    };
+
+    PermitWire(Runtime<T>& runtime, std::string key)
+        : commands_(runtime, std::move(key), "redlatch_permit_requests"),
+          channel_(prefixed_key("redisson_sc", commands_.key())),
+          leases_(suffixed_key(commands_.key(), "timeout")) {}
+
+    const std::string& key() const noexcept { return commands_.key(); }
+    const std::string& channel() const noexcept { return channel_; }
+
+    // What a lease is on the server: watched ones last as long as the watchdog's.
+    std::int64_t milliseconds_of(const PermitLease& lease) const {
+        switch (lease.kind) {
+            case PermitLease::Kind::limited: return lease.length.count();
+            case PermitLease::Kind::forever: return -1;
+            default: return commands_.runtime().options().watchdog_timeout.count();
+        }
+    }
+
+    Reply ask(std::span<const Want> wants, const Ticket& ticket, bool again, Instant deadline) {
+        Words words{flag_text(again), commands_.publish()};
+        for (const Want& want : wants) {
+            words.add(static_cast<std::int64_t>(want.ids.size()));
+            words.add(milliseconds_of(want.lease));
+            words.add(want.ids);
+        }
+        return commands_.call(scripts::permit_acquire, ticket, more_keys(), words.view(), deadline);
+    }
+
+    // The first ones are served, as far as the permits that were taken go round.
+    Milliseconds decode(const Reply& reply, std::span<Want> wants) const {
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 || !reply.elements[0].is_integer() ||
+            !reply.elements[1].is_integer() || reply.elements[0].integer < 0)
+            throw unexpected(reply, key());
+        std::int64_t left = reply.elements[0].integer;
+        for (Want& want : wants) {
+            want.served = left > 0;
+            if (want.served) left -= static_cast<std::int64_t>(want.ids.size());
+        }
+        if (left != 0) throw unexpected(reply, key());
+        // One more than told: the lease is over only in the millisecond after its last.
+        const std::int64_t over_in = reply.elements[1].integer;
+        return over_in < 0 ? Milliseconds::max() : Milliseconds(over_in + 1);
+    }
+
+    void post_take_back(const Ticket& ticket, std::span<const Want> wants, Completion done) {
+        Words words{commands_.publish()};
+        for (const Want& want : wants) words.add(want.ids);
+        commands_.post(scripts::permit_take_back, ticket, more_keys(), words.view(), std::move(done));
+    }
+
+    // Also takes what is left of them where the lease of some is over.
+    void post_return(const Ticket& ticket, std::span<const Want> wants, bool /* again */, Completion done) {
+        post_take_back(ticket, wants, std::move(done));
+    }
+
+    Reply release(const Ticket& ticket, std::span<const PermitId> ids, Instant deadline) {
+        Words words{commands_.publish()};
+        words.add(ids);
+        return commands_.call(scripts::permit_release, ticket, more_keys(), words.view(), deadline);
+    }
+
+    void post_release(const Ticket& ticket, std::span<const PermitId> ids, Completion done) {
+        Words words{commands_.publish()};
+        words.add(ids);
+        commands_.post(scripts::permit_release, ticket, more_keys(), words.view(), std::move(done));
+    }
+
+    Reply set_lease(const Ticket& ticket, const PermitId& id, const PermitLease& lease, Instant deadline) {
+        return commands_.call(
+            scripts::permit_set_lease, ticket, more_keys(),
+            std::array<std::string_view, 3>{commands_.publish(), id.bytes(), NumberText(milliseconds_of(lease))},
+            deadline);
+    }
+
+    Reply set(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
+        return commands_.call(
+            scripts::semaphore_set, ticket, std::array<std::string_view, 1>{channel_},
+            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(again)}, deadline);
+    }
+
+    Reply set_total(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+        return commands_.call(scripts::permit_set_total, ticket, more_keys(),
+                              std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
+    }
+
+    Reply add(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
+        return commands_.call(scripts::semaphore_add, ticket, std::array<std::string_view, 1>{channel_},
+                              std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
+                                                              flag_text(false), flag_text(again)},
+                              deadline);
+    }
+
+    struct Count {
+        std::int64_t available;
+        std::int64_t acquired;
+        bool exists;
+    };
+    Count count() {
+        const Reply reply = detail::inquire(commands_.runtime(), key(), [&](Instant deadline) {
+            return commands_.runtime().call_script(scripts::permit_count,
+                                                   std::array<std::string_view, 3>{key(), leases_, channel_},
+                                                   std::array<std::string_view, 1>{commands_.publish()}, deadline);
+        });
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 || !reply.elements[1].is_integer())
+            throw unexpected(reply, key());
+        return {number_of(reply.elements[0], key()), reply.elements[1].integer, !reply.elements[0].is_nil()};
+    }
+
+    std::optional<Milliseconds> remaining(const PermitId& id) {
+        const Reply reply = detail::inquire(commands_.runtime(), key(), [&](Instant deadline) {
+            return commands_.runtime().call_script(scripts::permit_remaining, std::array<std::string_view, 1>{leases_},
+                                                   std::array<std::string_view, 1>{id.bytes()}, deadline);
+        });
+        if (reply.is_nil()) return std::nullopt;
+        if (!reply.is_integer()) throw unexpected(reply, key());
+        return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
+    }
+
+    void post_renew(std::span<const PermitId> ids, Completion done) {
+        Words words{};
+        words.add(commands_.runtime().options().watchdog_timeout.count());
+        words.add(ids);
+        commands_.runtime().post_script(scripts::permit_renew, std::array<std::string_view, 1>{leases_}, words.view(),
+                                        std::move(done));
+    }
+
+private:
+    // Arguments of any number; ids are to live as long as it.
+    class Words {
+    public:
+        Words(std::initializer_list<std::string_view> first) : words_(first) {}
+        void add(std::int64_t number) { words_.push_back(numbers_.emplace_back(number)); }
+        void add(std::span<const PermitId> ids) {
+            for (const PermitId& id : ids) words_.push_back(id.bytes());
+        }
+        std::span<const std::string_view> view() const { return words_; }
+
+    private:
+        std::vector<std::string_view> words_;
+        std::deque<NumberText> numbers_;  // stay where they are
+    };
+
+    std::array<std::string_view, 2> more_keys() const { return {leases_, channel_}; }
+
+    const MarkedCommands<T> commands_;
+    const std::string channel_;
+    const std::string leases_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/permit_state.hpp
+
+namespace redlatch {
+
+// A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog renews.
+template <class T>
+class PermitState final : public SynchronizerState<T, PermitWire> {
+    using Base = SynchronizerState<T, PermitWire>;
+    using Base::lanes_, Base::mutex_, Base::runtime_, Base::wire_;
+
+public:
+    using Want = typename Base::Want;
+    using Base::Base;
+
+    bool is_idle() override {
+        {
+            const std::lock_guard lock(mutex_);
+            if (!watched_.empty()) return false;
+        }
+        return Base::is_idle();
+    }
+
+    // A permit under the watchdog.
+    struct Watch {
+        PermitId id;
+        Instant valid_until;
+        Instant renew_at;
+        bool renewing = false;
+
+        // Losing is told a little before the lease can end, because telling takes a moment too.
+        Instant lost_at() const { return valid_until - Milliseconds(2); }
+        Instant look_at() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
+    };
+
+    // From now on they are not renewed: they are given back, or have a lease of their own. Which of them were.
+    std::vector<Watch> unwatch(std::span<const PermitId> ids) {
+        const std::lock_guard lock(mutex_);
+        std::vector<Watch> were;
+        std::erase_if(watched_, [&](const Watch& watch) {
+            const bool found = std::find(ids.begin(), ids.end(), watch.id) != ids.end();
+            if (found) were.push_back(watch);
+            return found;
+        });
+        return were;
+    }
+
+    // They are not given back after all.
+    void watch_again(const std::vector<Watch>& watches) {
+        const std::lock_guard lock(mutex_);
+        for (Watch watch : watches) {
+            watch.renewing = false;
+            watched_.push_back(watch);
+        }
+        schedule();
+    }
+
+    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        {
+            const std::lock_guard lock(mutex_);
+            lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
+        }
+        renew_due(now);
+        Base::tick(now, horizon, due);
+    }
+
+private:
+    static constexpr std::size_t renewals_a_call = 100;
+
+    Milliseconds timeout() const { return runtime_.options().watchdog_timeout; }
+
+    // What came after its lease was over is as good as not served, and goes back.
+    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) override {
+        const Instant now = Clock::now();
+        std::vector<Want> too_late;
+        for (Want& want : wants) {
+            if (!want.served || want.lease.kind == PermitLease::Kind::forever) continue;
+            const bool limited = want.lease.kind == PermitLease::Kind::limited;
+            const Instant until = valid_until(begun, limited ? want.lease.length : timeout());
+            if (now >= until) {
+                too_late.push_back(want);
+                want.served = false;
+            } else if (!limited) {
+                for (const PermitId& id : want.ids) watched_.push_back({id, until, begun + timeout() / 3});
+            }
+        }
+        if (!watched_.empty()) {
+            schedule();
+            runtime_.start_background();
+        }
+        if (!too_late.empty()) this->give_back(lock, std::move(too_late));
+    }
+
+    void forsake(const Want& want) override {
+        for (const PermitId& id : want.ids) std::erase_if(watched_, [&](const Watch& w) { return w.id == id; });
+    }
+
+    void schedule() override {
+        Base::schedule();
+        Instant at = never;
+        for (const Watch& watch : watched_) at = std::min(at, watch.look_at());
+        if (at != never) runtime_.timers().schedule(*this, at);
+    }
+
+    // All that are due, and what would be due soon: so that permits that were taken at different times are renewed together
+    // from then on.
+    void renew_due(Instant now) {
+        std::unique_lock lock(mutex_);
+        const auto due_until = [&](Instant until) {
+            return std::any_of(watched_.begin(), watched_.end(),
+                               [&](const Watch& w) { return !w.renewing && w.renew_at <= until; });
+        };
+        if (!due_until(now)) return;
+        const Instant soon = now + timeout() / 6;
+        while (due_until(soon)) {
+            std::vector<PermitId> batch;
+            for (Watch& watch : watched_) {
+                if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
+                watch.renewing = true;
+                batch.push_back(watch.id);
+            }
+            lock.unlock();
+            const Instant sent = Clock::now();
+            wire_.post_renew(batch, [self = std::static_pointer_cast<PermitState>(this->shared_from_this()), batch,
+                                     sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+            lock.lock();
+        }
+    }
+
+    void renewed_all(const std::vector<PermitId>& batch, const Reply& reply, Instant sent) {
+        const std::lock_guard lock(mutex_);
+        const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+        for (std::size_t i = 0; i < batch.size(); ++i) {
+            const auto watch =
+                std::find_if(watched_.begin(), watched_.end(), [&](const Watch& w) { return w.id == batch[i]; });
+            if (watch == watched_.end()) continue;
+            watch->renewing = false;
+            if (!whole || !reply.elements[i].is_integer()) {
+                watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
+            } else if (reply.elements[i].integer == 1) {
+                runtime_.count_renewal();
+                watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
+                watch->renew_at = sent + timeout() / 3;
+            } else {
+                lose_if([&](const Watch& w) { return w.id == batch[i]; },
+                        "the server says that it is not held any more");
+            }
+        }
+        schedule();
+    }
+
+    template <class Condition>
+    void lose_if(Condition condition, const std::string& why) {
+        std::erase_if(watched_, [&](const Watch& watch) {
+            if (!condition(watch)) return false;
+            runtime_.count_lost_hold();
+            runtime_.raise(Event::Kind::hold_lost, this->key(), "permit " + watch.id.text() + ": " + why);
+            return true;
+        });
+    }
+
+    std::vector<Watch> watched_;
+};
+
+}  // namespace redlatch
+
+// redlatch/permit_expirable_semaphore.hpp
+
+namespace redlatch {
+
+// A number of permits that the whole fleet shares, each of which has an id and a lease: so the permits of a process that
+// dies come back. What Redisson's RPermitExpirableSemaphore is in Java. A permit without a lease is renewed by this
+// client's watchdog until it is released; should that fail, the event hold_lost tells.
+//
+// Within a process waiting threads are served in the order of their arrival. Neither copied nor moved; any number of
+// threads may use one object, and two objects of one name are the same semaphore. Each member throws Error, or with a
+// trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A server that cannot be reached is tried
+// for ClientOptions::unreachable_timeout, then the call fails with errc::unreachable. Every command may be sent twice,
+// because its answer was lost, and takes effect once; an acquire that fails, is stopped or times out keeps no permit. Each
+// member is one round trip, but for waiting.
+template <class T = HiredisTransport>
+class PermitExpirableSemaphore {
+public:
+    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
+    // non-empty {tag}. Sends nothing.
+    PermitExpirableSemaphore(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
+
+    // As given, without the client's key_prefix.
+    const std::string& name() const noexcept { return binding_.name(); }
+
+    // The greatest number of permits, and how many may be taken at once.
+    static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
+    static constexpr std::ptrdiff_t max_at_once() noexcept { return 10'000; }
+
+    // --- how many there are -----------------------------------------------------------------------------------
+
+    // Sets the number of permits, unless the semaphore exists: whether it did.
+    bool try_set_permits(std::ptrdiff_t permits) {
+        check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
+        State& semaphore = state();
+        return is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
+            return semaphore.wire().set(ticket, permits, again, deadline);
+        }));
+    }
+    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+    }
+
+    // Sets it in any case, those that are taken included: there may be fewer available than none then.
+    void set_permits(std::ptrdiff_t permits) {
+        check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
+        State& semaphore = state();
+        is_one(semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
+            return semaphore.wire().set_total(ticket, permits, deadline);
+        }));
+    }
+    void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+        detail::answer([&] { return set_permits(permits), true; }, false, ec);
+    }
+
+    // Changes it by n, from -max() to max().
+    void add_permits(std::ptrdiff_t n) {
+        check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
+        if (n == 0) return;
+        State& semaphore = state();
+        is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
+            return semaphore.wire().add(ticket, n, again, deadline);
+        }));
+    }
+    void add_permits(std::ptrdiff_t n, std::error_code& ec) {
+        detail::answer([&] { return add_permits(n), true; }, false, ec);
+    }
+
+    // How many are there, are taken, and both together; 0 for a semaphore that does not exist. A permit whose lease is over
+    // is available.
+    std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(state().wire().count().available); }
+    std::ptrdiff_t available_permits(std::error_code& ec) {
+        return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
+    }
+    std::ptrdiff_t acquired_permits() { return static_cast<std::ptrdiff_t>(state().wire().count().acquired); }
+    std::ptrdiff_t acquired_permits(std::error_code& ec) {
+        return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
+    }
+    std::ptrdiff_t permits() {
+        const auto count = state().wire().count();
+        return count.exists ? static_cast<std::ptrdiff_t>(count.available + count.acquired) : 0;
+    }
+    std::ptrdiff_t permits(std::error_code& ec) {
+        return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
+    }
+
+    // --- taking -----------------------------------------------------------------------------------------------
+
+    // Takes a permit, waiting for it. A waiting thread sends nothing until a permit is released or the next lease is over,
+    // but one question in 5 to 10 seconds, in case that a message is lost; a process with many waiting threads no more.
+    //   acquire()                   a permit that the watchdog renews: a PermitId
+    //   acquire(Lease{d})           it comes back by itself after d and is never renewed
+    //   acquire(Lease::forever())   it comes back only by a release, whatever becomes of this process
+    //   acquire(…, token), acquire(…, ec)   gives up when a stop is requested, stores the error instead of throwing
+    //                               it: a std::optional<PermitId>
+    template <class... Tail>
+    requires PermitTail<Tail...>
+    auto acquire(Tail&&... tail) {
+        std::optional<PermitId> id = one(take(1, detail::wait_until(never, tail...), tail...));
+        if constexpr (detail::has_stop_token<Tail&...> || detail::has_error_code<Tail&...>)
+            return id;
+        else
+            return *std::move(id);
+    }
+
+    // The same for n permits at once, from 1 to max_at_once(); without any when it was stopped or failed.
+    template <class... Tail>
+    requires PermitTail<Tail...> std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
+        return take(n, detail::wait_until(never, tail...), tail...);
+    }
+
+    // Takes a permit, or n, if they are there: one try, even if others wait. May be given a lease and std::error_code&.
+    template <class... Tail>
+    requires(PermitTail<Tail...> &&
+             !detail::has_stop_token<Tail...>) std::optional<PermitId> try_acquire(Tail&&... tail) {
+        return one(take(1, {.one_try = true}, tail...));
+    }
+    template <class... Tail>
+    requires(PermitTail<Tail...> &&
+             !detail::has_stop_token<Tail...>) std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
+        return take(n, {.one_try = true}, tail...);
+    }
+
+    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock. Rounded up to the next
+    // millisecond; zero or less is one try, the largest value is for ever. May be given a lease, std::stop_token and
+    // std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires PermitTail<Tail...> std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout,
+                                                                         Tail&&... tail) {
+        return one(take(1, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...));
+    }
+    template <class Rep, class Period, class... Tail>
+    requires PermitTail<Tail...> std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout,
+                                                                       std::ptrdiff_t n, Tail&&... tail) {
+        return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires PermitTail<Tail...> std::optional<PermitId> try_acquire_until(
+        std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return one(take(1, detail::wait_until(deadline_at(when), tail...), tail...));
+    }
+    template <class AnyClock, class Duration, class... Tail>
+    requires PermitTail<Tail...> std::vector<PermitId> try_acquire_until(
+        std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n, Tail&&... tail) {
+        return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
+    }
+
+    // --- giving back ------------------------------------------------------------------------------------------
+
+    // Gives permits back, all or none of them. Throws Error(errc::unknown_permit) when one is not held (any more): it was
+    // released already, or its lease was over. Should no server answer, it fails with errc::unreachable, but goes on in the
+    // background, and what is under the watchdog is not renewed any more in any case.
+    void release(const PermitId& id) { release(std::span(&id, 1)); }
+    void release(std::span<const PermitId> ids) {
+        if (!try_release(ids)) throw unknown(ids.size() == 1 ? "this permit" : "one of these permits");
+    }
+    void release(const PermitId& id, std::error_code& ec) {
+        detail::answer([&] { return release(id), true; }, false, ec);
+    }
+    void release(std::span<const PermitId> ids, std::error_code& ec) {
+        detail::answer([&] { return release(ids), true; }, false, ec);
+    }
+
+    // The same, but tells by its result whether they were held.
+    bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
+    bool try_release(std::span<const PermitId> ids) {
+        if (ids.empty()) return true;
+        State& semaphore = state();
+        const auto watches = semaphore.unwatch(ids);
+        const Reply reply = semaphore.change(
+            [&](const Ticket& ticket, bool, Instant deadline) {
+                return semaphore.wire().release(ticket, ids, deadline);
+            },
+            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const Ticket& ticket, Completion done) {
+                semaphore.wire().post_release(ticket, kept, std::move(done));
+            });
+        const bool released = is_one(reply);
+        if (!released) semaphore.watch_again(watches);
+        return released;
+    }
+    bool try_release(const PermitId& id, std::error_code& ec) {
+        return detail::answer([&] { return try_release(id); }, false, ec);
+    }
+    bool try_release(std::span<const PermitId> ids, std::error_code& ec) {
+        return detail::answer([&] { return try_release(ids); }, false, ec);
+    }
+
+    // --- leases -----------------------------------------------------------------------------------------------
+
+    // From now on the permit has this lease, and is not renewed by a watchdog any more. Throws
+    // Error(errc::unknown_permit) when it is not held.
+    void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, PermitLease::of(lease)); }
+    void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, PermitLease::of(lease)); }
+    void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
+        detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
+    }
+    void update_lease(const PermitId& id, Lease::Forever lease, std::error_code& ec) {
+        detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
+    }
+
+    // What the permit's lease has left by the server's clock, nothing when it is not held; milliseconds::max() for ever.
+    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
+        return state().wire().remaining(id);
+    }
+    std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
+        return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
+    }
+
+private:
+    using State = PermitState<T>;
+
+    State& state() { return binding_.state(); }
+
+    void check(std::ptrdiff_t n, std::ptrdiff_t least, std::ptrdiff_t most, const char* rule) const {
+        if (n < least || n > most) throw Error(errc::invalid_argument, name(), rule);
+    }
+
+    Error unknown(const std::string& what) const {
+        return {errc::unknown_permit, name(), what + " is not held: released already, or its lease was over"};
+    }
+
+    bool is_one(const Reply& reply) {
+        if (!reply.is_integer()) throw unexpected(reply, state().key());
+        return reply.integer == 1;
+    }
+
+    static std::optional<PermitId> one(std::vector<PermitId> ids) {
+        return ids.empty() ? std::nullopt : std::optional(ids.front());
+    }
+
+    template <class... Tail>
+    std::vector<PermitId> take(std::ptrdiff_t n, const WaitRequest& request, Tail&... tail) {
+        return detail::answer(
+            [&]() -> std::vector<PermitId> {
+                check(n, 1, max_at_once(), "from 1 to 10000 permits can be taken at once");
+                typename PermitWire<T>::Want want;
+                want.ids.reserve(static_cast<std::size_t>(n));
+                for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
+                [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
+                    if constexpr (detail::tail_rank<decltype(argument)> == 1) want.lease = PermitLease::of(argument);
+                };
+                (set_lease(tail), ...);
+                if (!state().obtain(want, request)) return {};
+                return std::move(want.ids);
+            },
+            std::vector<PermitId>(), tail...);
+    }
+
+    void set_lease(const PermitId& id, const PermitLease& lease) {
+        State& semaphore = state();
+        semaphore.unwatch(std::span(&id, 1));
+        const Reply reply = semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
+            return semaphore.wire().set_lease(ticket, id, lease, deadline);
+        });
+        if (!is_one(reply)) throw unknown("this permit");
+    }
+
+    Binding<T, State> binding_;
+};
+
+template <class T>
+PermitExpirableSemaphore(Client<T>&, std::string_view) -> PermitExpirableSemaphore<T>;
+
+// Holds one permit and gives it back at the end of its scope, in peace: a permit whose lease was over meanwhile, or a
+// server that cannot be reached, is no exception there; ask release(ec) to know. The semaphore must outlive it.
+template <class T = HiredisTransport>
+class Permit {
+public:
+    // Takes one, waiting for it: under the watchdog, or with a lease.
+    explicit Permit(PermitExpirableSemaphore<T>& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
+    template <class AnyLease>
+    requires(detail::tail_rank<AnyLease> == 1) Permit(PermitExpirableSemaphore<T>& semaphore, const AnyLease& lease)
+        : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
+
+    // Looks after one that is held already.
+    Permit(PermitExpirableSemaphore<T>& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
+
+    Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
+    Permit& operator=(Permit&& other) noexcept {
+        std::swap(semaphore_, other.semaphore_);
+        std::swap(id_, other.id_);
+        return *this;
+    }
+    ~Permit() {
+        std::error_code quiet;
+        release(quiet);
+    }
+
+    // Nothing after release() and detach().
+    const std::optional<PermitId>& id() const noexcept { return id_; }
+
+    // Gives it back now, and does nothing the second time.
+    void release(std::error_code& ec) {
+        ec.clear();
+        if (const std::optional<PermitId> id = std::exchange(id_, std::nullopt)) semaphore_->release(*id, ec);
+    }
+
+    // From now on it is the caller's.
+    PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
+
+private:
+    PermitExpirableSemaphore<T>* semaphore_;
+    std::optional<PermitId> id_;
+};
+
+}  // namespace redlatch
+
+// redlatch/scripts/read_write_lock.hpp
+
+// The scripts of the read-write lock. Keys, as Redisson has them:
+//   name                               a hash: mode -> read or write; <reader> -> its count; <writer>:write -> its count
+//   {name}:<reader>:rwlock_timeout:<i> for i = 1 … count: '1', whose TTL is the lease of that level of the read hold
+// The TTL of the hash is that of the longest hold. A read hold lasts as long as one of its timeout keys: the field alone
+// may be a dead reader's. Below, `tag` is the name in its braces, where the names of the timeout keys begin.
+//
+// Counts are absolute, as in the scripts of RLock, and what gives back or renews begins with a PEXPIRE or DEL, which a
+// server that is out of memory lets through. The mark of a waiting writer is ours alone: a reader of ours that holds
+// nothing yet stays out while it is there.
+namespace redlatch::scripts {
+
+namespace detail {
+
+// One text of two, so that scripts can share a function.
+template <std::size_t A, std::size_t B>
+consteval std::array<char, A + B - 2> joined(const char (&first)[A], const char (&second)[B]) {
+    std::array<char, A + B - 2> text{};
+    std::size_t size = 0;
+    for (std::size_t i = 0; i + 1 < A; ++i) text[size++] = first[i];
+    for (std::size_t i = 0; i + 1 < B; ++i) text[size++] = second[i];
+    return text;
+}
+
+template <std::size_t N>
+consteval Script script_of(const std::array<char, N>& text) {
+    return Script(std::string_view(text.data(), text.size()));
+}
+
+inline constexpr char read_lease[] = R"lua(
+-- What the longest read hold has left, -2 when there is none. Takes out the fields of those that have run out.
+local function read_lease(lock, tag)
+    local longest = -2
+    local fields = redis.call('hgetall', lock)
+    for at = 1, #fields, 2 do
+        local owner, count = fields[at], tonumber(fields[at + 1])
+        if count and string.sub(owner, -6) ~= ':write' then
+            local left = -2
+            for i = 1, count do
+                left = math.max(left, redis.call('pttl', tag .. ':' .. owner .. ':rwlock_timeout:' .. i))
+            end
+            if left == -2 then redis.call('hdel', lock, owner) end
+            longest = math.max(longest, left)
+        end
+    end
+    return longest
+end
+)lua";
+
+}  // namespace detail
+
+inline constexpr Script read_acquire{R"lua(
+-- KEYS: lock, mark of a waiting writer.
+-- ARGV: owner, wanted count (1 = a first hold), lease in ms, the owner's field as a writer, tag.
+-- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
+local lock, mark = KEYS[1], KEYS[2]
+local owner, count, lease, writer, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+local mode = redis.call('hget', lock, 'mode')
+local current = mode and tonumber(redis.call('hget', lock, owner) or 0) or 0
+if current == 0 then
+    if count ~= '1' then return -2 end
+    if not mode and redis.call('exists', lock) == 1 then
+        return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
+    end
+    if mode ~= 'write' then
+        if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end
+    elseif redis.call('hexists', lock, writer) == 0 then
+        return redis.call('pttl', lock)
+    end
+end
+-- Sent before; or after a release that has not arrived, whose leases stay with the level below.
+for i = current, tonumber(count), -1 do
+    lease = math.max(lease, redis.call('pttl', timeout .. i))
+    if i > tonumber(count) then redis.call('del', timeout .. i) end
+end
+redis.call('set', timeout .. count, '1', 'px', lease)
+if not mode then
+    redis.call('hset', lock, 'mode', 'read', owner, count)
+elseif current ~= tonumber(count) then
+    redis.call('hset', lock, owner, count)
+end
+if redis.call('pttl', lock) < tonumber(lease) then
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) == 'table' then
+        -- Not allowed to this user: better no lock than one for ever.
+        if not mode then redis.call('del', lock, timeout .. count) end
+        return limited
+    end
+end
+return nil
+)lua"};
+
+namespace detail {
+inline constexpr auto read_release_text = joined(read_lease, R"lua(
+-- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
+-- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
+-- Answer: nil = not held by the owner (any more); 0 = released, nobody was told; n = released, n listeners told;
+-- -1 = still held.
+local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
+local owner, count, lease, latch_ttl, publish, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+if redis.call('exists', latch) == 1 then return 0 end
+local mode = redis.call('hget', lock, 'mode')
+local current = mode and redis.call('hget', lock, owner)
+if not current then
+    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
+    return nil
+end
+if count ~= '0' then
+    -- The hold lasts as long as the longest of its leases, so the level below inherits.
+    for i = tonumber(count), tonumber(current) do
+        lease = math.max(lease, redis.call('pttl', timeout .. i))
+    end
+    redis.call('pexpire', lock, math.max(1, lease, redis.call('pttl', lock)))
+    for i = count + 1, tonumber(current) do redis.call('del', timeout .. i) end
+    if tonumber(lease) > 0 then redis.call('set', timeout .. count, '1', 'px', lease) end
+    if current ~= count then redis.call('hset', lock, owner, count) end
+    return -1
+end
+for i = 1, tonumber(current) do redis.call('del', timeout .. i) end
+redis.call('hdel', lock, owner)
+if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+if mode == 'write' then return 0 end
+local left = read_lease(lock, tag)
+if left == -2 then
+    redis.call('del', lock)
+    return redis.call(publish, channel, '0')
+end
+local before = redis.call('pttl', lock)
+if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
+-- Waiting writers count on a much longer lease than there is now.
+if left * 2 < before then return redis.call(publish, channel, '0') end
+return 0
+)lua");
+
+inline constexpr auto write_acquire_text = joined(read_lease, R"lua(
+-- KEYS: lock, mark of a waiting writer.
+-- ARGV: the owner's field, wanted count (1 = a first hold), lease in ms, tag, who leaves the mark,
+-- TTL of the mark in ms ('0' = leave none).
+-- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
+local lock, mark = KEYS[1], KEYS[2]
+local writer, count, lease, tag, who, mark_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local mode = redis.call('hget', lock, 'mode')
+if mode == 'write' then
+    local current = redis.call('hget', lock, writer)
+    if current then
+        if current ~= count then redis.call('hincrby', lock, writer, count - current) end
+        if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
+        return nil
+    end
+end
+if count ~= '1' then return -2 end
+if mode == 'write' then return redis.call('pttl', lock) end
+if mode then
+    local left = read_lease(lock, tag)
+    if left ~= -2 then
+        if mark_ttl == '0' then return left end
+        redis.pcall('set', mark, who, 'px', mark_ttl)
+        -- Asks again in time to renew the mark.
+        local refresh = math.floor(mark_ttl / 2)
+        return left == -1 and refresh or math.min(left, refresh)
+    end
+    redis.call('del', lock)
+elseif redis.call('exists', lock) == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
+end
+redis.call('hset', lock, 'mode', 'write', writer, '1')
+local limited = redis.pcall('pexpire', lock, lease)
+if type(limited) == 'table' then
+    -- Not allowed to this user: better no lock than one for ever.
+    redis.call('del', lock)
+    return limited
+end
+-- Readers get their turn after every writer; another one that waits marks it anew.
+redis.call('del', mark)
+return nil
+)lua");
+
+inline constexpr auto write_release_text = joined(read_lease, R"lua(
+-- KEYS: lock, channel, latch.  ARGV: the owner's field, count that remains, lease in ms for a remaining hold,
+-- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
+-- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
+-- -1 = still held.
+local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
+local writer, count, lease, latch_ttl, publish, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+if redis.call('exists', latch) == 1 then return 0 end
+local current = redis.call('hget', lock, writer)
+if not current then
+    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
+    return nil
+end
+if count ~= '0' then
+    redis.call('pexpire', lock, math.max(lease, redis.call('pttl', lock)))
+    if current ~= count then redis.call('hincrby', lock, writer, count - current) end
+    return -1
+end
+local left = read_lease(lock, tag)
+if left == -2 then
+    redis.call('del', lock)
+else
+    -- The writer goes on as a reader, and others may join it.
+    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
+    redis.call('hdel', lock, writer)
+    redis.call('hset', lock, 'mode', 'read')
+end
+if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+return redis.call(publish, channel, '1')
+)lua");
+
+inline constexpr auto read_force_release_text = joined(read_lease, R"lua(
+-- KEYS: lock, channel.  ARGV: publish command, tag.
+-- Answer: 1 = there were read holds, and they are over; 0 = there were none.
+local lock, channel = KEYS[1], KEYS[2]
+local publish, tag = ARGV[1], ARGV[2]
+local mode = redis.call('hget', lock, 'mode')
+if not mode or read_lease(lock, tag) == -2 then return 0 end
+local fields = redis.call('hgetall', lock)
+for at = 1, #fields, 2 do
+    local owner, count = fields[at], tonumber(fields[at + 1])
+    if count and string.sub(owner, -6) ~= ':write' then
+        for i = 1, count do redis.call('del', tag .. ':' .. owner .. ':rwlock_timeout:' .. i) end
+        redis.call('hdel', lock, owner)
+    end
+end
+if mode == 'read' then redis.call('del', lock) end
+redis.call(publish, channel, '0')
+return 1
+)lua");
+
+inline constexpr auto write_force_release_text = joined(read_lease, R"lua(
+-- KEYS: lock, channel.  ARGV: publish command, tag.
+-- Answer: 1 = there was a writer, and its hold is over; 0 = there was none. Read holds of the writer stay.
+local lock, channel = KEYS[1], KEYS[2]
+local publish, tag = ARGV[1], ARGV[2]
+if redis.call('hget', lock, 'mode') ~= 'write' then return 0 end
+local left = read_lease(lock, tag)
+if left == -2 then
+    redis.call('del', lock)
+else
+    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
+    for _, field in ipairs(redis.call('hkeys', lock)) do
+        if string.sub(field, -6) == ':write' then redis.call('hdel', lock, field) end
+    end
+    redis.call('hset', lock, 'mode', 'read')
+end
+redis.call(publish, channel, '1')
+return 1
+)lua");
+
+inline constexpr auto read_remaining_lease_text = joined(read_lease, R"lua(
+-- KEYS: lock.  ARGV: tag.  Answer: what the longest read hold has left in ms; -1 = no TTL; -2 = there is none.
+return read_lease(KEYS[1], ARGV[1])
+)lua");
+
+}  // namespace detail
+
+inline constexpr Script read_release = detail::script_of(detail::read_release_text);
+inline constexpr Script read_force_release = detail::script_of(detail::read_force_release_text);
+inline constexpr Script read_remaining_lease = detail::script_of(detail::read_remaining_lease_text);
+inline constexpr Script write_acquire = detail::script_of(detail::write_acquire_text);
+inline constexpr Script write_release = detail::script_of(detail::write_release_text);
+inline constexpr Script write_force_release = detail::script_of(detail::write_force_release_text);
+
+inline constexpr Script read_hold_count{R"lua(
+-- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
+local lock, owner, tag = KEYS[1], ARGV[1], ARGV[2]
+local count = redis.call('hget', lock, owner)
+for i = 1, tonumber(count or 0) do
+    if redis.call('exists', tag .. ':' .. owner .. ':rwlock_timeout:' .. i) == 1 then return count end
+end
+return nil
+)lua"};
+
+inline constexpr Script write_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
+if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+inline constexpr Script write_withdraw{R"lua(
+-- KEYS: mark of a waiting writer, channel.  ARGV: who left it, publish command.
+-- A writer waits no more: readers need not, either.
+local mark, channel = KEYS[1], KEYS[2]
+local who, publish = ARGV[1], ARGV[2]
+if redis.call('get', mark) ~= who then return 0 end
+redis.call('del', mark)
+redis.call(publish, channel, '1')
+return 1
+)lua"};
+
+inline constexpr Script read_renew{R"lua(
+-- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of a read hold of each lock.
+-- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
+-- readers may have longer leases.
+local lease = tonumber(ARGV[1])
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    local owner = ARGV[i + 1]
+    local count = redis.pcall('hget', lock, owner)
+    renewed[i] = 0
+    if type(count) == 'table' then
+        -- A key that became something else is lost, and no reason to let the others expire.
+        if not string.find(count.err, 'WRONGTYPE', 1, true) then return count end
+        count = 0
+    end
+    local tag = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
+    for level = 1, tonumber(count or 0) do
+        local timeout = tag .. ':' .. owner .. ':rwlock_timeout:' .. level
+        local left = redis.call('pttl', timeout)
+        if left ~= -2 then renewed[i] = 1 end
+        if left ~= -2 and left < lease then redis.call('pexpire', timeout, lease) end
+    end
+    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
+end
+return renewed
+)lua"};
+
+}  // namespace redlatch::scripts
+
+// redlatch/client/read_write_wire.hpp
+
+namespace redlatch {
+
+// The names that both sides of a read-write lock have in common, and how they speak: both listen to one channel.
+template <Transport T>
+class ReadWriteWire {
+public:
+    const std::string& key() const noexcept { return key_; }
+    const std::string& channel() const noexcept { return channel_; }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+
+protected:
+    ReadWriteWire(Runtime<T>& runtime, std::string key)
+        : runtime_(runtime),
+          key_(std::move(key)),
+          channel_(prefixed_key("redisson_rwlock", key_)),
+          tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
+          mark_(suffixed_key(key_, "redlatch_writer_waits")),
+          latches_(key_, runtime.uuid()) {}
+    ~ReadWriteWire() = default;
+
+    // `field` is the owner as a holder of this side.
+    Reply release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease,
+                  std::uint64_t request, bool again, Instant deadline) {
+        return call(script, std::array<std::string_view, 3>{key_, channel_, latches_.of(request)},
+                    std::array<std::string_view, 6>{field, NumberText(remaining), NumberText(lease.count()),
+                                                    ReleaseLatches::ttl(again), publish_command(), tag_},
+                    deadline);
+    }
+
+    void post_release(const Script& script, std::string_view field, std::uint64_t request, bool again,
+                      Completion done) {
+        const ReleaseLatches::Key latch = latches_.of(request);
+        runtime_.post_script(
+            script, std::array<std::string_view, 3>{key_, channel_, latch},
+            std::array<std::string_view, 6>{field, "0", "0", ReleaseLatches::ttl(again), publish_command(), tag_},
+            std::move(done));
+    }
+
+    Reply force_release(const Script& script, Instant deadline) {
+        return call(script, std::array<std::string_view, 2>{key_, channel_},
+                    std::array<std::string_view, 2>{publish_command(), tag_}, deadline);
+    }
+
+    // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
+    template <std::size_t K, std::size_t A>
+    Reply call(const Script& script, const std::array<std::string_view, K>& keys,
+               const std::array<std::string_view, A>& arguments, Instant deadline) {
+        return runtime_.call_script(script, keys, arguments, deadline);
+    }
+
+    std::string_view publish_command() { return runtime_.transport().publish_command(); }
+    OwnerText reader(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
+    OwnerText writer(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner, ":write"}; }
+
+    Runtime<T>& runtime_;
+    const std::string key_;
+    const std::string channel_;
+    const std::string tag_;   // where the names of the timeout keys begin
+    const std::string mark_;  // ours alone: there while a writer waits that has precedence
+    const ReleaseLatches latches_;
+};
+
+// The commands of the readers' side.
+template <Transport T>
+class ReadWire final : public ReadWriteWire<T> {
+public:
+    static constexpr std::string_view kind = "readers ";
+    static constexpr const Script& renewal = scripts::read_renew;
+    static constexpr bool shared = true;
+    static constexpr bool hands_over = false;
+    static constexpr bool outlives_lease = false;
+
+    ReadWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
+
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
+        return this->call(scripts::read_acquire, std::array<std::string_view, 2>{this->key_, this->mark_},
+                          std::array<std::string_view, 5>{text(owner), NumberText(count), NumberText(lease.count()),
+                                                          this->writer(owner), this->tag_},
+                          deadline);
+    }
+
+    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                  Instant deadline) {
+        return ReadWriteWire<T>::release(scripts::read_release, text(owner), remaining, lease, request, again,
+                                         deadline);
+    }
+
+    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
+        ReadWriteWire<T>::post_release(scripts::read_release, text(owner), request, again, std::move(done));
+    }
+
+    Reply force_release(Instant deadline) {
+        return ReadWriteWire<T>::force_release(scripts::read_force_release, deadline);
+    }
+
+    Reply remaining_lease(Instant deadline) {
+        return this->call(scripts::read_remaining_lease, std::array<std::string_view, 1>{this->key_},
+                          std::array<std::string_view, 1>{this->tag_}, deadline);
+    }
+
+    Reply hold_count(OwnerNumber owner, Instant deadline) {
+        return this->call(scripts::read_hold_count, std::array<std::string_view, 1>{this->key_},
+                          std::array<std::string_view, 2>{text(owner), this->tag_}, deadline);
+    }
+
+    OwnerText text(OwnerNumber owner) const noexcept { return this->reader(owner); }
+};
+
+// The commands of the writer's side.
+template <Transport T>
+class WriteWire final : public ReadWriteWire<T> {
+public:
+    static constexpr std::string_view kind = "writers ";
+    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr bool shared = false;
+    static constexpr bool hands_over = false;
+    // A read hold of the same owner keeps the key.
+    static constexpr bool outlives_lease = true;
+
+    WriteWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
+
+    // `announced`: new readers are to stay out while it waits.
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool announced, Instant deadline) {
+        if (announced) marked_ = true;
+        Reply reply =
+            this->call(scripts::write_acquire, std::array<std::string_view, 2>{this->key_, this->mark_},
+                       std::array<std::string_view, 6>{text(owner), NumberText(count), NumberText(lease.count()),
+                                                       this->tag_, this->runtime_.uuid(), announced ? mark_ttl : "0"},
+                       deadline);
+        // Then the mark is gone, too.
+        if (reply.is_nil()) marked_ = false;
+        return reply;
+    }
+
+    // Nobody of this process waits any more.
+    void withdraw() {
+        if (!marked_.exchange(false)) return;
+        this->runtime_.post_script(
+            scripts::write_withdraw, std::array<std::string_view, 2>{this->mark_, this->channel_},
+            std::array<std::string_view, 2>{this->runtime_.uuid(), this->publish_command()}, [](const Reply&) {});
+    }
+
+    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                  Instant deadline) {
+        return ReadWriteWire<T>::release(scripts::write_release, text(owner), remaining, lease, request, again,
+                                         deadline);
+    }
+
+    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
+        ReadWriteWire<T>::post_release(scripts::write_release, text(owner), request, again, std::move(done));
+    }
+
+    Reply force_release(Instant deadline) {
+        return ReadWriteWire<T>::force_release(scripts::write_force_release, deadline);
+    }
+
+    Reply remaining_lease(Instant deadline) {
+        return this->call(scripts::write_remaining_lease, std::array<std::string_view, 1>{this->key_},
+                          std::array<std::string_view, 0>{}, deadline);
+    }
+
+    Reply hold_count(OwnerNumber owner, Instant deadline) {
+        const OwnerText field = text(owner);
+        const std::array<std::string_view, 3> words{"HGET", this->key_, field};
+        return this->runtime_.call({words, 1}, deadline);
+    }
+
+    OwnerText text(OwnerNumber owner) const noexcept { return this->writer(owner); }
+
+private:
+    // What a writer that dies while it waits can cost the readers; renewed after half of it.
+    static constexpr std::string_view mark_ttl = "5000";
+
+    std::atomic<bool> marked_{false};  // a mark of this process may be on the server
+};
+
+}  // namespace redlatch
+
+// redlatch/read_write_lock.hpp
+
+namespace redlatch {
+
+struct ReadWriteOptions {
+    // While a writer of this object waits, readers that hold nothing yet stay out, so that a stream of readers cannot
+    // starve it; after every writer they get a turn. Readers in Java do not know of it. It costs a waiting process a
+    // command every 2.5 s, and readers up to 5 s when that process dies.
+    bool writer_preference = false;
+};
+
+// A lock of the whole fleet that many readers hold at a time, or one writer. What Redisson's ReadWriteLock is in
+// Java, and the same lock as one of that name there; an RLock of that name is another thing, and refused.
+//
+// Each hold has its own lease: a reader that died blocks writers until its lease is over, and no longer than that,
+// whatever other readers do. Reentrant on both sides. A writer may take the read side, too, and go on as a reader when
+// it gives back the write side; a reader that asks for the write side would wait for itself and gets
+// errc::would_deadlock, even from try_lock().
+//
+// Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
+// LockFace are the writer's. Two objects of one name are the same lock; neither copied nor moved; any number of
+// threads may use one object. Destroying the object while held ends no hold.
+template <class T = HiredisTransport>
+class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
+    // What both sides are: a lock with all its members, which asks in its own way what the server has of it.
+    template <class Self, template <class> class Wire>
+    class Side : public BoundLock<Self, T, LockState<T, Wire>> {
+    public:
+        bool ask_locked() { return ask_remaining_lease().has_value(); }
+        int ask_hold_count(OwnerNumber owner) {
+            auto& state = this->state();
+            return ask_count(state.runtime(), state.key(),
+                             [&](Instant deadline) { return state.wire().hold_count(owner, deadline); });
+        }
+        std::optional<Milliseconds> ask_remaining_lease() {
+            auto& state = this->state();
+            return ask_lease(state.runtime(), state.key(),
+                             [&](Instant deadline) { return state.wire().remaining_lease(deadline); });
+        }
+
+    protected:
+        Side(Client<T>& client, std::string_view name) : Side::BoundLock(client.core(), name) {}
+    };
+
+public:
+    // The readers' side: held by many at a time.
+    class ReadLock final : public Side<ReadLock, ReadWire> {
+        friend ReadWriteLock;
+        using Side<ReadLock, ReadWire>::Side;
+    };
+
+    // The writer's side. Throws Error(errc::would_deadlock), before anything is sent, to a thread that holds the read
+    // side only.
+    class WriteLock final : public Side<WriteLock, WriteWire> {
+    public:
+        bool acquire(const LockRequest& request) {
+            const Instant now = Clock::now();
+            if (readers_.valid_until_of(request.owner) > now && this->valid_until_of(request.owner) <= now)
+                throw Error(errc::would_deadlock, this->state().key(),
+                            "a reader that asks for the write side waits for itself; give back the read side first");
+            LockRequest mine = request;
+            mine.precedence = options_.writer_preference;
+            return this->state().acquire(mine);
+        }
+
+    private:
+        friend ReadWriteLock;
+        WriteLock(Client<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
+            : Side<WriteLock, WriteWire>(client, name), readers_(readers), options_(options) {}
+
+        ReadLock& readers_;
+        const ReadWriteOptions options_;
+    };
+
+    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
+    // non-empty {tag}. Sends nothing.
+    ReadWriteLock(Client<T>& client, std::string_view name, ReadWriteOptions options = {})
+        : read_(client, name), write_(client, name, read_, options) {}
+
+    // As given, without the client's key_prefix.
+    const std::string& name() const noexcept { return read_.name(); }
+
+    // Each side as a lock of its own, for whoever takes one: valid as long as this object.
+    ReadLock& read_lock() noexcept { return read_; }
+    WriteLock& write_lock() noexcept { return write_; }
+
+    // The readers' side, as LockFace describes it for the writer's: one round trip when no writer holds the lock, the
+    // same trailing arguments, the same errors.
+    template <class... Tail>
+    requires LockTail<Tail...>
+    auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
+
+    template <class... Tail>
+    requires TryTail<Tail...>
+    bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
+
+    template <class Rep, class Period, class... Tail>
+    requires LockTail<Tail...>
+    bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return read_.try_lock_for(timeout, tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires LockTail<Tail...>
+    bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return read_.try_lock_until(when, tail...);
+    }
+
+    void unlock_shared() { read_.unlock(); }
+    void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
+
+    // --- for LockFace and for composed locks: the writer's side, for an owner that is told ------------------------
+
+    bool acquire(const LockRequest& request) { return write_.acquire(request); }
+    std::error_code release(OwnerNumber owner) { return write_.release(owner); }
+    bool force_release() { return write_.force_release(); }
+    Instant valid_until_of(OwnerNumber owner) { return write_.valid_until_of(owner); }
+    std::stop_token lost_of(OwnerNumber owner) { return write_.lost_of(owner); }
+    bool ask_locked() { return write_.ask_locked(); }
+    int ask_hold_count(OwnerNumber owner) { return write_.ask_hold_count(owner); }
+    std::optional<Milliseconds> ask_remaining_lease() { return write_.ask_remaining_lease(); }
+
+private:
+    ReadLock read_;
+    WriteLock write_;
+};
+
+template <class T>
+ReadWriteLock(Client<T>&, std::string_view) -> ReadWriteLock<T>;
+template <class T>
+ReadWriteLock(Client<T>&, std::string_view, ReadWriteOptions) -> ReadWriteLock<T>;
+
+}  // namespace redlatch
+
 // redlatch/rlock.hpp
 
 namespace redlatch {
@@ -5172,7 +8839,7 @@ namespace redlatch {
 // object while a thread waits in it is an error, as for std::mutex; destroying it while held is not: the hold goes
 // on, and may be given back through another object of that name.
 template <class T = HiredisTransport>
-class RLock : public BoundLock<RLock<T>, T, RLockWire> {
+class RLock : public BoundLock<RLock<T>, T, LockState<T, RLockWire>> {
 public:
     // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
     // non-empty {tag}. Sends nothing.
@@ -5181,6 +8848,293 @@ public:
 
 template <class T>
 RLock(Client<T>&, std::string_view) -> RLock<T>;
+
+}  // namespace redlatch
+
+// redlatch/client/semaphore_wire.hpp
+
+namespace redlatch {
+
+// The commands of the semaphore: keys and arguments of its scripts.
+template <Transport T>
+class SemaphoreWire {
+public:
+    static constexpr std::string_view kind = "semaphore ";
+    static constexpr bool takes = true;
+    static constexpr std::size_t most_at_once = 100;
+
+    struct Want {
+        std::int64_t permits = 1;  // at least one
+        bool served = false;
+    };
+
+    SemaphoreWire(Runtime<T>& runtime, std::string key)
+        : commands_(runtime, std::move(key), "redlatch_semaphore_requests"),
+          channel_(prefixed_key("redisson_sc", commands_.key())) {}
+
+    const std::string& key() const noexcept { return commands_.key(); }
+    const std::string& channel() const noexcept { return channel_; }
+
+    Reply ask(std::span<const Want> wants, const Ticket& ticket, bool again, Instant deadline) {
+        constexpr std::array<std::string_view, 0> no_keys{};
+        if (wants.size() == 1)
+            return commands_.call(scripts::semaphore_acquire, ticket, no_keys,
+                                  std::array<std::string_view, 2>{flag_text(again), NumberText(wants[0].permits)},
+                                  deadline);
+        std::vector<NumberText> numbers;
+        numbers.reserve(wants.size());
+        std::vector<std::string_view> arguments{flag_text(again)};
+        for (const Want& want : wants) arguments.push_back(numbers.emplace_back(want.permits));
+        return commands_.call(scripts::semaphore_acquire, ticket, no_keys, std::span(std::as_const(arguments)),
+                              deadline);
+    }
+
+    // The first ones are served, as far as the permits that were taken go round.
+    Milliseconds decode(const Reply& reply, std::span<Want> wants) const {
+        if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key());
+        std::int64_t left = reply.integer;
+        for (Want& want : wants) {
+            want.served = left > 0;
+            if (want.served) left -= want.permits;
+        }
+        if (left != 0) throw unexpected(reply, key());
+        return Milliseconds::max();
+    }
+
+    void post_take_back(const Ticket& ticket, std::span<const Want>, Completion done) {
+        commands_.post(scripts::semaphore_give_back, ticket, std::array<std::string_view, 1>{channel_},
+                       std::array<std::string_view, 1>{commands_.publish()}, std::move(done));
+    }
+
+    void post_return(const Ticket& ticket, std::span<const Want> wants, bool again, Completion done) {
+        std::int64_t permits = 0;
+        for (const Want& want : wants) permits += want.permits;
+        post_add(ticket, permits, true, again, std::move(done));
+    }
+
+    Reply add(const Ticket& ticket, std::int64_t permits, bool only_existing, bool again, Instant deadline) {
+        return commands_.call(scripts::semaphore_add, ticket, std::array<std::string_view, 1>{channel_},
+                              std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
+                                                              flag_text(only_existing), flag_text(again)},
+                              deadline);
+    }
+
+    void post_add(const Ticket& ticket, std::int64_t permits, bool only_existing, bool again, Completion done) {
+        commands_.post(scripts::semaphore_add, ticket, std::array<std::string_view, 1>{channel_},
+                       std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
+                                                       flag_text(only_existing), flag_text(again)},
+                       std::move(done));
+    }
+
+    Reply set(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
+        return commands_.call(
+            scripts::semaphore_set, ticket, std::array<std::string_view, 1>{channel_},
+            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(again)}, deadline);
+    }
+
+    Reply drain(const Ticket& ticket, bool again, Instant deadline) {
+        return commands_.call(scripts::semaphore_drain, ticket, std::array<std::string_view, 0>{},
+                              std::array<std::string_view, 1>{flag_text(again)}, deadline);
+    }
+
+private:
+    const MarkedCommands<T> commands_;
+    const std::string channel_;
+};
+
+}  // namespace redlatch
+
+// redlatch/semaphore.hpp
+
+namespace redlatch {
+
+// A number of permits that the whole fleet shares: the std::counting_semaphore of several processes, and what Redisson's
+// RSemaphore is in Java. Nobody owns a permit: anybody may release, and the permits of a process that dies are gone for
+// good. Where that must not be, use PermitExpirableSemaphore.
+//
+// Without try_set_permits() or release() there are no permits. Within a process waiting threads are served in the order
+// of their arrival, so one that wants many is not starved by others that want few; among processes there is no order. try_acquire() does
+// not stand in line.
+//
+// Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same semaphore.
+// Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A
+// server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails with
+// errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once; an acquire that
+// fails, is stopped or times out keeps no permit, even when its outcome is unknown. Numbers of permits are from 0 to
+// max(), everything else throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip, but
+// for waiting.
+template <class T = HiredisTransport>
+class Semaphore {
+public:
+    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
+    // non-empty {tag}. Sends nothing.
+    Semaphore(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
+
+    // As given, without the client's key_prefix.
+    const std::string& name() const noexcept { return binding_.name(); }
+
+    // The greatest number of permits: what Redisson can count.
+    static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
+
+    // Sets the number of permits, unless the semaphore exists: whether it did.
+    bool try_set_permits(std::ptrdiff_t permits) {
+        check(permits, 0);
+        State& semaphore = state();
+        return is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
+            return semaphore.wire().set(ticket, permits, again, deadline);
+        }));
+    }
+    bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
+        return detail::answer([&] { return try_set_permits(permits); }, false, ec);
+    }
+
+    // Takes n permits at once, one without a number, waiting for them. A waiting thread sends nothing but one question in 5
+    // to 10 seconds, in case that a message is lost, and a process with many waiting threads no more than that.
+    //   acquire(…, token)   gives up when a stop is requested; then, and only then, returns a bool: whether it has them
+    //   acquire(…, ec)      stores the error instead of throwing it
+    template <class... Tail>
+    requires StopTail<Tail...>
+    auto acquire(std::ptrdiff_t n, Tail&&... tail) {
+        const bool acquired =
+            detail::answer([&] { return take(n, detail::wait_until(never, tail...)); }, false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return acquired;
+    }
+    template <class... Tail>
+    requires StopTail<Tail...>
+    auto acquire(Tail&&... tail) { return acquire(1, tail...); }
+
+    // Takes them if they are there: one try, even if others wait.
+    bool try_acquire(std::ptrdiff_t n = 1) { return take(n, {.one_try = true}); }
+    bool try_acquire(std::ptrdiff_t n, std::error_code& ec) {
+        return detail::answer([&] { return try_acquire(n); }, false, ec);
+    }
+    bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
+
+    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether it has them. Rounded up
+    // to the next millisecond; zero or less is one try, the largest value is for ever. May be given std::stop_token and
+    // std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires StopTail<Tail...>
+    bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
+        return timed(deadline_after(Clock::now(), timeout), n, tail...);
+    }
+    template <class Rep, class Period, class... Tail>
+    requires StopTail<Tail...>
+    bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return timed(deadline_after(Clock::now(), timeout), 1, tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires StopTail<Tail...>
+    bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n, Tail&&... tail) {
+        return timed(deadline_at(when), n, tail...);
+    }
+    template <class AnyClock, class Duration, class... Tail>
+    requires StopTail<Tail...>
+    bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return timed(deadline_at(when), 1, tail...);
+    }
+
+    // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server answer, it fails with
+    // errc::unreachable, but is not lost: it goes on in the background as long as the process lives, for at least two
+    // minutes. So do not release again then.
+    void release(std::ptrdiff_t n = 1) {
+        check(n, 0);
+        if (n > 0) give(n, false);
+    }
+    void release(std::ptrdiff_t n, std::error_code& ec) {
+        detail::answer([&] { return release(n), true; }, false, ec);
+    }
+    void release(std::error_code& ec) { release(1, ec); }
+
+    // The same, but only if the semaphore exists: whether it does. For one whose key may have expired.
+    bool release_if_exists(std::ptrdiff_t n = 1) {
+        check(n, 0);
+        return give(n, true);
+    }
+    bool release_if_exists(std::ptrdiff_t n, std::error_code& ec) {
+        return detail::answer([&] { return release_if_exists(n); }, false, ec);
+    }
+    bool release_if_exists(std::error_code& ec) { return release_if_exists(1, ec); }
+
+    // How many permits are there now; 0 for a semaphore that does not exist, negative after add_permits() took away more than
+    // there were.
+    std::ptrdiff_t available_permits() {
+        return static_cast<std::ptrdiff_t>(ask_number(state().runtime(), state().key()));
+    }
+    std::ptrdiff_t available_permits(std::error_code& ec) {
+        return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
+    }
+
+    // Changes the number of permits by n, from -max() to max(), also while some are taken.
+    void add_permits(std::ptrdiff_t n) {
+        check(n, -max());
+        if (n == 0) return;
+        State& semaphore = state();
+        is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
+            return semaphore.wire().add(ticket, n, false, again, deadline);
+        }));
+    }
+    void add_permits(std::ptrdiff_t n, std::error_code& ec) {
+        detail::answer([&] { return add_permits(n), true; }, false, ec);
+    }
+
+    // Takes all permits that are there: how many, negative when some were owed. Then there is none.
+    std::ptrdiff_t drain_permits() {
+        State& semaphore = state();
+        const Reply reply = semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
+            return semaphore.wire().drain(ticket, again, deadline);
+        });
+        if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
+        return static_cast<std::ptrdiff_t>(reply.integer);
+    }
+    std::ptrdiff_t drain_permits(std::error_code& ec) {
+        return detail::answer([&] { return drain_permits(); }, std::ptrdiff_t(0), ec);
+    }
+
+private:
+    using State = SynchronizerState<T, SemaphoreWire>;
+
+    State& state() { return binding_.state(); }
+
+    void check(std::ptrdiff_t n, std::ptrdiff_t least) const {
+        if (n < least || n > max())
+            throw Error(errc::invalid_argument, name(), "a number of permits must be from 0 to 2147483647");
+    }
+
+    bool is_one(const Reply& reply) {
+        if (!reply.is_integer()) throw unexpected(reply, state().key());
+        return reply.integer == 1;
+    }
+
+    bool take(std::ptrdiff_t n, const WaitRequest& request) {
+        check(n, 0);
+        if (n == 0) return true;
+        typename SemaphoreWire<T>::Want want{.permits = n};
+        return state().obtain(want, request);
+    }
+
+    template <class... Tail>
+    bool timed(Instant deadline, std::ptrdiff_t n, Tail&... tail) {
+        return detail::answer([&] { return take(n, detail::wait_until(deadline, tail...)); }, false, tail...);
+    }
+
+    bool give(std::ptrdiff_t n, bool only_existing) {
+        State& semaphore = state();
+        return is_one(semaphore.change(
+            [&](const Ticket& ticket, bool again, Instant deadline) {
+                return semaphore.wire().add(ticket, n, only_existing, again, deadline);
+            },
+            [&semaphore, n, only_existing](const Ticket& ticket, Completion done) {
+                semaphore.wire().post_add(ticket, n, only_existing, true, std::move(done));
+            }));
+    }
+
+    Binding<T, State> binding_;
+};
+
+template <class T>
+Semaphore(Client<T>&, std::string_view) -> Semaphore<T>;
 
 }  // namespace redlatch
 
@@ -5201,7 +9155,7 @@ struct SpinOptions {
 //
 // In one process SpinLock and RLock objects of one name are the same lock, like two RLock objects.
 template <class T = HiredisTransport>
-class SpinLock : public BoundLock<SpinLock<T>, T, RLockWire> {
+class SpinLock : public BoundLock<SpinLock<T>, T, LockState<T, RLockWire>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
     // which the first is longer than the longest. Sends nothing.

@@ -50,31 +50,31 @@ mutate(message_during_a_try_forgotten client/wait_line.hpp
     "unit/(rlock|wait_line)")
 
 # Validity is counted from the reply, not from the request.
-mutate(validity_from_the_reply client/lock_state.hpp
-    "asked.sent = Clock::now();\n            Reply reply = wire_.acquire(request.owner, count, lease, deadline);"
-    "Reply reply = wire_.acquire(request.owner, count, lease, deadline);\n            asked.sent = Clock::now();"
+mutate(validity_from_the_reply client/hold_keeper.hpp
+    "asked.sent = Clock::now();\n            Reply reply = send(deadline);"
+    "Reply reply = send(deadline);\n            asked.sent = Clock::now();"
     "unit/rlock|integration/fault_lost")
 
 # The watchdog goes on although the server says that the hold is gone.
-mutate(renewal_refusal_ignored client/lock_state.hpp
+mutate(renewal_refusal_ignored client/hold_keeper.hpp
     "case Renewed::refused: lose(*hold, \"the server says that it is not held any more\"); break;"
     "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "unit/rlock|integration/rlock_watchdog")
 
 # The watchdog goes on after unlock().
-mutate(watchdog_outlives_unlock client/lock_state.hpp
-    "holds_.finish(held);\n        handoffs_ = 0;"
-    "handoffs_ = 0;"
+mutate(watchdog_outlives_unlock client/hold_keeper.hpp
+    "holds_.finish(held);\n        releasing_ = !Wire<T>::shared;"
+    "releasing_ = !Wire<T>::shared;"
     "unit/rlock|integration/(rlock_watchdog|rlock_interface)")
 
 # An acquire of unknown outcome is forgotten, and locks its own thread's successors out.
-mutate(unknown_acquire_left_behind client/lock_state.hpp
+mutate(unknown_acquire_left_behind client/hold_keeper.hpp
     "if (asked.unknown) take_back(lock, request.owner, now + lease);"
     ""
     "unit/rlock|integration/fault_lost")
 
 # A release whose reply was lost is reported as a lost hold.
-mutate(resent_release_is_a_loss client/lock_state.hpp
+mutate(resent_release_is_a_loss client/hold_keeper.hpp
     "answer.kind == ReleaseAnswer::Kind::not_held && !resent"
     "answer.kind == ReleaseAnswer::Kind::not_held"
     "unit/rlock|integration/fault_lost")
@@ -108,3 +108,62 @@ mutate(tokens_begin_anew scripts/fenced_lock.hpp
     "math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])"
     "tonumber(redis.call('get', counter) or '0') + 1"
     "integration/fenced")
+# A waiter that asks again queues up again.
+mutate(fair_queues_up_twice scripts/fair_lock.hpp
+    "local queued = head and redis.call('zscore', timeouts, owner)"
+    "local queued = false"
+    "integration/fair_lock")
+
+# A free lock goes to whoever asks.
+mutate(fair_lets_others_pass scripts/fair_lock.hpp
+    "if free and (not head or head == owner) then"
+    "if free then"
+    "integration/fair_lock")
+
+# Behind a free lock waiters are told to ask at once, and spin.
+mutate(fair_spins_behind_a_free_lock scripts/fair_lock.hpp
+    "if free then return rest end"
+    "if free then return 0 end"
+    "integration/fair_lock")
+
+# Dead waiters block the queue for ever.
+mutate(fair_serves_the_dead scripts/fair_lock.hpp
+    "if tonumber(ends) > now then return"
+    "if true then return"
+    "integration/fair_lock")
+
+# Whoever leaves keeps the turn.
+mutate(fair_keeps_the_turn scripts/fair_lock.hpp
+    "if redis.call('exists', lock) == 1 then return 0 end\nreturn wake(first_alive())"
+    "return 0"
+    "integration/fair_lock_script")
+
+# A live waiter's place ends.
+mutate(fair_refreshes_nobody client/fair_lock_state.hpp
+    "if (place->is_waiting()) waiters.push_back(owner);"
+    "static_cast<void>(owner);"
+    "unit/fair_lock|integration/fair_lock_test")
+
+# Who has lost its place is not told.
+mutate(fair_lost_place_unnoticed client/fair_lock_state.hpp
+    "reply.elements[i].integer != 0) continue;"
+    "true) continue;"
+    "unit/fair_lock")
+
+# Giving up leaves the entry behind.
+mutate(fair_stays_in_the_queue client/fair_lock_state.hpp
+    "if (!pending_.has(request.owner)) take_back(lock, request.owner, now + lease_of(request.lease));"
+    ""
+    "unit/fair_lock|integration/fair_lock_test")
+
+# The places of our waiters do not outlast the turn of a Redisson waiter before them.
+mutate(fair_forgets_foreign_patience scripts/fair_lock.hpp
+    "(foreign_before[waiter] or 0) * foreign_patience"
+    "0"
+    "integration/fair_lock_script")
+
+# A message that comes while the question is on its way is lost.
+mutate(fair_message_during_a_try_forgotten client/fair_lock_state.hpp
+    "question.generation = generation;\n                if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;"
+    "if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;\n                question.generation = place.generation();"
+    "unit/fair_lock")

@@ -4,6 +4,7 @@
 template class redlatch::Runtime<redlatch::HiredisTransport>;
 template class redlatch::Core<redlatch::HiredisTransport>;
 template class redlatch::Client<redlatch::HiredisTransport>;
+template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::RLockWire>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FencedWire>;
 template class redlatch::RLock<redlatch::HiredisTransport>;
@@ -20,3 +21,6 @@ template class redlatch::Permit<redlatch::HiredisTransport>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadWire>;
 template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteWire>;
 template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;
+template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::FairWire>;
+template class redlatch::FairLockState<redlatch::HiredisTransport>;
+template class redlatch::FairLock<redlatch::HiredisTransport>;

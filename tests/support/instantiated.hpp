@@ -10,6 +10,7 @@
 extern template class redlatch::Runtime<redlatch::HiredisTransport>;
 extern template class redlatch::Core<redlatch::HiredisTransport>;
 extern template class redlatch::Client<redlatch::HiredisTransport>;
+extern template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::RLockWire>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::RLockWire>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FencedWire>;
 extern template class redlatch::RLock<redlatch::HiredisTransport>;
@@ -26,3 +27,6 @@ extern template class redlatch::Permit<redlatch::HiredisTransport>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::ReadWire>;
 extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::WriteWire>;
 extern template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;
+extern template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::FairWire>;
+extern template class redlatch::FairLockState<redlatch::HiredisTransport>;
+extern template class redlatch::FairLock<redlatch::HiredisTransport>;

@@ -244,6 +244,11 @@ private:
         if (is(scripts::write_acquire)) return "write acquire";
         if (is(scripts::write_release)) return "write release";
         if (is(scripts::write_withdraw)) return "withdraw";
+        if (is(scripts::fair_acquire)) return "fair acquire";
+        if (is(scripts::fair_release)) return "fair release";
+        if (is(scripts::fair_leave)) return "fair leave";
+        if (is(scripts::fair_refresh)) return "fair refresh";
+        if (is(scripts::fair_force_release)) return "fair force release";
         return "unknown script";
     }
 
@@ -252,6 +257,12 @@ private:
         if (command.what.ends_with("release") && command.what != "force release")
             return command.argument(1) == "0" ? number(0) : number(-1);
         if (command.what.ends_with("renew")) return array(std::vector<Reply>(command.key_count(), number(1)));
+        if (command.what == "acquire" || command.what == "fair acquire" || command.what == "HGET") return nil();
+        if (command.what == "release") return command.argument(1) == "0" ? number(0) : number(-1);
+        if (command.what == "fair release") return command.argument(3) == "0" ? number(0) : number(-1);
+        if (command.what == "fair refresh")
+            return array(std::vector<Reply>(command.words.size() - 3 - command.key_count() - 3, number(1)));
+        if (command.what == "renew") return array(std::vector<Reply>(command.key_count(), number(1)));
         if (command.what == "remaining lease") return number(-2);
         if (command.what == "HLEN") return number(0);
         if (command.what == "look") return array({nil(), nil()});

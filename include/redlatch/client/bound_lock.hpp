@@ -4,7 +4,6 @@
 #include "redlatch/client/binding.hpp"
 #include "redlatch/client/inquiry.hpp"
 #include "redlatch/client/lock_face.hpp"
-#include "redlatch/client/lock_state.hpp"
 
 #include <memory>
 #include <optional>
@@ -18,7 +17,7 @@ namespace redlatch {
 
 // A lock of the user's, `Lock`, that is a hash of owner -> hold count on the server: its public members, and below
 // them the same for an owner that is told, for LockFace and for composed locks.
-template <class Lock, class T, template <class> class Wire>
+template <class Lock, class T, class State>
 class BoundLock : public LockFace<Lock> {
 public:
     // As given, without the client's key_prefix.
@@ -40,10 +39,10 @@ public:
 protected:
     BoundLock(std::shared_ptr<Core<T>> core, std::string_view name) : binding_(std::move(core), name) {}
 
-    LockState<T, Wire>& state() { return binding_.state(); }
+    State& state() { return binding_.state(); }
 
 private:
-    Binding<T, LockState<T, Wire>> binding_;
+    Binding<T, State> binding_;
 };
 
 }  // namespace redlatch

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/fair_place.hpp"
+#include "redlatch/client/fair_wire.hpp"
+#include "redlatch/client/hold_keeper.hpp"
+#include "redlatch/client/lock_answers.hpp"
+#include "redlatch/client/lock_request.hpp"
+#include "redlatch/client/retry.hpp"
+#include "redlatch/client/runtime.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// The lock whose waiting threads stand, each for itself, in one queue on the server. Nobody asks in another's name and
+// nothing is handed over within the process, because either would let a thread pass others that came before it.
+//
+// A waiting thread has a place here (its channel and its sleep) and one in the queue there, which lasts only a few
+// seconds unless it is refreshed: the background does that, for all waiters of this process together, and learns on this
+// occasion who has lost the place nevertheless. The server tells the first in the queue when the lock is free: at
+// a release, when a waiter before it leaves, and at every refresh, should such a message have been lost.
+//
+// mutex_ of the keeper guards all members, and may be held when a place's own mutex is taken. Each waiter sleeps
+// in its place.
+template <class T>
+class FairLockState final : public HoldKeeper<T, FairWire> {
+    using Keeper = HoldKeeper<T, FairWire>;
+    using Place = FairPlace<T>;
+
+public:
+    using Keeper::Keeper;
+    using Keeper::key;
+
+    // --- taking -----------------------------------------------------------------------------------------------
+
+    // True when held; false at the deadline or when stopped. Throws Error.
+    bool acquire(const LockRequest& request) {
+        if (request.stop.stop_requested()) return false;
+        std::unique_lock lock(mutex_);
+        if (waiting_ == 0) failing_since_.reset();
+        if (!settle(lock, request)) return false;
+        if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
+        if (!settle(lock, request)) return false;
+        const Milliseconds lease = lease_of(request.lease);
+        if (request.one_try) {
+            const auto answer = ask(lock, request, [&](Instant deadline) {
+                return wire_.acquire(request.owner, 1, lease, false, deadline);
+            });
+            return answer && answer->kind == AcquireAnswer::Kind::held;
+        }
+        // Who still listens from an earlier wait misses no message between the question and the sleep.
+        const auto warm = places_.find(request.owner);
+        Question first;
+        if (warm != places_.end()) first.generation = warm->second->generation();
+        if (!ask_or_queue(lock, request, first)) return false;
+        if (first.held) return true;
+        runtime_.count_wait();
+        return wait(lock, request, first);
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        {
+            std::unique_lock lock(mutex_);
+            if (now >= refresh_at_) refresh(lock, now);
+            // Channels that nobody has listened to for a while are given up by the subscriptions; so is the place.
+            std::erase_if(places_, [&](const auto& place) {
+                const Instant idle = place.second->idle_since();
+                return idle != never && now - idle >= Subscriptions::keep_warm;
+            });
+            if (refresh_at_ != never) runtime_.timers().schedule(*this, refresh_at_);
+            if (!places_.empty()) runtime_.timers().schedule(*this, now + Subscriptions::keep_warm);
+        }
+        Keeper::tick(now, horizon, due);
+    }
+
+    // Channels belong to the places.
+    void subscribed() override {}
+    void subscription_refused(const Reply&) override {}
+    void message(std::string_view) override {}
+    void disconnected() override {}
+
+private:
+    using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_, Keeper::pending_, Keeper::reenter;
+    using Keeper::runtime_, Keeper::settle, Keeper::take_back, Keeper::wire_;
+
+    // What a waiter knows of its last question.
+    struct Question {
+        std::uint64_t generation = 0;  // from before it
+        bool held = false;
+        Instant ask_again{};  // unless there is news before
+    };
+
+    // A holder without a TTL, or a queue whose times are far away: asked about again after this anyway.
+    static constexpr Milliseconds slow_poll{5000};
+    static constexpr Milliseconds longest_sleep{30'000};
+    static constexpr std::size_t waiters_a_refresh = 100;
+
+    bool is_waited_for() const override { return waiting_ > 0; }
+
+    // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
+    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
+        const Milliseconds lease = lease_of(request.lease);
+        const std::optional<AcquireAnswer> answer = ask(
+            lock, request, [&](Instant deadline) { return wire_.acquire_or_queue(request.owner, lease, deadline); });
+        if (!answer) return false;
+        question.held = answer->kind == AcquireAnswer::Kind::held;
+        const Milliseconds told =
+            answer->holder_lease < Milliseconds::zero() ? slow_poll : std::min(answer->holder_lease, longest_sleep);
+        // One more than told: the key is gone only in the millisecond after its last.
+        question.ask_again = Clock::now() + told + Milliseconds(1);
+        return true;
+    }
+
+    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question question) {
+        const std::shared_ptr<Place> place = place_of(request.owner);
+        runtime_.start_background();
+        ++waiting_;
+        if (refresh_at_ == never) {
+            refresh_at_ = Clock::now() + wire_.slot() / 3;
+            runtime_.timers().schedule(*this, refresh_at_);
+        }
+        if (question.generation == 0) question.generation = place->generation();
+        bool held = false;
+        try {
+            place->begin();
+            lock.unlock();
+            // Built and destroyed without mutex_.
+            const std::stop_callback on_stop(request.stop, [&] { place->news(); });
+            lock.lock();
+            held = wait_in_queue(lock, request, *place, question);
+            lock.unlock();
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            leave(lock, request, *place, false);
+            throw;
+        }
+        lock.lock();
+        leave(lock, request, *place, held);
+        return held;
+    }
+
+    bool wait_in_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place,
+                       Question& question) {
+        for (;;) {
+            const Instant now = Clock::now();
+            if (request.stop.stop_requested() || now >= request.deadline) return false;
+            const std::uint64_t generation = place.generation();
+            if (generation != question.generation || now >= question.ask_again) {
+                question.generation = generation;
+                if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;
+                if (question.held) return true;
+                continue;
+            }
+            lock.unlock();
+            const auto refusal = place.sleep(generation, std::min(request.deadline, question.ask_again));
+            lock.lock();
+            if (refusal) throw error_of(*refusal, key());
+        }
+    }
+
+    std::shared_ptr<Place> place_of(OwnerNumber owner) {
+        std::shared_ptr<Place>& place = places_[owner];
+        if (!place) place = std::make_shared<Place>(runtime_, wire_.channel(owner));
+        return place;
+    }
+
+    // Whoever goes without the lock gives its place in the queue back, and the server passes the turn on.
+    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place, bool held) {
+        const Instant now = Clock::now();
+        place.end(held, now);
+        if (--waiting_ == 0) {
+            failing_since_.reset();
+            refresh_at_ = never;
+        }
+        if (held) {
+            runtime_.timers().schedule(*this, now + Subscriptions::keep_warm);
+            return;
+        }
+        places_.erase(request.owner);
+        if (!pending_.has(request.owner)) take_back(lock, request.owner, now + lease_of(request.lease));
+    }
+
+    // --- being alive ------------------------------------------------------------------------------------------
+
+    void refresh(std::unique_lock<std::mutex>& lock, Instant now) {
+        std::vector<OwnerNumber> waiters;
+        for (const auto& [owner, place] : places_)
+            if (place->is_waiting()) waiters.push_back(owner);
+        refresh_at_ = waiters.empty() ? never : now + wire_.slot() / 3;
+        lock.unlock();
+        for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
+            const std::size_t size = std::min(waiters_a_refresh, waiters.size() - first);
+            post_refresh({waiters.begin() + static_cast<std::ptrdiff_t>(first), size});
+        }
+        lock.lock();
+    }
+
+    void post_refresh(std::span<const OwnerNumber> waiters) {
+        wire_.post_refresh(waiters, [self = std::static_pointer_cast<FairLockState>(this->shared_from_this()),
+                                     asked = std::vector<OwnerNumber>(waiters.begin(), waiters.end())](
+                                        const Reply& reply) { self->refreshed(asked, reply); });
+    }
+
+    // Whoever has lost its place, because it was not refreshed in time or the server lost its data, queues up again.
+    void refreshed(const std::vector<OwnerNumber>& waiters, const Reply& reply) {
+        const std::lock_guard lock(mutex_);
+        if (judge(reply) != Verdict::answered) {
+            if (waiting_ == 0) return;
+            refresh_at_ = std::min(refresh_at_, Clock::now() + wire_.slot() / 20);
+            runtime_.timers().schedule(*this, refresh_at_);
+            return;
+        }
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != waiters.size()) return;
+        for (std::size_t i = 0; i < waiters.size(); ++i) {
+            if (!reply.elements[i].is_integer() || reply.elements[i].integer != 0) continue;
+            const auto place = places_.find(waiters[i]);
+            if (place != places_.end() && place->second->is_waiting()) place->second->news();
+        }
+    }
+
+    std::map<OwnerNumber, std::shared_ptr<Place>> places_;  // of those who wait, and of those who did a moment ago
+    std::size_t waiting_ = 0;
+    Instant refresh_at_ = never;
+};
+
+}  // namespace redlatch

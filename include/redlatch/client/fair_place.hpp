@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/runtime.hpp"
+#include "redlatch/client/watched.hpp"
+#include "redlatch/core/deadline.hpp"
+#include "redlatch/transport/reply.hpp"
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// One thread's own channel of one fair lock, and where the thread sleeps while it stands in the queue.
+//
+// No wake-up is lost, because every piece of news (a message, a confirmed subscription, a lost place, a stop request)
+// counts the generation up, and the thread remembers the generation from before its last question.
+//
+// mutex_ guards all members but channel_; changed_ wakes the one thread that waits here. The thread sleeps in the
+// transport where it can, to receive the message itself.
+template <class T>
+class FairPlace final : public Watched {
+public:
+    FairPlace(Runtime<T>& runtime, std::string channel) : runtime_(runtime), channel_(std::move(channel)) {}
+    ~FairPlace() override { runtime_.subscriptions().forget(channel_, *this); }
+
+    // --- the waiting thread -----------------------------------------------------------------------------------
+
+    void begin() {
+        const std::lock_guard lock(mutex_);
+        waiting_ = true;
+        refusal_.reset();
+        thread_ = std::this_thread::get_id();
+        const bool confirmed = runtime_.subscriptions().want(channel_, *this);
+        if (confirmed && !confirmed_) ++generation_;
+        confirmed_ = confirmed;
+    }
+
+    // `keep_listening`: for a while, because the thread is likely to come again.
+    void end(bool keep_listening, Instant now) {
+        const std::lock_guard lock(mutex_);
+        waiting_ = false;
+        idle_since_ = now;
+        if (keep_listening)
+            runtime_.subscriptions().rest(channel_, *this);
+        else
+            runtime_.subscriptions().forget(channel_, *this);
+    }
+
+    std::uint64_t generation() {
+        const std::lock_guard lock(mutex_);
+        return generation_;
+    }
+
+    // Sleeps until there is news since `seen`, or until the instant has come. Gives the server's answer where it does not
+    // let this thread listen: then waiting is in vain.
+    std::optional<Reply> sleep(std::uint64_t seen, Instant until) {
+        std::unique_lock lock(mutex_);
+        bool may_watch = true;
+        while (!refusal_ && generation_ == seen && Clock::now() < until) {
+            if (confirmed_ && std::exchange(may_watch, false)) {
+                watching_ = true;
+                lock.unlock();
+                const bool watched = runtime_.watch(until);
+                lock.lock();
+                watching_ = false;
+                may_watch = watched;
+                continue;
+            }
+            may_watch = true;
+            if (until == never)
+                changed_.wait(lock);
+            else
+                changed_.wait_until(lock, until);
+        }
+        return refusal_;
+    }
+
+    // --- anybody ----------------------------------------------------------------------------------------------
+
+    void news() {
+        const std::lock_guard lock(mutex_);
+        tell();
+    }
+
+    bool is_waiting() {
+        const std::lock_guard lock(mutex_);
+        return waiting_;
+    }
+
+    // When it was last of use, for one that is not waiting.
+    Instant idle_since() {
+        const std::lock_guard lock(mutex_);
+        return waiting_ ? never : idle_since_;
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void subscribed() override {
+        const std::lock_guard lock(mutex_);
+        confirmed_ = true;
+        tell();
+    }
+
+    void subscription_refused(const Reply& why) override {
+        const std::lock_guard lock(mutex_);
+        confirmed_ = false;
+        if (!waiting_) return;
+        refusal_ = why;
+        tell();
+    }
+
+    void message(std::string_view) override { news(); }
+
+    void disconnected() override {
+        const std::lock_guard lock(mutex_);
+        confirmed_ = false;
+    }
+
+    // It has no times of its own: the lock's state looks after the slots and the holds.
+    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void renewed(const Renewal&, Renewed, Instant) override {}
+
+private:
+    void tell() {
+        ++generation_;
+        changed_.notify_one();
+        if (watching_ && thread_ != std::this_thread::get_id()) runtime_.interrupt_watch();
+    }
+
+    Runtime<T>& runtime_;
+    const std::string channel_;
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::uint64_t generation_ = 1;
+    bool waiting_ = false;
+    bool confirmed_ = false;  // so messages do come
+    bool watching_ = false;   // it sleeps in the transport
+    std::thread::id thread_{};
+    std::optional<Reply> refusal_;
+    Instant idle_since_{};
+};
+
+}  // namespace redlatch

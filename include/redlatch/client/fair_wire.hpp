@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/lock_answers.hpp"
+#include "redlatch/client/release_latch.hpp"
+#include "redlatch/client/runtime.hpp"
+#include "redlatch/core/ids.hpp"
+#include "redlatch/core/names.hpp"
+#include "redlatch/scripts/fair_lock.hpp"
+#include "redlatch/scripts/rlock.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+
+// The commands of the fair lock: keys and arguments of its scripts. Every command may be sent again; `again` says so,
+// and then the giving-back ones leave a mark against their own delayed copies.
+template <Transport T>
+class FairWire {
+public:
+    static constexpr std::string_view kind = "fair ";
+    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr bool shared = false;
+    static constexpr bool hands_over = false;
+    static constexpr bool outlives_lease = false;
+
+    FairWire(Runtime<T>& runtime, std::string key)
+        : runtime_(runtime),
+          key_(std::move(key)),
+          queue_(prefixed_key("redisson_lock_queue", key_)),
+          timeouts_(prefixed_key("redisson_lock_timeout", key_)),
+          slots_(prefixed_key("redlatch_lock_slots", key_)),
+          channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
+          latches_(key_, runtime.uuid()),
+          slot_(std::clamp(runtime.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
+
+    const std::string& key() const noexcept { return key_; }
+    OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
+
+    // Where this waiter is told that it is its turn.
+    std::string channel(OwnerNumber owner) const { return channels_ + std::string(text(owner).view()); }
+
+    // How long a waiter counts as alive without a refresh: a few seconds, less where holds are short, too.
+    Milliseconds slot() const noexcept { return slot_; }
+
+    // Takes the lock if it is nobody else's turn.
+    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
+        return acquire_with(owner, count, lease, Milliseconds(0), deadline);
+    }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+
+    // The same, or queues up; whoever stands in the queue already keeps the place.
+    Reply acquire_or_queue(OwnerNumber owner, Milliseconds lease, Instant deadline) {
+        return acquire_with(owner, 1, lease, slot_, deadline);
+    }
+
+    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                  Instant deadline) {
+        return runtime_.call_script(
+            scripts::fair_release, keys_and(latches_.of(request)),
+            std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(remaining),
+                                            NumberText(lease.count()), ReleaseLatches::ttl(again)},
+            deadline);
+    }
+
+    // Gives up whatever the owner has: its hold, and its place in the queue.
+    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
+        runtime_.post_script(
+            scripts::fair_leave, keys_and(latches_.of(request)),
+            std::array<std::string_view, 4>{publish(), channels_, text(owner), ReleaseLatches::ttl(again)},
+            std::move(done));
+    }
+
+    // Up to 100 waiters of this process say that they are alive.
+    void post_refresh(std::span<const OwnerNumber> waiters, Completion done) {
+        const NumberText slot(slot_.count());
+        std::vector<OwnerText> texts;
+        texts.reserve(waiters.size());
+        std::vector<std::string_view> arguments{publish(), channels_, slot};
+        for (const OwnerNumber waiter : waiters) arguments.push_back(texts.emplace_back(text(waiter)));
+        runtime_.post_script(scripts::fair_refresh, keys(), arguments, std::move(done));
+    }
+
+    Reply force_release(Instant deadline) {
+        return runtime_.call_script(scripts::fair_force_release, keys(),
+                                    std::array<std::string_view, 2>{publish(), channels_}, deadline);
+    }
+
+private:
+    static constexpr Milliseconds shortest_slot{100};
+    static constexpr Milliseconds longest_slot{5000};
+
+    Reply acquire_with(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Milliseconds slot,
+                       Instant deadline) {
+        return runtime_.call_script(
+            scripts::fair_acquire, keys(),
+            std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(count),
+                                            NumberText(lease.count()), NumberText(slot.count())},
+            deadline);
+    }
+
+    std::string_view publish() const { return runtime_.transport().publish_command(); }
+    std::array<std::string_view, 4> keys() const { return {key_, queue_, timeouts_, slots_}; }
+    std::array<std::string_view, 5> keys_and(std::string_view latch) const {
+        return {key_, queue_, timeouts_, slots_, latch};
+    }
+
+    Runtime<T>& runtime_;
+    const std::string key_;
+    const std::string queue_;
+    const std::string timeouts_;
+    const std::string slots_;
+    const std::string channels_;  // what the channels of all waiters begin with
+    const ReleaseLatches latches_;
+    const Milliseconds slot_;
+};
+
+}  // namespace redlatch

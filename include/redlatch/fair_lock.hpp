@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client.hpp"
+#include "redlatch/client/bound_lock.hpp"
+#include "redlatch/client/fair_lock_state.hpp"
+
+#include <string_view>
+
+namespace redlatch {
+
+// A reentrant lock that serves its waiters strictly in the order in which they came, over threads, processes, hosts
+// and languages: what Redisson's fair lock is in Java, and the same queue as one of that name there.
+//
+// The order is the one in which the first tries of waiting calls reached the server; try_lock() does not queue up and
+// never passes a waiter. A waiter that dies, is frozen or cannot reach the server loses its place after a few
+// seconds (a sixth of ClientOptions::watchdog_timeout, at most 5 s), and one that comes back queues up again at the end:
+// the order is that of the living. Each waiting thread of this kind listens to a channel of its own, and every process
+// with waiters sends one command in a third of those seconds: use RLock where the order does not matter.
+//
+// Two objects of one name are the same lock, and exclude an RLock of that name, too, which knows nothing of the queue.
+// Models Cpp17TimedLockable. Neither copied nor moved; any number of threads may use one object. Destroying the object
+// while a thread waits in it is an error, as for std::mutex; destroying it while held is not.
+template <class T = HiredisTransport>
+class FairLock : public BoundLock<FairLock<T>, T, FairLockState<T>> {
+public:
+    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
+    // non-empty {tag}. Sends nothing.
+    FairLock(Client<T>& client, std::string_view name) : FairLock::BoundLock(client.core(), name) {}
+};
+
+template <class T>
+FairLock(Client<T>&, std::string_view) -> FairLock<T>;
+
+}  // namespace redlatch

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT
+// A fair lock on a bad line: what was asked for happens once, and a waiter has one place or none.
+#include <doctest/doctest.h>
+#include <redlatch/redlatch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "integration/fault_kit.hpp"
+#include "integration/rlock_helpers.hpp"
+
+using namespace redlatch;
+using namespace std::chrono_literals;
+using namespace redlatch::test;
+using fault::quick;
+
+namespace {
+
+const std::string queue = "redisson_lock_queue:{orders}";
+const std::string timeouts = "redisson_lock_timeout:{orders}";
+const std::string slots = "redlatch_lock_slots:{orders}";
+const std::string channels = "redisson_lock__channel:{orders}:";
+
+const std::string acquire{scripts::fair_acquire.digest()};
+const std::string release{scripts::fair_release.digest()};
+const std::string leave{scripts::fair_leave.digest()};
+const std::string refresh{scripts::fair_refresh.digest()};
+
+struct Line {
+    Line() {
+        for (const Script* script : {&scripts::fair_acquire, &scripts::fair_release, &scripts::fair_leave,
+                                     &scripts::fair_refresh, &scripts::fair_force_release, &scripts::rlock_renew})
+            redis.text("SCRIPT", "LOAD", script->text);
+    }
+
+    Words waiting() { return redis.list("LRANGE", queue, 0, -1); }
+    bool are_waiting(std::size_t count) {
+        return eventually([&] { return waiting().size() == count; }, 20s);
+    }
+
+    RedisServer server;
+    RawRedis redis{server};
+    Proxy proxy{server.url()};
+};
+
+constexpr Then both[] = {Then::close, Then::silence};
+
+}  // namespace
+
+TEST_CASE("entering the queue with a lost reply, or a lost request, is entering once") {
+    for (const bool request : {false, true}) {
+        for (const Then then : both) {
+            CAPTURE(request);
+            CAPTURE(static_cast<int>(then));
+            Line line;
+            Client holder{line.server.url(), quick()};
+            FairLock held{holder, "orders"};
+            held.lock();
+            Client client{line.proxy.url(), quick()};
+            FairLock orders{client, "orders"};
+            if (request)
+                line.proxy.drop_next_requests(1, acquire, then);
+            else
+                line.proxy.drop_next_replies(2, acquire, then);
+            auto waiter = start([&] {
+                orders.lock();
+                const bool once = orders.hold_count() == 1;
+                orders.unlock();
+                return once;
+            });
+            REQUIRE(eventually([&] { return client.stats().waits == 1; }, 20s));
+            CHECK(line.proxy.counts().dropped == (request ? 1 : 2));
+            CHECK(line.waiting().size() == 1);
+            CHECK(line.redis.integer("ZCARD", timeouts) == 1);
+            held.unlock();
+            CHECK(waiter.get());
+            CHECK(line.redis.keys().empty());
+        }
+    }
+}
+
+TEST_CASE("taking a fair lock with a lost reply is taking it once") {
+    for (const Then then : both) {
+        CAPTURE(static_cast<int>(then));
+        Line line;
+        Client client{line.proxy.url(), quick()};
+        FairLock orders{client, "orders"};
+        line.proxy.drop_next_replies(2, acquire, then);
+        orders.lock();
+        CHECK(line.redis.list("HVALS", "orders") == Words{"1"});
+        line.proxy.drop_next_replies(1, acquire, then);
+        orders.lock();
+        CHECK(line.redis.list("HVALS", "orders") == Words{"2"});
+        orders.unlock();
+        line.proxy.drop_next_replies(1, release, then);
+        std::error_code ec;
+        orders.unlock(ec);
+        if (ec == errc::unreachable) ec.clear();  // no time for a second try in the foreground
+        CHECK_FALSE(ec);
+        CHECK(line.proxy.counts().dropped == 4);
+        CHECK(line.redis.keys("orders").empty());
+        CHECK(orders.try_lock_for(10s));
+        CHECK(line.redis.list("HVALS", "orders") == Words{"1"});
+        orders.unlock();
+    }
+}
+
+TEST_CASE("a release with a lost reply serves the next waiter, and no further one") {
+    Line line;
+    Client client{line.proxy.url(), quick()};
+    FairLock orders{client, "orders"};
+    orders.lock();
+    Client other{line.server.url(), quick()};
+    FairLock same_orders{other, "orders"};
+    std::atomic<bool> let_go = false;
+    auto next = start([&] {
+        same_orders.lock();
+        eventually([&] { return let_go.load(); }, 20s);
+        const bool still_held = same_orders.is_held();
+        same_orders.unlock();
+        return still_held;
+    });
+    REQUIRE(line.are_waiting(1));
+    line.proxy.drop_next_replies(1, release);
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(eventually([&] { return other.stats().acquisitions == 1; }));
+    let_go = true;
+    CHECK(next.get());
+    CHECK(line.redis.keys("orders").empty());
+}
+
+TEST_CASE("leaving with a lost request or reply is leaving") {
+    for (const bool request : {false, true}) {
+        for (const Then then : both) {
+            CAPTURE(request);
+            CAPTURE(static_cast<int>(then));
+            Line line;
+            Client holder{line.server.url(), quick()};
+            FairLock held{holder, "orders"};
+            held.lock();
+            Client client{line.proxy.url(), quick()};
+            FairLock orders{client, "orders"};
+            std::stop_source stop;
+            auto waiter = start([&] { return orders.lock(stop.get_token()); });
+            REQUIRE(line.are_waiting(1));
+            if (request)
+                line.proxy.drop_next_requests(1, leave, then);
+            else
+                line.proxy.drop_next_replies(1, leave, then);
+            stop.request_stop();
+            CHECK_FALSE(waiter.get());
+            CHECK(eventually([&] { return line.proxy.counts().dropped == 1; }, 20s));
+            // A mark against late copies of leaving may stay for a while.
+            CHECK(eventually(
+                [&] { return line.waiting().empty() && !line.redis.exists(timeouts) && !line.redis.exists(slots); },
+                20s));
+            CHECK(eventually([&] { return line.redis.pubsub_channels(channels + "*").empty(); }, 20s));
+        }
+    }
+}
+
+TEST_CASE("a waiter whose entry has an unknown outcome at its deadline leaves neither place nor hold") {
+    for (const bool is_held : {true, false}) {
+        CAPTURE(is_held);
+        Line line;
+        Client holder{line.server.url(), quick()};
+        FairLock held{holder, "orders"};
+        if (is_held) held.lock();
+        Client client{line.proxy.url(), quick()};
+        FairLock orders{client, "orders"};
+        line.proxy.drop_next_replies(100, acquire, Then::silence);
+        CHECK_FALSE(elsewhere([&] { return orders.try_lock_for(100ms); }));
+        line.proxy.clear_rules();
+        CHECK(eventually(
+            [&] {
+                return line.waiting().empty() && !line.redis.exists(timeouts) && line.redis.exists("orders") == is_held;
+            },
+            20s));
+    }
+}
+
+TEST_CASE("lost refreshes are sent again, in time for the place") {
+    Line line;
+    ClientOptions options = quick();
+    options.watchdog_timeout = patient(3000ms);
+    Client holder{line.server.url(), options};
+    FairLock held{holder, "orders"};
+    held.lock();
+    Client client{line.proxy.url(), options};
+    FairLock orders{client, "orders"};
+    auto first = start([&] {
+        orders.lock();
+        orders.unlock();
+    });
+    REQUIRE(line.are_waiting(1));
+    const std::string owner = line.waiting().at(0);
+    line.proxy.drop_next_requests(2, refresh);
+    REQUIRE(eventually([&] { return line.proxy.counts().dropped == 2; }, 20s));
+    auto second = start([&] {
+        orders.lock();
+        orders.unlock();
+    });
+    REQUIRE(line.are_waiting(2));
+    const auto slot = options.watchdog_timeout / 6;
+    const Stopwatch watch;
+    REQUIRE(eventually([&] { return watch.elapsed() > slot; }, 20s));
+    CHECK(line.waiting().size() == 2);
+    CHECK(line.waiting().at(0) == owner);
+    held.unlock();
+    first.get();
+    second.get();
+}
+
+TEST_CASE("a lost message costs less than a slot") {
+    Line line;
+    Client holder{line.server.url(), quick()};
+    FairLock held{holder, "orders"};
+    held.lock();
+    Client client{line.proxy.url(), quick()};
+    FairLock orders{client, "orders"};
+    auto waiter = start([&] {
+        orders.lock();
+        orders.unlock();
+    });
+    REQUIRE(eventually([&] { return line.redis.pubsub_channels(channels + "*").size() == 1; }, 20s));
+    line.redis.kill_clients("pubsub");
+    const Stopwatch watch;
+    held.unlock();
+    waiter.get();
+    CHECK(watch.within(quick().watchdog_timeout / 6 + fault::late));
+}

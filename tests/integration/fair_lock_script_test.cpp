@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: MIT
+// The scripts of the fair lock, call by call: what they answer, what they leave in Redis, and whom they tell. Owners of ours
+// refresh their slots; a foreign one is of the kind that Redisson's clients are.
+#include <doctest/doctest.h>
+#include <redlatch/redlatch.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+namespace scripts = redlatch::scripts;
+
+const std::string queue = "redisson_lock_queue:{orders}";
+const std::string timeouts = "redisson_lock_timeout:{orders}";
+const std::string slots = "redlatch_lock_slots:{orders}";
+const std::string channels = "redisson_lock__channel:{orders}:";
+
+constexpr long long slot = 5000;
+constexpr long long redisson_patience = 300'000;
+
+struct Bench {
+    RedisServer server;
+    RawRedis redis{server};
+
+    RawReply run(const redlatch::Script& script, const Words& arguments, bool with_latch = false) {
+        Words words{"EVAL", std::string(script.text), with_latch ? "5" : "4", "orders", queue, timeouts, slots};
+        if (with_latch) words.push_back("latch:" + latch);
+        words.push_back("PUBLISH");
+        words.push_back(channels);
+        words.insert(words.end(), arguments.begin(), arguments.end());
+        RawReply reply = redis.command(words);
+        REQUIRE_MESSAGE(!reply.is_error(), reply.string);
+        return reply;
+    }
+
+    RawReply ask(const std::string& owner, int count = 1) {
+        return run(scripts::fair_acquire, {owner, std::to_string(count), "30000", "0"});
+    }
+    RawReply wait(const std::string& owner, long long slot_length = slot) {
+        return run(scripts::fair_acquire, {owner, "1", "30000", std::to_string(slot_length)});
+    }
+    RawReply release(const std::string& owner, int remaining = 0, bool again = false) {
+        return run(scripts::fair_release, {owner, std::to_string(remaining), "30000", again ? "20000" : "0"}, true);
+    }
+    RawReply leave(const std::string& owner, bool again = false) {
+        return run(scripts::fair_leave, {owner, again ? "20000" : "0"}, true);
+    }
+    std::vector<RawReply> refresh(Words owners) {
+        owners.insert(owners.begin(), std::to_string(slot));
+        return run(scripts::fair_refresh, owners).elements;
+    }
+
+    Words waiting() { return redis.list("LRANGE", queue, 0, -1); }
+    long long score(const std::string& owner) { return redis.integer("ZSCORE", timeouts, owner); }
+    long long now() {
+        const Words time = redis.list("TIME");
+        return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
+    }
+
+    // What a client of Redisson's writes, by its clock.
+    void foreigner_waits(const std::string& owner, long long until) {
+        redis.call("RPUSH", queue, owner);
+        redis.call("ZADD", timeouts, until, owner);
+    }
+    void foreigner_purges(long long clock) {
+        for (;;) {
+            const RawReply head = redis.call("LINDEX", queue, 0);
+            if (head.is_nil()) return;
+            const RawReply ends = redis.call("ZSCORE", timeouts, head.string);
+            if (ends.is_nil() || std::stod(ends.string) > static_cast<double>(clock)) return;
+            redis.call("ZREM", timeouts, head.string);
+            redis.call("LPOP", queue);
+        }
+    }
+    void foreigner_takes(const std::string& owner) {
+        REQUIRE(waiting().at(0) == owner);
+        redis.call("LPOP", queue);
+        redis.call("ZREM", timeouts, owner);
+        for (const std::string& other : redis.list("ZRANGE", timeouts, 0, -1))
+            redis.call("ZINCRBY", timeouts, -redisson_patience, other);
+        redis.call("HSET", "orders", owner, 1);
+        redis.call("PEXPIRE", "orders", 30'000);
+    }
+
+    void let_die(const std::string& owner) { redis.call("ZADD", slots, now() - 1, owner); }
+
+    std::string latch = "1";
+};
+
+bool is_about(long long value, long long expected) { return value <= expected && value > expected - 2000; }
+
+}  // namespace
+
+TEST_CASE("a free lock without a queue is taken, and leaves a plain Redisson hash") {
+    Bench bench;
+    CHECK(bench.wait("a").is_nil());
+    CHECK(bench.redis.keys() == Words{"orders"});
+    CHECK(bench.redis.hgetall("orders") == Fields{{"a", "1"}});
+    CHECK(is_about(bench.redis.pttl("orders"), 30'000));
+    CHECK(bench.ask("a", 2).is_nil());
+    CHECK(bench.redis.hgetall("orders") == Fields{{"a", "2"}});
+    CHECK(bench.release("a", 1).integer == -1);
+    CHECK(bench.release("a").integer == 0);
+    CHECK(bench.redis.keys().empty());
+}
+
+TEST_CASE("waiters stand in the list in the order of their arrival, with times of the server's clock") {
+    Bench bench;
+    bench.wait("a");
+    const long long before = bench.now();
+    CHECK(is_about(bench.wait("b").integer, 30'000));
+    CHECK(is_about(bench.wait("c").integer, 35'000));
+    CHECK(bench.waiting() == Words{"b", "c"});
+    for (const std::string owner : {"b", "c"}) {
+        CHECK(bench.score(owner) >= before + slot);
+        CHECK(bench.score(owner) <= bench.now() + slot);
+    }
+}
+
+TEST_CASE("asking twice is standing once, and refreshes the slot") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b", 50);
+    bench.wait("c");
+    bench.wait("b");
+    CHECK(bench.waiting() == Words{"b", "c"});
+    CHECK(bench.score("b") > bench.now() + 1000);
+    bench.redis.call("DEL", "orders");
+    CHECK(bench.wait("b").is_nil());
+    CHECK(bench.wait("b").is_nil());
+    CHECK(bench.redis.hgetall("orders") == Fields{{"b", "1"}});
+    CHECK(bench.waiting() == Words{"c"});
+}
+
+TEST_CASE("who does not wait does not queue up, and passes nobody") {
+    Bench bench;
+    bench.wait("a");
+    CHECK_FALSE(bench.ask("b").is_nil());
+    CHECK(bench.redis.keys() == Words{"orders"});
+    bench.wait("c");
+    bench.release("a");
+    CHECK(bench.ask("b").integer > 0);
+    CHECK(bench.waiting() == Words{"c"});
+    CHECK(bench.wait("c").is_nil());
+    CHECK(bench.redis.keys() == Words{"orders"});
+}
+
+TEST_CASE("behind a free lock a waiter is told to sleep until the head's slot ends") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b");
+    bench.wait("c");
+    bench.redis.call("DEL", "orders");
+    CHECK(is_about(bench.wait("c").integer, slot));
+    bench.foreigner_waits("foreign", bench.now() + 60'000);
+    bench.leave("b");
+    bench.leave("c");
+    CHECK(is_about(bench.wait("d").integer, 60'000));
+    CHECK(bench.waiting() == Words{"foreign", "d"});
+}
+
+TEST_CASE("an answer that blocks is never less than -1") {
+    Bench bench;
+    bench.redis.call("HSET", "orders", "a", 1);  // without a TTL
+    CHECK(bench.wait("b").integer == -1);
+    bench.let_die("b");
+    CHECK(bench.wait("c").integer == -1);
+    bench.foreigner_waits("foreign", bench.now() - 5000);
+    bench.leave("c");
+    CHECK(bench.wait("d").integer == -1);
+    CHECK(bench.waiting() == Words{"d"});
+}
+
+TEST_CASE("a release tells the head alone, by its own channel") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b");
+    bench.wait("c");
+    Messages to_b{bench.server, channels + "b"};
+    Messages to_c{bench.server, channels + "c"};
+    CHECK(bench.release("a").integer == 1);
+    CHECK(to_b.take() == Words{"0"});
+    CHECK(to_c.take().empty());
+    CHECK(bench.wait("b").is_nil());
+    CHECK(bench.run(scripts::fair_force_release, {}).integer == 1);
+    CHECK(bench.run(scripts::fair_force_release, {}).integer == 0);
+    CHECK(to_c.take() == Words{"0"});
+    CHECK(to_b.take().empty());
+}
+
+TEST_CASE("a head that leaves a free lock passes the turn on, and leaves nothing behind") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b");
+    bench.wait("c");
+    Messages to_c{bench.server, channels + "c"};
+    bench.leave("b");
+    CHECK(to_c.take().empty());
+    bench.wait("d");
+    bench.redis.call("DEL", "orders");
+    Messages to_d{bench.server, channels + "d"};
+    bench.leave("c");
+    CHECK(to_d.take() == Words{"0"});
+    CHECK(bench.waiting() == Words{"d"});
+    CHECK(bench.redis.list("ZRANGE", timeouts, 0, -1) == Words{"d"});
+    CHECK(bench.redis.list("ZRANGE", slots, 0, -1) == Words{"d"});
+    bench.leave("d");
+    CHECK(bench.redis.keys().empty());
+}
+
+TEST_CASE("leaving gives back a hold that nobody knew of") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b");
+    Messages to_b{bench.server, channels + "b"};
+    bench.leave("a");
+    CHECK(to_b.take() == Words{"0"});
+    CHECK_FALSE(bench.redis.exists("orders"));
+}
+
+TEST_CASE("whoever takes a dead head out tells the next one") {
+    for (const std::string by : {"a poll", "a newcomer", "a refresh", "a release that is too late"}) {
+        CAPTURE(by);
+        Bench bench;
+        bench.wait("a");
+        bench.wait("b");
+        bench.wait("c");
+        bench.wait("d");
+        bench.redis.call("DEL", "orders");
+        bench.let_die("b");
+        Messages to_c{bench.server, channels + "c"};
+        if (by == "a poll") bench.wait("d");
+        if (by == "a newcomer") bench.ask("e");
+        if (by == "a refresh") bench.refresh({"d"});
+        if (by == "a release that is too late") bench.release("a");
+        CHECK(to_c.take() == Words{"0"});
+        CHECK(bench.waiting() == Words{"c", "d"});
+        CHECK(bench.redis.list("ZRANGE", timeouts, 0, -1) == Words{"c", "d"});
+    }
+}
+
+TEST_CASE("an entry of which no time is known blocks nobody") {
+    Bench bench;
+    bench.redis.call("RPUSH", queue, "left over");
+    CHECK(bench.wait("a").is_nil());
+    CHECK(bench.redis.keys() == Words{"orders"});
+}
+
+TEST_CASE("a time without an entry in the list does not keep its owner out of the queue") {
+    Bench bench;
+    bench.wait("a");
+    bench.redis.call("ZADD", timeouts, bench.now() + 60'000, "b");
+    bench.wait("b");
+    CHECK(bench.waiting() == Words{"b"});
+}
+
+TEST_CASE("giving back what ran out is no success, and tells the head") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b");
+    bench.redis.call("DEL", "orders");
+    Messages to_b{bench.server, channels + "b"};
+    CHECK(bench.release("a").is_nil());
+    CHECK(to_b.take() == Words{"0"});
+    bench.wait("b");
+    CHECK(bench.release("a").is_nil());
+    CHECK(to_b.take().empty());
+    CHECK(bench.redis.hgetall("orders") == Fields{{"b", "1"}});
+}
+
+TEST_CASE("a late copy of a release or of leaving does nothing to what came later") {
+    Bench bench;
+    bench.wait("a");
+    bench.release("a", 0, true);
+    bench.wait("a");
+    CHECK(bench.release("a", 0, true).integer == 0);
+    CHECK(bench.redis.hgetall("orders") == Fields{{"a", "1"}});
+    bench.latch = "2";
+    bench.wait("b");
+    bench.leave("b", true);
+    bench.wait("b");
+    bench.leave("b");
+    CHECK(bench.waiting() == Words{"b"});
+}
+
+TEST_CASE("nobody's time changes when others come, take the lock or leave") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b");
+    bench.foreigner_waits("foreign", bench.now() + 100'000);
+    bench.wait("c");
+    bench.wait("d");
+    const auto foreign = bench.score("foreign");
+    const auto last = bench.score("d");
+    bench.release("a");
+    bench.wait("b");
+    bench.leave("c");
+    bench.refresh({"b"});
+    CHECK(bench.score("foreign") == foreign);
+    CHECK(bench.score("d") == last);
+}
+
+TEST_CASE("a refresh keeps those who wait, says who does not, and puts nobody back") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b", 50);
+    bench.wait("c", 50);
+    const auto kept = bench.refresh({"b", "gone", "c"});
+    REQUIRE(kept.size() == 3);
+    CHECK(kept[0].integer == 1);
+    CHECK(kept[1].integer == 0);
+    CHECK(kept[2].integer == 1);
+    CHECK(bench.waiting() == Words{"b", "c"});
+    CHECK(bench.score("c") > bench.now() + 1000);
+    CHECK(bench.redis.integer("ZCARD", slots) == 2);
+    bench.leave("b");
+    CHECK(bench.refresh({"b"}).at(0).integer == 0);
+    CHECK(bench.waiting() == Words{"c"});
+}
+
+TEST_CASE("a refresh tells a head that its lock is free, should no message have reached it") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b");
+    Messages to_b{bench.server, channels + "b"};
+    bench.refresh({"b"});
+    CHECK(to_b.take().empty());
+    bench.redis.call("DEL", "orders");
+    bench.refresh({"b"});
+    CHECK(to_b.take() == Words{"0"});
+}
+
+TEST_CASE("behind a foreign waiter our places outlast what it takes off when its turn comes") {
+    Bench bench;
+    bench.wait("a");
+    bench.foreigner_waits("foreign 1", bench.now() + redisson_patience);
+    bench.foreigner_waits("foreign 2", bench.now() + 2 * redisson_patience);
+    bench.wait("b");
+    bench.foreigner_waits("foreign 3", bench.now() + 3 * redisson_patience);
+    bench.wait("c");
+    for (int round = 0; round < 2; ++round) {
+        CAPTURE(round);
+        CHECK(is_about(bench.score("b"), bench.now() + slot + 2 * redisson_patience));
+        CHECK(is_about(bench.score("c"), bench.now() + slot + 3 * redisson_patience));
+        bench.refresh({"b", "c"});  // gives them the same again
+    }
+    for (const std::string foreign : {"foreign 1", "foreign 2"}) {
+        bench.redis.call("DEL", "orders");
+        bench.foreigner_purges(bench.now());
+        bench.foreigner_takes(foreign);
+    }
+    bench.redis.call("DEL", "orders");
+    bench.foreigner_purges(bench.now());
+    CHECK(bench.waiting() == Words{"b", "foreign 3", "c"});
+    CHECK(bench.wait("b").is_nil());
+    bench.refresh({"c"});
+    bench.redis.call("DEL", "orders");
+    bench.foreigner_takes("foreign 3");
+    bench.redis.call("DEL", "orders");
+    bench.foreigner_purges(bench.now());
+    CHECK(bench.wait("c").is_nil());
+}
+
+TEST_CASE("a dead waiter behind a foreign one is forgotten when its own slot ends, whatever its shared time says") {
+    Bench bench;
+    bench.wait("a");
+    bench.foreigner_waits("foreign", bench.now() + redisson_patience);
+    bench.wait("b");
+    bench.wait("c");
+    bench.let_die("b");
+    bench.redis.call("DEL", "orders");
+    bench.foreigner_takes("foreign");
+    Messages to_c{bench.server, channels + "c"};
+    bench.redis.call("DEL", "orders");
+    bench.refresh({"c"});
+    CHECK(bench.waiting() == Words{"c"});
+    CHECK(to_c.take() == Words{"0"});
+}
+
+TEST_CASE("slots of waiters that a foreign client has taken out are forgotten, too") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b", 200);
+    bench.foreigner_waits("foreign", bench.now() + redisson_patience);
+    bench.wait("c");
+    bench.foreigner_purges(bench.now() + 1000);
+    CHECK(bench.waiting() == Words{"foreign", "c"});
+    REQUIRE(eventually([&] { return bench.now() > bench.redis.integer("ZSCORE", slots, "b"); }));
+    bench.refresh({"c"});
+    CHECK(bench.redis.list("ZRANGE", slots, 0, -1) == Words{"c"});
+    CHECK(bench.score("c") > bench.now() + redisson_patience);
+}
+
+TEST_CASE("queues that everybody has forgotten end, but not before a foreign waiter's time") {
+    Bench bench;
+    bench.wait("a");
+    bench.foreigner_waits("foreign", bench.now() + 10'000'000);
+    bench.wait("b");
+    for (const std::string& key : {queue, timeouts, slots}) {
+        CHECK(bench.redis.pttl(key) > 10'000'000);
+        CHECK(bench.redis.pttl(key) < 20'000'000);
+    }
+}
+
+TEST_CASE("without memory nobody queues up, but waiters are refreshed, leave, and are served") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b");
+    bench.wait("c");
+    bench.redis.call("CONFIG", "SET", "maxmemory", 1);
+    const RawReply refused = bench.redis.command({"EVAL", std::string(scripts::fair_acquire.text), "4", "orders", queue,
+                                                  timeouts, slots, "PUBLISH", channels, "d", "1", "30000", "5000"});
+    CHECK(refused.is_error());
+    CHECK(bench.refresh({"b", "c"}).at(0).integer == 1);
+    CHECK(bench.waiting() == Words{"b", "c"});
+    bench.leave("b");
+    Messages to_c{bench.server, channels + "c"};
+    CHECK(bench.release("a", 0, true).integer == 1);
+    CHECK(to_c.take() == Words{"0"});
+}
+
+TEST_CASE("a key that a read-write lock uses is refused, and nothing is queued") {
+    Bench bench;
+    bench.redis.call("HSET", "orders", "mode", "read", "a", 1);
+    const RawReply refused = bench.redis.command({"EVAL", std::string(scripts::fair_acquire.text), "4", "orders", queue,
+                                                  timeouts, slots, "PUBLISH", channels, "d", "1", "30000", "5000"});
+    CHECK(refused.is_error());
+    CHECK(bench.redis.keys() == Words{"orders"});
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: MIT
+// FairLock on a real server: the order of service over threads and processes, waiters that die, freeze or leave, and what
+// all that costs.
+#include <doctest/doctest.h>
+#include <redlatch/redlatch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
+#include "support/plain_counter.hpp"
+#include "support/process.hpp"
+#include "support/shared_memory.hpp"
+#include "support/temp_dir.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::errc;
+using redlatch::FairLock;
+using redlatch::Lease;
+using redlatch::RLock;
+
+namespace {
+
+const std::string queue = "redisson_lock_queue:{orders}";
+const std::string timeouts = "redisson_lock_timeout:{orders}";
+const std::string slots = "redlatch_lock_slots:{orders}";
+const std::string channels = "redisson_lock__channel:{orders}:";
+
+// A slot is a sixth of it.
+constexpr std::chrono::milliseconds quick_watchdog = patient(2400ms);
+constexpr std::chrono::milliseconds quick_slot = quick_watchdog / 6;
+
+Words waiting(RawRedis& redis) { return redis.list("LRANGE", queue, 0, -1); }
+
+// Waits until so many stand in the queue, and all that are ours listen.
+bool are_waiting(RawRedis& redis, std::size_t count, std::size_t foreign = 0) {
+    return eventually(
+        [&] {
+            return waiting(redis).size() == count && redis.pubsub_channels(channels + "*").size() == count - foreign;
+        },
+        20s);
+}
+
+long long server_ms(RawRedis& redis) {
+    const Words time = redis.list("TIME");
+    return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
+}
+
+// Who had the lock, in this order.
+class Served {
+public:
+    void add(const std::string& name) {
+        const std::lock_guard guard{mutex_};
+        names_.push_back(name);
+    }
+    Words names() const {
+        const std::lock_guard guard{mutex_};
+        return names_;
+    }
+
+private:
+    mutable std::mutex mutex_;
+    Words names_;
+};
+
+// A thread that waits for the lock, notes that it was served, and gives it back. It stands in the queue when made.
+class Visitor {
+public:
+    Visitor(RawRedis& redis, FairLock<>& lock, std::string name, Served& served) {
+        const std::size_t before = waiting(redis).size();
+        future_ = start([&lock, &served, name = std::move(name), token = stop.get_token()] {
+            if (!lock.lock(token)) return false;
+            served.add(name);
+            lock.unlock();
+            return true;
+        });
+        REQUIRE(eventually([&] { return waiting(redis).size() > before; }, 20s));
+    }
+
+    bool is_served(std::chrono::milliseconds deadline = 20s) { return ready(future_, deadline) && future_.get(); }
+    bool has_left() { return ready(future_) && !future_.get(); }
+
+    std::stop_source stop;
+
+private:
+    std::future<bool> future_;
+};
+
+struct Shop {
+    std::atomic<bool> go = false;
+    PlainCounter counter;
+};
+
+// Threads that wait for the lock, each `times` times, and write themselves into the list "served" while they hold it. The
+// process stays until it may go.
+const Role crowd{"a crowd before a fair lock", [](std::span<const std::string> args) {
+                     auto shop = SharedMemory<Shop>::open(args[1]);
+                     Client client{args[0]};
+                     FairLock lock{client, "orders"};
+                     const int times = std::stoi(args[3]);
+                     std::vector<std::jthread> threads;
+                     for (int t = std::stoi(args[2]); t > 0; --t)
+                         threads.emplace_back([&] {
+                             RawRedis redis{args[0]};
+                             for (int i = 0; i < times; ++i) {
+                                 const std::lock_guard guard{lock};
+                                 if (times == 1) redis.call("RPUSH", "served", owner_of(client));
+                                 shop->counter.add_one_unseen();
+                             }
+                         });
+                     threads.clear();
+                     return eventually([&] { return shop->go.load(); }, 60s) ? 0 : 1;
+                 }};
+
+// Waits for the lock, and keeps it until it is killed.
+const Role customer{"one customer", [](std::span<const std::string> args) {
+                        Client client{args[0], with_watchdog(quick_watchdog)};
+                        FairLock lock{client, "orders"};
+                        lock.lock();
+                        RawRedis{args[0]}.call("SET", "customer served", 1);
+                        lock.unlock();
+                        return 0;
+                    }};
+
+}  // namespace
+
+TEST_CASE("a fair lock is a lock like the others") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    FairLock orders{client, "orders"};
+    {
+        const std::lock_guard guard{orders};
+        CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+        CHECK(redis.pttl("orders") > 29'000);
+        CHECK(orders.is_held());
+        CHECK_FALSE(elsewhere([&] { return orders.try_lock(); }));
+        CHECK_FALSE(elsewhere([&] { return RLock(client, "orders").try_lock(); }));
+        CHECK(redis.keys() == Words{"orders"});
+        orders.lock(Lease{10s});
+        CHECK(orders.hold_count() == 2);
+        orders.unlock();
+        CHECK(orders.hold_count() == 1);
+        CHECK(orders.valid_until() > redlatch::Clock::now());
+        CHECK_FALSE(orders.lost().stop_requested());
+    }
+    CHECK(redis.keys().empty());
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::not_owner);
+    orders.lock();
+    redis.call("DEL", "orders");
+    orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    orders.lock();
+    CHECK(orders.force_unlock());
+    CHECK(orders.lost().stop_requested());
+    orders.unlock();
+    CHECK(error_of_call([&] { FairLock(client, ""); }) == errc::invalid_argument);
+}
+
+TEST_CASE("the watchdog keeps a fair hold") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    FairLock orders{client, "orders"};
+    const std::lock_guard guard{orders};
+    REQUIRE(eventually([&] { return client.stats().renewals >= 2; }, 20s));
+    CHECK(orders.is_held());
+}
+
+TEST_CASE("an uncontended fair lock and unlock are two commands") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    FairLock orders{client, "orders"};
+    for (int i = 0; i < 2; ++i) {
+        orders.lock();
+        orders.unlock();
+    }
+    const auto before = redis.client_commands();
+    for (int i = 0; i < 100; ++i) {
+        orders.lock();
+        orders.unlock();
+    }
+    CHECK(redis.client_commands() - before == 200);
+}
+
+TEST_CASE("waiters of four processes are served in the order of their arrival, for at most three commands a hand-off") {
+    for (const int threads : {8, 1}) {
+        CAPTURE(threads);
+        RedisServer server;
+        RawRedis redis{server};
+        TempDir dir;
+        auto shop = SharedMemory<Shop>::create(dir.file("shop"));
+        Client client{server.url()};
+        FairLock orders{client, "orders"};
+        orders.lock();
+        orders.unlock();  // the server knows the scripts
+        orders.lock();
+        const int processes = threads == 1 ? 2 : 4;
+        const int all = processes * threads;
+        const auto begun = redis.script_calls();
+        std::vector<ChildProcess> children;
+        for (int p = 0; p < processes; ++p)
+            children.push_back(spawn_self("a crowd before a fair lock",
+                                          {server.url(), dir.file("shop"), std::to_string(threads), "1"}));
+        REQUIRE(are_waiting(redis, static_cast<std::size_t>(all)));
+        REQUIRE(eventually([&] { return redis.script_calls() - begun >= 2 * all; }, 20s));
+        const Words arrived = waiting(redis);
+        const auto before = redis.client_commands();
+        orders.unlock();
+        CHECK(eventually([&] { return redis.integer("LLEN", "served") == all && !redis.exists("orders"); }, 60s));
+        const auto commands = redis.client_commands() - before;
+        shop->go = true;
+        for (ChildProcess& child : children) CHECK(child.wait(60s) == ExitStatus{0, 0});
+        CHECK(redis.list("LRANGE", "served", 0, -1) == arrived);
+        CHECK(shop->counter.value() == static_cast<std::uint64_t>(all));
+        CHECK(commands <= 3 * all);
+        redis.call("DEL", "served");
+        CHECK(redis.keys().empty());
+        CHECK(redis.pubsub_channels().empty());
+    }
+}
+
+TEST_CASE("threads that come again and again get the lock in turn, for at most three commands each time") {
+    RedisServer server;
+    RawRedis redis{server};
+    TempDir dir;
+    auto shop = SharedMemory<Shop>::create(dir.file("shop"));
+    CommandMonitor monitor{server};
+    constexpr int times = 50;
+    shop->go = true;
+    {
+        std::vector<ChildProcess> children;
+        for (int p = 0; p < 4; ++p)
+            children.push_back(
+                spawn_self("a crowd before a fair lock", {server.url(), dir.file("shop"), "2", std::to_string(times)}));
+        for (ChildProcess& child : children) CHECK(child.wait(60s) == ExitStatus{0, 0});
+    }
+    CHECK(shop->counter.value() == 8 * times);
+    long long calls = 0;
+    for (const std::string& line : monitor.take_lines())
+        calls += line.find("\"evalsha\"") != std::string::npos &&
+                 line.find(redlatch::scripts::fair_refresh.digest()) == std::string::npos;
+    // The first wait of each thread asks once more, when its subscription is confirmed.
+    CHECK(calls <= 3 * 8 * times + 2 * 8);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("nobody passes a waiter: neither try_lock() nor a thread of the process that gives the lock back") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    FairLock orders{client, "orders"};
+    FairLock same_orders{other, "orders"};
+    Served served;
+    orders.lock();
+    Visitor far{redis, same_orders, "far", served};
+    Visitor near{redis, orders, "near", served};
+    Visitor far_too{redis, same_orders, "far too", served};
+    CHECK_FALSE(elsewhere([&] { return orders.try_lock(); }));
+    orders.unlock();
+    CHECK(far_too.is_served());
+    CHECK(near.is_served());
+    CHECK(far.is_served());
+    CHECK(served.names() == Words{"far", "near", "far too"});
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a waiter keeps its place for as long as it lives, and a killed or frozen head delays it by a slot at most") {
+    for (const bool kill : {true, false}) {
+        CAPTURE(kill);
+        RedisServer server;
+        RawRedis redis{server};
+        Client client{server.url(), with_watchdog(quick_watchdog)};
+        FairLock orders{client, "orders"};
+        Served served;
+        orders.lock();
+        auto child = spawn_self("one customer", {server.url()});
+        REQUIRE(are_waiting(redis, 1));
+        Visitor second{redis, orders, "second", served};
+        Visitor third{redis, orders, "third", served};
+        REQUIRE(are_waiting(redis, 3));
+        const Words arrived = waiting(redis);
+        // Longer than a slot: all three are refreshed.
+        const auto until = server_ms(redis) + quick_slot.count() * 3 / 2;
+        REQUIRE(eventually([&] { return server_ms(redis) > until; }, 20s));
+        CHECK(waiting(redis) == arrived);
+        if (kill)
+            child.kill();
+        else
+            child.stop();
+        const auto before = redis.script_calls();
+        const Stopwatch watch;
+        orders.unlock();
+        CHECK(second.is_served());
+        CHECK(watch.within(quick_slot + quick_slot / 3 + patient(150ms)));
+        CHECK(third.is_served());
+        CHECK(redis.script_calls() - before < 20);
+        CHECK(served.names() == Words{"second", "third"});
+        if (!kill) {
+            // It finds that its place is gone, queues up again, and is served.
+            child.cont();
+            CHECK(child.wait(20s) == ExitStatus{0, 0});
+            CHECK(redis.exists("customer served"));
+            redis.call("DEL", "customer served");
+        }
+        CHECK(redis.keys().empty());
+    }
+}
+
+TEST_CASE("a holder that is killed delays the queue by its lease, and the queue goes on in order") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(quick_watchdog)};
+    FairLock orders{client, "orders"};
+    Served served;
+    redis.call("HSET", "orders", "killed", 1);
+    redis.call("PEXPIRE", "orders", 300);
+    Visitor first{redis, orders, "first", served};
+    Visitor second{redis, orders, "second", served};
+    const Stopwatch watch;
+    CHECK(first.is_served());
+    CHECK(second.is_served());
+    CHECK(watch.within(300ms + patient(200ms)));
+    CHECK(served.names() == Words{"first", "second"});
+}
+
+TEST_CASE("a waiter that gives up leaves no trace, and passes the turn on") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    FairLock orders{client, "orders"};
+    Served served;
+    orders.lock();
+    const auto held_only = [&] { return redis.keys() == Words{"orders"} && redis.pubsub_channels().empty(); };
+    CHECK_FALSE(elsewhere([&] { return orders.try_lock_for(50ms); }));
+    CHECK(eventually(held_only));
+    {
+        Visitor stopped{redis, orders, "stopped", served};
+        stopped.stop.request_stop();
+        CHECK(stopped.has_left());
+        CHECK(eventually(held_only));
+    }
+    Visitor head{redis, orders, "head", served};
+    Visitor next{redis, orders, "next", served};
+    REQUIRE(are_waiting(redis, 2));
+    // The lock is free, and nobody is told: so the head, which would take it a little later, leaves it.
+    redis.call("DEL", "orders");
+    head.stop.request_stop();
+    CHECK(next.is_served(patient(1000ms)));
+    CHECK(head.has_left());
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    CHECK(eventually([&] { return redis.keys().empty(); }));
+}
+
+TEST_CASE("a waiter that may not listen fails, and leaves no trace") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.call("ACL", "SETUSER", "deaf", "on", "nopass", "~*", "resetchannels", "+@all");
+    Client holder{server.url()};
+    FairLock held{holder, "orders"};
+    held.lock();
+    Client client{"unix://deaf:x@" + server.socket_path()};
+    FairLock orders{client, "orders"};
+    std::error_code ec;
+    CHECK_FALSE(elsewhere([&] { return orders.try_lock_for(20s, ec); }));
+    CHECK(ec == errc::rejected);
+    CHECK(eventually([&] { return redis.keys() == Words{"orders"}; }));
+}
+
+TEST_CASE("a foreign waiter in the queue has its turn") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    FairLock orders{client, "orders"};
+    Served served;
+    orders.lock();
+    const auto until = server_ms(redis) + 330'000;
+    redis.call("RPUSH", queue, "foreign:1");
+    redis.call("ZADD", timeouts, until, "foreign:1");
+    Messages to_foreigner{server, channels + "foreign:1"};
+    Visitor ours{redis, orders, "ours", served};
+    REQUIRE(eventually([&] { return redis.pubsub_channels(channels + "*").size() == 2; }, 20s));
+    Messages to_ours{server, channels + waiting(redis).at(1)};
+    orders.unlock();
+    CHECK(to_foreigner.take() == Words{"0"});
+    CHECK(to_ours.take().empty());
+    CHECK_FALSE(orders.try_lock());
+    CHECK(redis.integer("ZSCORE", timeouts, "foreign:1") == until);
+    // It takes the lock as Redisson does, and gives it back.
+    redis.call("LPOP", queue);
+    redis.call("ZREM", timeouts, "foreign:1");
+    redis.call("ZINCRBY", timeouts, -300'000, waiting(redis).at(0));
+    redis.call("HSET", "orders", "foreign:1", 1);
+    CHECK(served.names().empty());
+    redis.call("DEL", "orders");
+    redis.call("PUBLISH", channels + waiting(redis).at(0), 0);
+    CHECK(ours.is_served());
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a foreign waiter that does not come is waited for until its time is over, asleep") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(quick_watchdog)};
+    FairLock orders{client, "orders"};
+    Served served;
+    redis.call("RPUSH", queue, "foreign:1");
+    redis.call("ZADD", timeouts, server_ms(redis) + 500, "foreign:1");
+    const Stopwatch watch;
+    const auto before = redis.script_calls();
+    Visitor first{redis, orders, "first", served};
+    Visitor second{redis, orders, "second", served};
+    CHECK(first.is_served());
+    CHECK(watch.elapsed() >= 450ms);
+    CHECK(second.is_served());
+    CHECK(watch.within(500ms + patient(200ms)));
+    CHECK(redis.script_calls() - before < 25);
+    CHECK(served.names() == Words{"first", "second"});
+}
+
+TEST_CASE("waiters survive a server that comes back empty") {
+    RedisServer server;
+    Client client{server.url(), with_watchdog(quick_watchdog)};
+    FairLock orders{client, "orders"};
+    Served served;
+    {
+        RawRedis redis{server};
+        redis.call("HSET", "orders", "somebody", 1);
+        Visitor visitor{redis, orders, "visitor", served};
+        // Its place is gone, which the next refresh finds at the latest.
+        redis.call("DEL", queue, timeouts, slots);
+        REQUIRE(are_waiting(redis, 1));
+        server.restart();
+        CHECK(visitor.is_served());
+    }
+    CHECK(served.names() == Words{"visitor"});
+}
+
+TEST_CASE("a forked child stands in the queue with a name of its own") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    FairLock orders{client, "orders"};
+    orders.lock();
+    auto child = ChildProcess::run([&] {
+        if (orders.is_held() || orders.try_lock()) return 1;
+        orders.lock();
+        const bool held = orders.is_held();
+        orders.unlock();
+        return held ? 0 : 2;
+    });
+    REQUIRE(are_waiting(redis, 1));
+    CHECK_FALSE(waiting(redis).at(0).starts_with(client.id()));
+    orders.unlock();
+    CHECK(child.wait(20s) == ExitStatus{0, 0});
+    CHECK(redis.keys().empty());
+}

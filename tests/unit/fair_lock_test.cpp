@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: MIT
+// FairLock against a scripted server: what each waiter asks and when, refreshes, and leaving.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <list>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "support/scripted_transport.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Bench {
+    explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), lock(client, "orders") {}
+
+    std::string owner(OwnerNumber number = this_thread_number()) const {
+        return client.id() + ":" + std::to_string(number);
+    }
+    std::string channel(OwnerNumber number) const { return "redisson_lock__channel:{orders}:" + owner(number); }
+
+    std::size_t asked_by(OwnerNumber number) const {
+        std::size_t count = 0;
+        for (const SentCommand& command : redis.sent("fair acquire")) count += command.argument(2) == owner(number);
+        return count;
+    }
+
+    ScriptedRedis redis;
+    Client<ScriptedTransport> client;
+    FairLock<ScriptedTransport> lock;
+};
+
+// The shortest slot there is: 100 ms.
+ClientOptions quick() { return {.watchdog_timeout = 600ms}; }
+
+// A thread that waits for the lock, keeps it until it is told to let go, and gives it back.
+class Taker {
+public:
+    explicit Taker(Bench& bench, Milliseconds timeout = Milliseconds::max())
+        : thread_([this, &bench, timeout] {
+              number = this_thread_number();
+              try {
+                  held = bench.lock.try_lock_for(timeout, stop.get_token());
+              } catch (const Error& e) {
+                  failure = e.code();
+              }
+              returned = true;
+              while (held && !let_go) std::this_thread::sleep_for(1ms);
+              if (held) bench.lock.unlock();
+          }) {}
+
+    ~Taker() {
+        stop.request_stop();
+        finish();
+    }
+
+    bool is_back() {
+        return eventually([&] { return returned.load(); });
+    }
+
+    // It was blocked, listens, was blocked once more, and so sleeps now.
+    bool is_waiting(Bench& bench, std::size_t asks = 2) {
+        return eventually([&] { return number != 0; }) && bench.redis.wait_until_wanted(bench.channel(number)) &&
+               eventually([&] { return bench.asked_by(number) >= asks; });
+    }
+
+    void finish() {
+        let_go = true;
+        if (thread_.joinable()) thread_.join();
+    }
+
+    std::stop_source stop;
+    std::atomic<OwnerNumber> number = 0;
+    std::atomic<bool> returned = false;
+    std::atomic<bool> let_go = false;
+    // Written before `returned`.
+    bool held = false;
+    std::error_code failure;
+
+private:
+    std::thread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("a fair lock asks with the keys and channels of Redisson, its owner, and a slot of five seconds") {
+    Bench bench;
+    bench.lock.lock();
+    REQUIRE(bench.redis.count("fair acquire") == 1);
+    const SentCommand sent = bench.redis.sent("fair acquire").at(0);
+    REQUIRE(sent.key_count() == 4);
+    CHECK(sent.key(0) == "orders");
+    CHECK(sent.key(1) == "redisson_lock_queue:{orders}");
+    CHECK(sent.key(2) == "redisson_lock_timeout:{orders}");
+    CHECK(sent.key(3) == "redlatch_lock_slots:{orders}");
+    CHECK(sent.argument(0) == "PUBLISH");
+    CHECK(sent.argument(1) == "redisson_lock__channel:{orders}:");
+    CHECK(sent.argument(2) == bench.owner());
+    CHECK(sent.argument(3) == "1");
+    CHECK(sent.argument(4) == "30000");
+    CHECK(sent.argument(5) == "5000");
+    bench.lock.lock();
+    CHECK(bench.redis.sent("fair acquire").at(1).argument(3) == "2");
+    bench.lock.unlock();
+    bench.lock.unlock();
+    CHECK(bench.redis.sent("fair release").at(0).argument(3) == "1");
+    CHECK(bench.redis.sent("fair release").at(1).argument(3) == "0");
+    CHECK(bench.redis.history().size() == 4);
+}
+
+TEST_CASE("one try asks for no place, and is followed by nothing") {
+    Bench bench;
+    bench.redis.always("fair acquire", number(30'000));
+    CHECK_FALSE(bench.lock.try_lock());
+    CHECK_FALSE(bench.lock.try_lock_for(0ms));
+    CHECK(bench.redis.sent("fair acquire").at(0).argument(5) == "0");
+    CHECK(bench.redis.sent("fair acquire").at(1).argument(5) == "0");
+    CHECK(bench.redis.history().size() == 2);
+    CHECK_FALSE(bench.redis.is_wanted(bench.channel(this_thread_number())));
+}
+
+TEST_CASE("a waiter listens to its own channel, asks once more, and then only when it is told") {
+    Bench bench;
+    bench.redis.confirm_by_hand();
+    bench.redis.always("fair acquire", number(30'000));
+    Taker taker(bench);
+    REQUIRE(taker.is_waiting(bench, 1));
+    CHECK(bench.redis.count("fair acquire") == 1);
+    REQUIRE(bench.redis.confirm(bench.channel(taker.number)));
+    REQUIRE(bench.redis.wait_for("fair acquire", 2));
+    REQUIRE(bench.redis.publish("redisson_lock__channel:{orders}"));
+    CHECK(bench.redis.count("fair acquire") == 2);
+    bench.redis.always("fair acquire", nil());
+    REQUIRE(bench.redis.publish(bench.channel(taker.number)));
+    REQUIRE(taker.is_back());
+    CHECK(taker.held);
+    CHECK(bench.redis.count("fair acquire") == 3);
+    taker.finish();
+    CHECK(bench.redis.count("fair leave") == 0);
+}
+
+TEST_CASE("each waiter is told alone, and a release here goes to the server like any other") {
+    Bench bench;
+    bench.lock.lock();
+    bench.redis.always("fair acquire", number(30'000));
+    Taker first(bench);
+    REQUIRE(first.is_waiting(bench));
+    Taker second(bench);
+    REQUIRE(second.is_waiting(bench));
+    bench.lock.unlock();
+    CHECK(bench.redis.count("fair release") == 1);
+    CHECK(bench.redis.count("hand over") == 0);
+    bench.redis.always("fair acquire", nil());
+    REQUIRE(bench.redis.publish(bench.channel(second.number)));
+    REQUIRE(second.is_back());
+    CHECK(second.held);
+    CHECK(bench.asked_by(first.number) == 2);
+    CHECK_FALSE(first.returned);
+    REQUIRE(bench.redis.publish(bench.channel(first.number)));
+    REQUIRE(first.is_back());
+}
+
+TEST_CASE("a thread that comes again while its channel is warm asks once, and misses no message in between") {
+    Bench bench;
+    std::atomic<int> publish_during = 0;
+    bench.redis.always("fair acquire", [&](const SentCommand&) {
+        return std::optional(--publish_during >= 0 ? number(30'000) : nil());
+    });
+    std::atomic<OwnerNumber> who = 0;
+    std::atomic<int> round = 0;
+    publish_during = 2;
+    std::jthread thread([&] {
+        who = this_thread_number();
+        for (int i = 0; i < 2; ++i) {
+            bench.lock.lock();
+            bench.lock.unlock();
+            publish_during = 1;
+            ++round;
+        }
+    });
+    REQUIRE(bench.redis.wait_for("fair acquire", 2));
+    REQUIRE(bench.redis.publish(bench.channel(who)));
+    REQUIRE(eventually([&] { return round >= 1; }));
+    REQUIRE(eventually([&] { return bench.asked_by(who) == 4; }));
+    REQUIRE(bench.redis.publish(bench.channel(who)));
+    thread.join();
+    CHECK(bench.asked_by(who) == 5);
+}
+
+TEST_CASE("a message that comes while the question is on its way is not lost") {
+    Bench bench;
+    bench.redis.next("fair acquire", number(30'000));
+    bench.redis.next("fair acquire", ScriptedRedis::hold_back);
+    Taker taker(bench);
+    REQUIRE(taker.is_waiting(bench));
+    REQUIRE(bench.redis.publish(bench.channel(taker.number)));
+    bench.redis.answer(bench.redis.sent("fair acquire").at(1), number(30'000));
+    REQUIRE(taker.is_back());
+    CHECK(taker.held);
+}
+
+TEST_CASE("without a message a waiter asks again at the time it was told, and after a pause where there is none") {
+    Bench bench;
+    bench.redis.next("fair acquire", number(30'000));
+    bench.redis.next("fair acquire", number(60));
+    bench.redis.next("fair acquire", number(60));
+    const Instant begun = Clock::now();
+    Taker taker(bench);
+    REQUIRE(taker.is_back());
+    CHECK(taker.held);
+    CHECK(Clock::now() - begun >= 120ms);
+    CHECK(bench.redis.count("fair acquire") == 4);
+    taker.finish();
+
+    bench.redis.always("fair acquire", number(-1));
+    Taker other(bench, 150ms);
+    REQUIRE(other.is_back());
+    CHECK_FALSE(other.held);
+    CHECK(bench.asked_by(other.number) == 2);
+}
+
+TEST_CASE("all waiters of a lock are refreshed together, and who has lost its place asks for one again") {
+    Bench bench(quick());
+    bench.redis.always("fair acquire", number(30'000));
+    Taker first(bench);
+    REQUIRE(first.is_waiting(bench));
+    Taker second(bench);
+    REQUIRE(second.is_waiting(bench));
+    const std::size_t before = bench.redis.count("fair refresh");
+    bench.redis.next("fair refresh", array({number(1), number(1)}));
+    bench.redis.next("fair refresh", array({number(1), number(0)}));
+    REQUIRE(bench.redis.wait_for("fair refresh", before + 3));
+    const auto sent = bench.redis.sent("fair refresh");
+    const SentCommand& refresh = sent.at(before + 1);
+    CHECK(refresh.posted);
+    CHECK(refresh.argument(2) == "100");
+    CHECK(refresh.argument(3) == bench.owner(first.number));
+    CHECK(refresh.argument(4) == bench.owner(second.number));
+    CHECK(sent.at(before + 1).at - sent.at(before).at >= 30ms);
+    CHECK(eventually([&] { return bench.asked_by(second.number) == 3; }));
+    CHECK(bench.asked_by(first.number) == 2);
+}
+
+TEST_CASE("a refresh carries at most a hundred waiters, and stops with the last of them") {
+    Bench bench(quick());
+    bench.redis.always("fair acquire", number(30'000));
+    std::list<Taker> takers;
+    for (int i = 0; i < 101; ++i) takers.emplace_back(bench);
+    REQUIRE(eventually([&] { return bench.client.stats().waits == 101; }));
+    const auto words = [&](std::size_t waiters) {
+        for (const SentCommand& command : bench.redis.sent("fair refresh"))
+            if (command.words.size() == 3 + 4 + 3 + waiters) return true;
+        return false;
+    };
+    CHECK(eventually([&] { return words(100) && words(1); }));
+    CHECK_FALSE(words(101));
+    for (Taker& taker : takers) taker.stop.request_stop();
+    for (Taker& taker : takers) taker.finish();
+    const std::size_t refreshes = bench.redis.count("fair refresh");
+    CHECK_FALSE(eventually([&] { return bench.redis.count("fair refresh") > refreshes; }, 100ms));
+}
+
+TEST_CASE("a refresh without an answer is sent again soon") {
+    Bench bench({.watchdog_timeout = 3000ms});  // due every 166 ms
+    bench.redis.always("fair acquire", number(30'000));
+    bench.redis.next("fair refresh", lost());
+    Taker taker(bench);
+    REQUIRE(bench.redis.wait_for("fair refresh", 2));
+    const auto sent = bench.redis.sent("fair refresh");
+    CHECK(sent.at(1).at - sent.at(0).at < 120ms);
+}
+
+TEST_CASE("whoever gives up gives its place back, and listens no more") {
+    Bench bench;
+    bench.redis.always("fair acquire", number(30'000));
+    for (const bool by_deadline : {true, false}) {
+        CAPTURE(by_deadline);
+        Taker taker(bench, by_deadline ? 100ms : Milliseconds::max());
+        REQUIRE(taker.is_waiting(bench));
+        if (!by_deadline) taker.stop.request_stop();
+        REQUIRE(taker.is_back());
+        CHECK_FALSE(taker.held);
+        REQUIRE(bench.redis.wait_for("fair leave", by_deadline ? 1 : 2));
+        const SentCommand left = bench.redis.sent("fair leave").back();
+        CHECK(left.posted);
+        CHECK(left.argument(2) == bench.owner(taker.number));
+        CHECK_FALSE(bench.redis.is_wanted(bench.channel(taker.number)));
+    }
+}
+
+TEST_CASE("a waiter that fails gives its place back, too") {
+    SUBCASE("because the server refuses its question") {
+        Bench bench;
+        bench.redis.next("fair acquire", number(30'000));
+        bench.redis.next("fair acquire", error("WRONGTYPE of all things"));
+        Taker taker(bench);
+        REQUIRE(taker.is_back());
+        CHECK(taker.failure == errc::wrong_type);
+        CHECK(bench.redis.wait_for("fair leave"));
+        CHECK_FALSE(bench.redis.is_wanted(bench.channel(taker.number)));
+    }
+    SUBCASE("because it may not listen") {
+        Bench bench;
+        bench.redis.confirm_by_hand();
+        bench.redis.always("fair acquire", number(30'000));
+        Taker taker(bench);
+        REQUIRE(taker.is_waiting(bench, 1));
+        REQUIRE(bench.redis.refuse(bench.channel(taker.number), error("NOPERM no channels for you")));
+        REQUIRE(taker.is_back());
+        CHECK(taker.failure == errc::rejected);
+        CHECK(bench.redis.wait_for("fair leave"));
+    }
+    SUBCASE("because the server is gone") {
+        Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
+        bench.redis.next("fair acquire", number(30'000));
+        bench.redis.always("fair acquire", lost());
+        Taker taker(bench);
+        REQUIRE(taker.is_back());
+        CHECK(taker.failure == errc::unreachable);
+        CHECK(bench.redis.wait_for("fair leave"));
+    }
+}
+
+TEST_CASE("leaving is sent until it is answered, marks its copies, and comes before anything else of that thread") {
+    Bench bench;
+    bench.redis.next("fair acquire", number(30'000));
+    bench.redis.next("fair acquire", number(30'000));
+    bench.redis.next("fair leave", lost());
+    bench.redis.next("fair leave", ScriptedRedis::hold_back);
+    CHECK_FALSE(bench.lock.try_lock_for(20ms));
+    REQUIRE(bench.redis.wait_for("fair leave", 2));
+    const auto left = bench.redis.sent("fair leave");
+    CHECK(left.at(0).argument(3) == "0");
+    CHECK(left.at(1).argument(3) == "20000");
+    CHECK(left.at(0).key(4) == left.at(1).key(4));
+    const std::size_t asked = bench.redis.count("fair acquire");
+    CHECK_FALSE(bench.lock.try_lock_for(20ms));
+    CHECK(bench.redis.count("fair acquire") == asked);
+    bench.redis.answer(left.at(1), number(0));
+    CHECK(bench.lock.try_lock_for(5s));
+    bench.lock.unlock();
+}
+
+TEST_CASE("after a lost connection a waiter asks again as soon as it is subscribed again") {
+    Bench bench;
+    bench.redis.always("fair acquire", number(30'000));
+    Taker taker(bench);
+    REQUIRE(taker.is_waiting(bench));
+    REQUIRE(bench.redis.disconnect());
+    bench.redis.always("fair acquire", nil());
+    REQUIRE(bench.redis.confirm(bench.channel(taker.number)));
+    REQUIRE(taker.is_back());
+    CHECK(taker.held);
+}
+
+TEST_CASE("a hold whose answer came too late is given back, and asked for anew") {
+    Bench bench;
+    bench.redis.next("fair acquire", [](const SentCommand&) {
+        std::this_thread::sleep_for(20ms);
+        return std::optional(nil());
+    });
+    CHECK(bench.lock.try_lock_for(5s, Lease{10ms}));
+    CHECK(bench.redis.count("fair leave") >= 1);
+    CHECK(bench.redis.count("fair acquire") >= 2);
+    std::error_code ec;
+    bench.lock.unlock(ec);
+}
