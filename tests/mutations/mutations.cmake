@@ -167,3 +167,97 @@ mutate(fair_message_during_a_try_forgotten client/fair_lock_state.hpp
     "question.generation = generation;\n                if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;"
     "if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;\n                question.generation = place.generation();"
     "unit/fair_lock")
+
+# --- read-write lock --------------------------------------------------------------------------------------------------
+
+# A reader comes in while a writer holds the lock.
+mutate(reader_beside_a_writer scripts/read_write_lock.hpp
+    "elseif redis.call('hexists', lock, writer) == 0 then"
+    "elseif false then"
+    "integration/read_write")
+
+# A writer comes in while readers hold the lock.
+mutate(writer_beside_readers scripts/read_write_lock.hpp
+    "    if left ~= -2 then\n        if mark_ttl == '0' then return left end"
+    "    if false then\n        if mark_ttl == '0' then return left end"
+    "integration/read_write")
+
+# The field of a dead reader keeps writers out after its lease.
+mutate(dead_reader_blocks scripts/read_write_lock.hpp
+    "if left == -2 then redis.call('hdel', lock, owner) end"
+    "if left == -2 then left = 30000 end"
+    "integration/read_write")
+
+# Who goes on as a reader tells nobody that others may join it.
+mutate(downgrade_wakes_nobody scripts/read_write_lock.hpp
+    "redis.call('hset', lock, 'mode', 'read')\nend\nif latch_ttl"
+    "redis.call('hset', lock, 'mode', 'read')\n    return 0\nend\nif latch_ttl"
+    "integration/read_write")
+
+# A reader waits for itself.
+mutate(upgrade_waits_for_ever read_write_lock.hpp
+    "if (readers_.valid_until_of(request.owner) > now && this->valid_until_of(request.owner) <= now)"
+    "if (false)"
+    "integration/read_write")
+
+# A stream of readers starves the writer that was promised precedence.
+mutate(no_precedence scripts/read_write_lock.hpp
+    "if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end"
+    ""
+    "integration/read_write")
+
+# The renewal forgets that readers' leases have keys of their own.
+mutate(read_leases_not_renewed scripts/read_write_lock.hpp
+    "if left ~= -2 and left < lease then redis.call('pexpire', timeout, lease) end"
+    ""
+    "integration/read_write")
+
+# --- semaphores and latch ---------------------------------------------------------------------------------------------
+
+# A resent acquire takes twice.
+mutate(semaphore_takes_twice scripts/semaphore.hpp
+    "if before then return before end\nlocal available = tonumber"
+    "local available = tonumber"
+    "integration/semaphore")
+
+# A resent release gives twice.
+mutate(semaphore_gives_twice scripts/semaphore.hpp
+    "if before then return before end\nif only_existing"
+    "if only_existing"
+    "integration/semaphore")
+
+# More permits are out than there are.
+mutate(semaphore_takes_too_many scripts/semaphore.hpp
+    "if taken + wanted > available then break end"
+    "if taken + wanted > available + 1 then break end"
+    "integration/semaphore")
+
+# A release that nobody hears.
+mutate(semaphore_release_without_publish scripts/semaphore.hpp
+    "if total > 0 and tonumber(permits) > 0 then redis.call(publish"
+    "if false then redis.call(publish"
+    "integration/semaphore")
+
+# Permits of unknown outcome stay away.
+mutate(semaphore_gives_nothing_back scripts/semaphore.hpp
+    "local total = redis.call('incrby', semaphore, string.format('%.0f', taken))\nif total > 0 then redis.call(publish, channel, string.format('%.0f', total)) end\nreturn taken"
+    "return taken"
+    "integration/semaphore")
+
+# A permit whose lease is over is gone for good.
+mutate(permits_never_come_back scripts/permit_expirable_semaphore.hpp
+    "if over > 0 then put_back(semaphore, channel, publish, over) end"
+    ""
+    "integration/permit")
+
+# A resent count-down counts twice.
+mutate(latch_counts_twice scripts/count_down_latch.hpp
+    "if before then return {before} end"
+    ""
+    "integration/count_down")
+
+# The end of the count is told to nobody.
+mutate(latch_end_without_publish scripts/count_down_latch.hpp
+    "redis.call(publish, channel, '0')\nreturn {count, false}"
+    "return {count, false}"
+    "integration/count_down")
