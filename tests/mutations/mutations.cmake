@@ -51,8 +51,8 @@ mutate(message_during_a_try_forgotten client/wait_line.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply client/lock_state.hpp
-    "asked.sent = Clock::now();\n            Reply reply = wire_.acquire(request.owner, count, lease, deadline);"
-    "Reply reply = wire_.acquire(request.owner, count, lease, deadline);\n            asked.sent = Clock::now();"
+    "asked.sent = Clock::now();\n            Reply reply = wire_.acquire(request.owner, count, lease, request.precedence && !request.one_try, deadline);"
+    "Reply reply = wire_.acquire(request.owner, count, lease, request.precedence && !request.one_try, deadline);\n            asked.sent = Clock::now();"
     "unit/rlock|integration/fault_lost")
 
 # The watchdog goes on although the server says that the hold is gone.
@@ -108,3 +108,63 @@ mutate(tokens_begin_anew scripts/fenced_lock.hpp
     "math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])"
     "tonumber(redis.call('get', counter) or '0') + 1"
     "integration/fenced")
+
+# A downgrade tells nobody, and readers wait for a lease to end.
+mutate(downgrade_without_publish scripts/read_write_lock.hpp
+    "return redis.call(publish, channel, '1')\n)lua"
+    "return left == -2 and redis.call(publish, channel, '1') or 0\n)lua"
+    "integration/read_write_lock")
+
+# The field of a reader that died keeps writers out as long as other readers come.
+mutate(dead_reader_counts scripts/read_write_lock.hpp
+    "if left == -2 then redis.call('hdel', lock, owner) end"
+    "left = math.max(left, 0)"
+    "integration/read_write_lock")
+
+# The watchdog of one reader cuts the lease of another.
+mutate(read_renewal_shortens_the_lease scripts/read_write_lock.hpp
+    "if renewed[i] == 1 and redis.call('pttl', lock) < lease then"
+    "if renewed[i] == 1 then"
+    "integration/read_write_lock")
+
+# Giving back a level takes its longer lease along, while the holder counts on it.
+mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
+    "for i = tonumber(count), tonumber(current) do"
+    "for i = tonumber(count), tonumber(count) do"
+    "integration/read_write_lock")
+
+# Readers do not mind that a writer waits, and starve it.
+mutate(mark_of_a_writer_ignored scripts/read_write_lock.hpp
+    "if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end"
+    ""
+    "integration/read_write_lock")
+
+# A writer that gave up keeps readers out.
+mutate(mark_left_behind client/lock_state.hpp
+    "wire_.withdraw();\n            lock.lock();"
+    "lock.lock();"
+    "unit/read_write_lock|integration/read_write_lock")
+
+# A reader stands in line behind another one of its process.
+mutate(readers_stand_in_line client/lock_state.hpp
+    "return Wire<T>::shared ? Instant{} : holds_.held_until();"
+    "return holds_.held_until();"
+    "unit/read_write_lock")
+
+# A write hold whose lease is over stays on the server for as long as its owner reads.
+mutate(ended_write_hold_stays client/read_write_wire.hpp
+    "outlives_lease = true;"
+    "outlives_lease = false;"
+    "unit/read_write_lock|integration/read_write_lock")
+
+# A repeated release of a reader keeps the writer's of the same number from doing anything.
+mutate(one_mark_for_both_sides client/read_write_wire.hpp
+    "std::move(key), \"write:\")"
+    "std::move(key), \"read:\")"
+    "unit/read_write_lock")
+
+# A reader that asks for the write side waits for itself.
+mutate(upgrade_waits read_write_lock.hpp
+    "if (readers_.valid_until_of(request.owner) > now &&"
+    "if (false && readers_.valid_until_of(request.owner) > now &&"
+    "unit/read_write_lock")
