@@ -21,8 +21,9 @@ namespace redlatch {
 
 struct ReadWriteOptions {
     // While a writer of this object waits, readers that hold nothing yet stay out, so that a stream of readers cannot
-    // starve it; after every writer they get a turn. Readers in Java do not know of it. It costs a waiting process a
-    // command every 2.5 s, and readers up to 5 s when that process dies.
+    // starve it; after every writer they get a turn. So a reader must not wait for a thread that is yet to become one.
+    // Readers in Java do not know of it. It costs a waiting process a command every 2.5 s, and readers up to 5 s when
+    // that process dies.
     bool writer_preference = false;
 };
 
@@ -75,9 +76,10 @@ public:
             if (readers_.valid_until_of(request.owner) > now && this->valid_until_of(request.owner) <= now)
                 throw Error(errc::would_deadlock, this->state().key(),
                             "a reader that asks for the write side waits for itself; give back the read side first");
-            LockRequest mine = request;
-            mine.precedence = options_.writer_preference;
-            return this->state().acquire(mine);
+            if (!options_.writer_preference) return this->state().acquire(request);
+            LockRequest first = request;
+            first.precedence = true;
+            return this->state().acquire(first);
         }
 
     private:

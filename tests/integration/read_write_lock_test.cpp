@@ -592,7 +592,31 @@ TEST_CASE("a waiting writer keeps out new readers, not those who are in, and not
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("a waiting writer sends nothing until something happens, and with preference little") {
+TEST_CASE("a writer with precedence is told to come again in time to renew its mark, and is alone to take it away") {
+    namespace scripts = redlatch::scripts;
+    Fixture f;
+    f.orders.lock_shared(Lease{600s});
+    const auto ask = [&](const char* who, const char* mark_ttl) {
+        return f.redis.integer("EVAL", scripts::write_acquire.text, 2, "orders", mark, std::string{who} + ":1:write", 1,
+                               30'000, "{orders}", who, mark_ttl);
+    };
+    CHECK(ask("one", "5000") == 2500);
+    CHECK(f.redis.text("GET", mark) == "one");
+    CHECK(ask("two", "5000") == 2500);
+    CHECK(f.redis.text("GET", mark) == "two");
+    const auto withdraw = [&](const char* who) {
+        return f.redis.integer("EVAL", scripts::write_withdraw.text, 2, mark, channel, who, "PUBLISH");
+    };
+    CHECK(withdraw("one") == 0);
+    CHECK(f.redis.exists(mark));
+    CHECK(withdraw("two") == 1);
+    CHECK_FALSE(f.redis.exists(mark));
+    CHECK(is_fresh(ask("one", "0"), 600s));
+    CHECK_FALSE(f.redis.exists(mark));
+    f.orders.unlock_shared();
+}
+
+TEST_CASE("a waiting writer sends nothing until something happens") {
     Fixture f;
     f.orders.lock_shared();
     auto writer = start_waiting(f.elsewhere_client, [&] { return f.orders_elsewhere.try_lock_for(20s); });

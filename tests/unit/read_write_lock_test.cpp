@@ -158,6 +158,7 @@ TEST_CASE("while one thread reads, another of this process asks for itself") {
     CHECK(bench.lock.read_lock().valid_until() > Clock::now());
     bench.lock.unlock_shared();
     CHECK(bench.redis.history() == Sorts{"read acquire", "read acquire", "read release", "read release"});
+    CHECK(bench.client.stats().waits == 0);
 }
 
 TEST_CASE("when a writer lets go, each waiting reader that gets in lets the next one ask, one command each") {

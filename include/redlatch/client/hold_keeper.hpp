@@ -425,6 +425,16 @@ protected:
         schedule();
         // Sent by this thread, so that it follows the acquire on the same connection.
         deliver_pending(lock);
+        withdraw(lock);
+    }
+
+    // What was announced of a waiting thread, for others to make room, is over.
+    void withdraw(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { wire_.withdraw(); }) {
+            lock.unlock();
+            wire_.withdraw();
+            lock.lock();
+        }
     }
 
     void give_back_later(const Hold& hold, std::uint64_t request) {

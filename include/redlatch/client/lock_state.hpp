@@ -102,7 +102,7 @@ private:
     using Keeper::deliver_pending, Keeper::failing_since_, Keeper::foreground_deadline, Keeper::holds_;
     using Keeper::lease_of, Keeper::mutex_, Keeper::next_request, Keeper::not_delivered, Keeper::pending_;
     using Keeper::record, Keeper::reenter, Keeper::release_last, Keeper::releasing_, Keeper::report_loss;
-    using Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_;
+    using Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_, Keeper::withdraw;
 
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
     bool busy() const { return releasing_ || handing_over_ != 0 || held_here_until() > Clock::now(); }
@@ -283,19 +283,11 @@ private:
         }
     }
 
-    // What was announced of a waiting thread, for others to make room, is over.
-    void withdraw(std::unique_lock<std::mutex>& lock) {
-        if constexpr (requires { wire_.withdraw(); }) {
-            lock.unlock();
-            wire_.withdraw();
-            lock.lock();
-        }
-    }
-
     // --- giving back, the ways --------------------------------------------------------------------------------
 
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held,
-                              Waiter& next) requires(Wire<T>::hands_over) {
+    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no requires).
+    template <class = void>
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
         const OwnerNumber owner = held.owner;
         const OwnerNumber heir = next.owner;
         const std::optional<Milliseconds> heir_lease = next.lease;
