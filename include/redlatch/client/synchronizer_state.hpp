@@ -104,9 +104,8 @@ public:
         std::unique_lock lock(mutex_);
         const Ticket ticket = lanes_.take(runtime_.next_request());
         lock.unlock();
-        const Reply reply =
-            runtime_.persist(Clock::now() + patience(), {},
-                             [&](Instant deadline, bool again) { return send(ticket, again, deadline); });
+        const Reply reply = runtime_.persist(
+            Clock::now() + patience(), {}, [&](Instant deadline, bool again) { return send(ticket, again, deadline); });
         lock.lock();
         if constexpr (!std::is_null_pointer_v<Post>)
             if (!is_settled(reply)) {
