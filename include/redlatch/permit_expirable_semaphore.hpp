@@ -272,10 +272,16 @@ private:
 
     void set_lease(const PermitId& id, const PermitLease& lease) {
         State& semaphore = state();
-        semaphore.unwatch(std::span(&id, 1));
-        const Reply reply = semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
-            return semaphore.wire().set_lease(ticket, id, lease, deadline);
-        });
+        const auto watches = semaphore.unwatch(std::span(&id, 1));
+        Reply reply;
+        try {
+            reply = semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
+                return semaphore.wire().set_lease(ticket, id, lease, deadline);
+            });
+        } catch (const Error&) {
+            semaphore.watch_again(watches);
+            throw;
+        }
         if (!is_one(reply)) throw unknown("this permit");
     }
 

@@ -107,9 +107,10 @@ public:
         return timed(deadline_at(when), 1, tail...);
     }
 
-    // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server answer, it fails with
-    // errc::unreachable, but is not lost: it goes on in the background as long as the process lives, for at least two
-    // minutes. So do not release again then.
+    // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server carry it out in
+    // time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the background as long as
+    // the process lives, for two minutes or more; if that fails too, the event unlock_not_delivered tells. So do not
+    // release again then.
     void release(std::ptrdiff_t n = 1) {
         check(n, 0);
         if (n > 0) give(n, false);

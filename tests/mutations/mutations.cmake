@@ -254,7 +254,7 @@ mutate(mark_of_a_writer_ignored scripts/read_write_lock.hpp
     "integration/read_write_lock")
 
 # A writer that gave up keeps readers out.
-mutate(mark_left_behind client/lock_state.hpp
+mutate(mark_left_behind client/hold_keeper.hpp
     "wire_.withdraw();\n            lock.lock();"
     "lock.lock();"
     "unit/read_write_lock|integration/read_write_lock")
@@ -276,3 +276,51 @@ mutate(upgrade_waits read_write_lock.hpp
     "if (readers_.valid_until_of(request.owner) > now &&"
     "if (false && readers_.valid_until_of(request.owner) > now &&"
     "unit/read_write_lock")
+
+# A copy of an earlier request, delayed on the way, is carried out.
+mutate(late_copies_carried_out scripts/request_marks.hpp
+    "if tonumber(last) < tonumber(request) then"
+    "if last ~= request then"
+    "integration.(semaphore|count_down)")
+
+# Who wants many starves.
+mutate(small_requests_overtake scripts/semaphore.hpp
+    "if taken + wanted > available then break end\n    taken = taken + wanted"
+    "if taken + wanted <= available then taken = taken + wanted end"
+    "integration.semaphore")
+
+# A release is refused when memory is full.
+mutate(release_does_not_write_first scripts/semaphore.hpp
+    "redis.call('pexpire', marks, ttl)\nlocal total"
+    "local total"
+    "integration.semaphore")
+
+# Permits that nobody knows to be taken.
+mutate(unknown_permits_left_behind client/synchronizer_state.hpp
+    "if (unknown)\n"
+    "if (unknown && wants.empty())\n"
+    "unit|integration.semaphore")
+
+# Permits for a thread that left while they were asked for.
+mutate(unclaimed_permits_left_behind client/synchronizer_state.hpp
+    "if (wants[i].served) unclaimed.push_back(wants[i]);"
+    ""
+    "unit.semaphore")
+
+# Waiters of a latch wait for the next count, too.
+mutate(next_count_keeps_waiters client/count_down_latch_wire.hpp
+    "want.served = open || (want.round && !round.empty() && *want.round != round);"
+    "want.served = open;"
+    "unit.count_down|integration.count_down")
+
+# A permit is asked for again by the id that is being taken back.
+mutate(permit_ids_used_again client/synchronizer_state.hpp
+    "wants.back().renew();"
+    ";"
+    "unit.permit")
+
+# A process with waiters sleeps although a lease has ended.
+mutate(next_expiry_ignored client/permit_wire.hpp
+    "return over_in < 0 ? Milliseconds::max() : Milliseconds(over_in + 1);"
+    "return Milliseconds::max();"
+    "unit.permit|integration.permit")

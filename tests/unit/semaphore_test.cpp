@@ -7,6 +7,7 @@
 #include <chrono>
 #include <future>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <system_error>
@@ -198,8 +199,10 @@ TEST_CASE("a message between the first try and the confirmation costs no sleep")
     auto waiting = bench.waiting(1);
     REQUIRE(bench.redis.wait_until_wanted(channel));
     CHECK(bench.redis.count("acquire permits") == 1);
+    const Stopwatch watch;
     REQUIRE(bench.redis.confirm(channel));
     CHECK_FALSE(waiting.get());
+    CHECK(watch.within(patient(1s)));
     CHECK(bench.redis.count("acquire permits") == 2);
 }
 
@@ -209,14 +212,13 @@ TEST_CASE("a release without an answer fails, and is posted until it is answered
     CHECK(code_of([&] { bench.seats.release(2); }) == errc::unreachable);
     REQUIRE(eventually([&] { return bench.redis.sent("add permits").back().posted; }));
     bench.redis.always("add permits", number(1));
-    const auto sent = bench.redis.sent("add permits");
     CHECK(eventually([&] {
         const auto count = bench.redis.count("add permits");
         std::this_thread::sleep_for(150ms);
         return bench.redis.count("add permits") == count;
     }));
-    for (const SentCommand& command : bench.redis.sent("add permits")) {
-        CHECK(command.argument(1) == sent[0].argument(1));
-        CHECK(command.argument(3) == "2");
-    }
+    std::set<std::string> requests;
+    for (const SentCommand& command : bench.redis.sent("add permits"))
+        requests.insert(command.argument(0) + " " + command.argument(1) + " " + command.argument(3));
+    CHECK(requests.size() == 1);
 }

@@ -12,14 +12,20 @@ namespace redlatch::scripts {
 
 namespace detail {
 
-inline constexpr std::string_view permit_leases{R"lua(
+inline constexpr std::string_view permit_clock{R"lua(
 -- The time of a permit that ends only by its release. Redisson's.
 local never = 922337203685477
 local function time_in_ms()
     local time = redis.call('time')
     return time[1] * 1000 + math.floor(time[2] / 1000)
 end
+local function ends_at(now, lease)
+    return string.format('%.0f', lease == '-1' and never or now + lease)
+end
 local function whole(number) return string.format('%.0f', number) end
+)lua"};
+
+inline constexpr std::string_view permit_sweep{R"lua(
 local function put_back(semaphore, channel, publish, permits)
     local total = redis.call('incrby', semaphore, whole(permits))
     if total > 0 then redis.call(publish, channel, whole(total)) end
@@ -28,14 +34,10 @@ local function sweep(semaphore, leases, channel, publish, now)
     local over = redis.call('zremrangebyscore', leases, '0', whole(now))
     if over > 0 then put_back(semaphore, channel, publish, over) end
 end
-local function ends_at(now, lease)
-    if lease == '-1' then return whole(never) end
-    return whole(now + lease)
-end
 )lua"};
 
 template <const std::string_view& Body>
-inline constexpr std::string_view with_permit_leases = Joined<request_marks, permit_leases, Body>::view;
+inline constexpr std::string_view changes_permits = Joined<request_marks, permit_clock, permit_sweep, Body>::view;
 
 inline constexpr std::string_view permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent
@@ -203,13 +205,14 @@ return renewed
 
 }  // namespace detail
 
-inline constexpr Script permit_acquire{detail::with_permit_leases<detail::permit_acquire>};
-inline constexpr Script permit_take_back{detail::with_permit_leases<detail::permit_take_back>};
-inline constexpr Script permit_release{detail::with_permit_leases<detail::permit_release>};
-inline constexpr Script permit_set_lease{detail::with_permit_leases<detail::permit_set_lease>};
-inline constexpr Script permit_set_total{detail::with_permit_leases<detail::permit_set_total>};
-inline constexpr Script permit_count{detail::with_permit_leases<detail::permit_count>};
-inline constexpr Script permit_remaining{detail::with_permit_leases<detail::permit_remaining>};
-inline constexpr Script permit_renew{detail::with_permit_leases<detail::permit_renew>};
+inline constexpr Script permit_acquire{detail::changes_permits<detail::permit_acquire>};
+inline constexpr Script permit_take_back{detail::changes_permits<detail::permit_take_back>};
+inline constexpr Script permit_release{detail::changes_permits<detail::permit_release>};
+inline constexpr Script permit_set_lease{detail::changes_permits<detail::permit_set_lease>};
+inline constexpr Script permit_set_total{detail::changes_permits<detail::permit_set_total>};
+inline constexpr Script permit_count{
+    detail::Joined<detail::permit_clock, detail::permit_sweep, detail::permit_count>::view};
+inline constexpr Script permit_remaining{detail::Joined<detail::permit_clock, detail::permit_remaining>::view};
+inline constexpr Script permit_renew{detail::Joined<detail::permit_clock, detail::permit_renew>::view};
 
 }  // namespace redlatch::scripts

@@ -34,18 +34,33 @@ local function remember(marks, lane, request, outcome, ttl)
 end
 )lua"};
 
+// The parts one after another, without their comments and indentation: what is hashed by every compiler that sees it, and
+// sent, should not be longer than need be.
 template <const std::string_view&... Parts>
 struct Joined {
-    static constexpr auto text = [] {
-        std::array<char, (Parts.size() + ...)> joined{};
+    struct Text {
+        std::array<char, (Parts.size() + ...)> text{};
         std::size_t size = 0;
-        const auto append = [&](std::string_view part) {
-            for (const char c : part) joined[size++] = c;
-        };
-        (append(Parts), ...);
-        return joined;
+
+        constexpr void append(std::string_view part) {
+            const char* const source = part.data();
+            char* const target = text.data();
+            for (std::size_t at = 0; at < part.size();) {
+                while (at < part.size() && source[at] == ' ') ++at;
+                std::size_t end = part.find('\n', at);
+                end = end == std::string_view::npos ? part.size() : end + 1;
+                const bool is_kept = !part.substr(at).starts_with("--") && source[at] != '\n';
+                for (; is_kept && at < end; ++at) target[size++] = source[at];
+                at = end;
+            }
+        }
+    };
+    static constexpr Text joined = [] {
+        Text all;
+        (all.append(Parts), ...);
+        return all;
     }();
-    static constexpr std::string_view view{text.data(), text.size()};
+    static constexpr std::string_view view{joined.text.data(), joined.size};
 };
 
 }  // namespace detail
