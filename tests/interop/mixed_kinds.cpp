@@ -59,7 +59,8 @@ void tokens_grow(Match& m) {
         for (const Actor* actor : {&m.holder, &m.waiter}) {
             const long long token = actor->number("lock_token");
             in_range("a token", token, last + 1, (1LL << 53) - 1);
-            in_range("the token by the other's word", (actor == &m.holder ? m.waiter : m.holder).number("token"), token,
+            in_range("the holder's token", actor->number("token"), token, token);
+            in_range("the token in the server", m.redis.integer("GET", "redisson_lock_token:{" + m.name + "}"), token,
                      token);
             last = token;
             actor->must("unlock", "ok");
