@@ -12,7 +12,6 @@ std::vector<CrowdRow> crowd_rows() {
         {"a crowd counts right", "FairLock", {"fair"}, ""},
         {"a crowd counts right", "FencedLock", {"fenced"}, ""},
         {"a crowd counts right", "SpinLock", {"spin"}, ""},
-        {"a crowd with an RLock of that name", "SpinLock", {"rlock", "spin"}, ""},
         {"a crowd with an RLock of that name", "FencedLock", {"rlock", "fenced"}, ""},
         {"a crowd of writers and readers", "ReadWriteLock", {"write"}, "read"},
         {"a crowd counts right with one permit", "Semaphore", {"semaphore"}, "", 1},

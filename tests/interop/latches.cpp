@@ -49,7 +49,7 @@ void timed_wait_ends(Match& m) {
     m.holder.must("set", "true", "n=1");
     const auto asked = Clock::now();
     const Answer refused = m.waiter.must("try", "false", "wait=200");
-    in_range("ms waited", between(asked, refused.arrived).count(), 199, 1200);
+    in_range("ms waited", between(asked, refused.arrived).count(), 199, 2500);
     m.holder.must("down", "ok");
 }
 
@@ -58,7 +58,7 @@ void reset_frees(Match& m) {
     m.holder.must("set", "true", "n=1");
     Pending waiting = m.waiter.start("lock");
     until_listening(m);
-    still_waiting(waiting, milliseconds{50});
+    if (waiting.done()) throw Difference("the waiter is in too early");
     m.holder.must("reset", "true");
     if (m.holder.is_java() && m.waiter.is_java()) {
         still_waiting(waiting, milliseconds{300});

@@ -32,7 +32,7 @@ void timed_wait_ends(Match& m) {
     m.holder.must("lock", "ok");
     const auto asked = Clock::now();
     const Answer refused = m.waiter.must("try", "false", "wait=200");
-    in_range("ms waited", between(asked, refused.arrived).count(), 199, 1200);
+    in_range("ms waited", between(asked, refused.arrived).count(), 199, 2500);
     m.holder.must("unlock", "ok");
     m.other.must("try", "true");  // nothing is left of the one who gave up
     m.other.must("unlock", "ok");
@@ -138,8 +138,9 @@ void same_wire(Match& m) {
     waiting.get("ok");
     // redlatch hands over inside its process, and tells nobody.
     const std::string messages = picture.messages();
-    if (m.holder.is_java() || m.waiter.is_java() || !messages.empty())
-        same("messages of the release", messages, wire.released);
+    const bool handed_over = !m.holder.is_java() && !m.waiter.is_java() && messages.empty();
+    const bool silent = m.holder.is_java() && m.pairing.hold == "spin";
+    if (!handed_over) same("messages of the release", messages, silent ? "" : wire.released);
     m.waiter.must("unlock", "ok");
 }
 
@@ -231,7 +232,11 @@ std::vector<Row> lock_rows() {
           .held_twice = "N hash H=2 ttl" + token,
           .channels = lock_channel,
           .released = lock_channel + " 0"}},
-        {"SpinLock", "spin", "spin", true, {.held = "N hash H=1 ttl", .held_twice = "N hash H=2 ttl"}},
+        {"SpinLock",
+         "spin",
+         "spin",
+         true,
+         {.held = "N hash H=1 ttl", .held_twice = "N hash H=2 ttl", .released = lock_channel + " 0"}},
         {"RW: write/write", "write", "write", false, write},
         {"RW: write/read", "write", "read", false, write},
         {"RW: read/write",
@@ -259,6 +264,7 @@ std::vector<Row> lock_rows() {
         add("nobody but the owner unlocks", only_the_owner_unlocks);
         if (pairing.hold == "fair") rows.back().note = "unlock() of a FairLock that nobody holds succeeds";
         add("keys, channels and messages", same_wire);
+        if (pairing.hold == "spin") rows.back().note = "a SpinLock says nothing when it is released; C++ does";
         add("a killed holder is forgotten", hold_and_wait, Row::Event::killed, enters_after_the_lease);
         add("a killed waiter is not missed", hold_and_wait_briefly, Row::Event::waiter_killed, is_not_missed);
         // A poller of Redisson's may have asked at that very moment, and then throws.

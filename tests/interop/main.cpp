@@ -105,6 +105,7 @@ public:
         }
         std::erase_if(rows, [&](const Row& row) { return !wanted(row.pairing.title, row.title); });
 
+        for (Agents* agents : {&agents_, &doomed_, &lasting_agents_}) warm_up(*agents);
         run_all(rows);
         run_crowds();
         run_around(rows, server_,
@@ -130,6 +131,15 @@ public:
     }
 
 private:
+    /// A Java that loads its classes is slow, and would not be in time.
+    void warm_up(Agents& agents) {
+        const std::string name = "interop-first-" + std::to_string(++names_);
+        const Actor first{agents.java, "first", "rlock", name};
+        first.must("lock", "ok");
+        Actor{agents.java, "second", "rlock", name}.must("try", "false", "wait=50");
+        first.must("unlock", "ok");
+    }
+
     bool wanted(const std::string& kind, const std::string& title) const {
         return (kind + " " + title).find(words_) != std::string::npos;
     }

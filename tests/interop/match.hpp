@@ -94,17 +94,16 @@ struct Match {
     std::optional<Pending> pending;  // what goes on between the two halves of a case
 };
 
-/// Waits until the waiter listens to the messages about this name, so that from now on a release is news to it.
+/// Waits until the waiter sleeps and listens to the messages about this name, so that only a release can wake it.
 inline void until_listening(Match& match) {
-    if (match.pairing.polls) {
-        std::this_thread::sleep_for(milliseconds{30});  // between two of its tries, or in one: both are to work
-        return;
-    }
-    if (!eventually([&] { return !match.redis.pubsub_channels("*" + match.name + "*").empty(); }))
+    // One who listens asks once more before it sleeps, and no one outside sees when it does. A release before that is
+    // noticed without a message; and a reader of Redisson's that listens, but does not sleep yet, misses the message.
+    milliseconds until_asleep{50};
+    if (match.pairing.want == "read" && match.waiter.is_java()) until_asleep = milliseconds{150};
+    if (!match.pairing.polls &&
+        !eventually([&] { return !match.redis.pubsub_channels("*" + match.name + "*").empty(); }))
         throw Difference("the waiter does not listen");
-    // A reader of Redisson's that listens, but does not sleep yet, misses the message that wakes all readers, and sleeps
-    // until the lease is over.
-    if (match.pairing.want == "read" && match.waiter.is_java()) std::this_thread::sleep_for(milliseconds{100});
+    std::this_thread::sleep_for(until_asleep);
 }
 
 inline milliseconds between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {

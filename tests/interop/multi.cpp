@@ -17,7 +17,7 @@ void release_wakes(Match& m) {
         m.other.must("try", "false");
         Pending waiting = m.waiter.start("lock");
         until_listening(m);
-        still_waiting(waiting, milliseconds{30});
+        if (waiting.done()) throw Difference("the waiter is in too early");
         const auto released = Clock::now();
         m.holder.must("unlock", "ok");
         const Answer entered = waiting.get("ok");
@@ -30,7 +30,7 @@ void timed_wait_ends(Match& m) {
     m.holder.must("lock", "ok");
     const auto asked = Clock::now();
     const Answer refused = m.waiter.must("try", "false", "wait=300");
-    in_range("ms waited", between(asked, refused.arrived).count(), 250, 1500);
+    in_range("ms waited", between(asked, refused.arrived).count(), 250, 2500);
     m.holder.must("unlock", "ok");
     m.other.must("try", "true");
     m.other.must("unlock", "ok");

@@ -43,7 +43,7 @@ void release_wakes(Match& m) {
         m.other.must("try", "false");
         Pending waiting = m.waiter.start("lock");
         until_listening(m);
-        still_waiting(waiting, milliseconds{50});
+        if (waiting.done()) throw Difference("the waiter is in too early");
         const auto released = Clock::now();
         m.holder.must("unlock", "ok", "n=2");
         const Answer entered = waiting.get("ok");
@@ -59,7 +59,7 @@ void timed_wait_ends(Match& m) {
     m.holder.must("lock", "ok");
     const auto asked = Clock::now();
     const Answer refused = m.waiter.must("try", "false", "wait=200");
-    in_range("ms waited", between(asked, refused.arrived).count(), 199, 1200);
+    in_range("ms waited", between(asked, refused.arrived).count(), 199, 2500);
     m.holder.must("unlock", "ok");
     m.other.must("try", "true");
     m.other.must("unlock", "ok");
@@ -143,7 +143,7 @@ void permit_release_wakes(Match& m) {
         m.other.must("try", "nil");
         Pending waiting = m.waiter.start("lock", "lease=30000");
         until_listening(m);
-        still_waiting(waiting, milliseconds{50});
+        if (waiting.done()) throw Difference("the waiter is in too early");
         const auto released = Clock::now();
         m.holder.must("unlock", "ok", "id=" + id);
         const Answer entered = waiting.get();
@@ -161,7 +161,7 @@ void permit_timed_wait_ends(Match& m) {
     const std::string id = m.holder.ask("lock", "lease=30000");
     const auto asked = Clock::now();
     const Answer refused = m.waiter.must("try", "nil", "wait=200 lease=30000");
-    in_range("ms waited", between(asked, refused.arrived).count(), 199, 1200);
+    in_range("ms waited", between(asked, refused.arrived).count(), 199, 2500);
     m.holder.must("unlock", "ok", "id=" + id);
     m.holder.must("available", "1");
 }

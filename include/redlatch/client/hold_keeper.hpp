@@ -133,7 +133,8 @@ public:
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
             if (now >= hold.lost_at()) {
-                if (Wire<T>::outlives_lease) give_back_later(hold, next_request());
+                // Not before its owner, who is told now, has had all of the time that was promised.
+                if (Wire<T>::outlives_lease) give_back_later(hold, next_request(), hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
                 hold.renewing = true;
@@ -437,8 +438,8 @@ protected:
         }
     }
 
-    void give_back_later(const Hold& hold, std::uint64_t request) {
-        pending_.add(hold.owner, request, Clock::now() + runtime_.options().watchdog_timeout, Clock::now());
+    void give_back_later(const Hold& hold, std::uint64_t request, Instant from = Clock::now()) {
+        pending_.add(hold.owner, request, Clock::now() + runtime_.options().watchdog_timeout, from);
         schedule();
     }
 

@@ -26,9 +26,9 @@ public:
         Backoff backoff{Milliseconds(50), Milliseconds(1000)};
     };
 
-    // `again`: it was sent in the foreground already.
-    void add(OwnerNumber owner, std::uint64_t request, Instant give_up, Instant now, bool again = false) {
-        items_.push_back({owner, request, give_up, now, again});
+    // `from`: when to send it first. `again`: it was sent in the foreground already.
+    void add(OwnerNumber owner, std::uint64_t request, Instant give_up, Instant from, bool again = false) {
+        items_.push_back({owner, request, give_up, from, again});
     }
 
     bool has(OwnerNumber owner) const {
