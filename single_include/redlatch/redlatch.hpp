@@ -639,36 +639,55 @@ private:
 namespace redlatch {
 
 // SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
+//
+// Every program that includes the library evaluates this for every script, and compilers are slow at it: hence plain
+// arrays and no calls in the loops, which is several times faster than std::array and lambdas.
 constexpr std::array<char, 40> sha1_hex(std::string_view text) {
-    const auto rotate = [](std::uint32_t x, int n) { return (x << n) | (x >> (32 - n)); };
-    std::array<std::uint32_t, 5> hash{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
-
-    const std::size_t blocks = (text.size() + 8) / 64 + 1;
-    const std::uint64_t bits = static_cast<std::uint64_t>(text.size()) * 8;
-    const auto padded_byte = [&](std::size_t i) -> std::uint32_t {
-        if (i < text.size()) return static_cast<unsigned char>(text[i]);
-        if (i == text.size()) return 0x80;
-        const std::size_t from_end = blocks * 64 - 1 - i;
-        return from_end < 8 ? static_cast<std::uint32_t>((bits >> (8 * from_end)) & 0xff) : 0;
-    };
+    std::uint32_t hash[5] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
+    const char* const data = text.data();
+    const std::size_t size = text.size();
+    const std::size_t blocks = (size + 8) / 64 + 1;
 
     for (std::size_t block = 0; block < blocks; ++block) {
-        std::array<std::uint32_t, 80> w{};
-        for (std::size_t i = 0; i < 16; ++i)
-            for (std::size_t j = 0; j < 4; ++j) w[i] = (w[i] << 8) | padded_byte(block * 64 + i * 4 + j);
-        for (std::size_t i = 16; i < 80; ++i) w[i] = rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
+        std::uint32_t w[80] = {};
+        for (std::size_t i = 0, at = block * 64; i < 16; ++i, at += 4) {
+            if (at + 4 <= size) {
+                w[i] = static_cast<std::uint32_t>(static_cast<unsigned char>(data[at])) << 24 |
+                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 1])) << 16 |
+                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 2])) << 8 |
+                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 3]));
+            } else {
+                // The end of the text, then one bit, then zeros.
+                for (std::size_t j = 0; j < 4; ++j)
+                    w[i] = w[i] << 8 |
+                           (at + j < size    ? static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + j]))
+                            : at + j == size ? 0x80u
+                                             : 0u);
+            }
+        }
+        if (block + 1 == blocks) {
+            w[14] = static_cast<std::uint32_t>(static_cast<std::uint64_t>(size) >> 29);
+            w[15] = static_cast<std::uint32_t>(size << 3);
+        }
+        for (std::size_t i = 16; i < 80; ++i) {
+            const std::uint32_t x = w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16];
+            w[i] = x << 1 | x >> 31;
+        }
 
-        auto [a, b, c, d, e] = hash;
+        std::uint32_t a = hash[0], b = hash[1], c = hash[2], d = hash[3], e = hash[4];
         for (std::size_t i = 0; i < 80; ++i) {
-            const std::uint32_t f = i < 20   ? (b & c) | (~b & d)
-                                    : i < 40 ? b ^ c ^ d
-                                    : i < 60 ? (b & c) | (b & d) | (c & d)
-                                             : b ^ c ^ d;
-            const std::uint32_t k = i < 20 ? 0x5a827999 : i < 40 ? 0x6ed9eba1 : i < 60 ? 0x8f1bbcdc : 0xca62c1d6;
-            const std::uint32_t next = rotate(a, 5) + f + e + k + w[i];
+            std::uint32_t next = (a << 5 | a >> 27) + e + w[i];
+            if (i < 20)
+                next += (d ^ (b & (c ^ d))) + 0x5a827999;
+            else if (i < 40)
+                next += (b ^ c ^ d) + 0x6ed9eba1;
+            else if (i < 60)
+                next += ((b & c) | (d & (b | c))) + 0x8f1bbcdc;
+            else
+                next += (b ^ c ^ d) + 0xca62c1d6;
             e = d;
             d = c;
-            c = rotate(b, 30);
+            c = b << 30 | b >> 2;
             b = a;
             a = next;
         }
@@ -3864,18 +3883,33 @@ local function remember(marks, lane, request, outcome, ttl)
 end
 )lua"};
 
+// The parts one after another, without their comments and indentation: what is hashed by every compiler that sees it, and
+// sent, should not be longer than need be.
 template <const std::string_view&... Parts>
 struct Joined {
-    static constexpr auto text = [] {
-        std::array<char, (Parts.size() + ...)> joined{};
+    struct Text {
+        std::array<char, (Parts.size() + ...)> text{};
         std::size_t size = 0;
-        const auto append = [&](std::string_view part) {
-            for (const char c : part) joined[size++] = c;
-        };
-        (append(Parts), ...);
-        return joined;
+
+        constexpr void append(std::string_view part) {
+            const char* const source = part.data();
+            char* const target = text.data();
+            for (std::size_t at = 0; at < part.size();) {
+                while (at < part.size() && source[at] == ' ') ++at;
+                std::size_t end = part.find('\n', at);
+                end = end == std::string_view::npos ? part.size() : end + 1;
+                const bool is_kept = !part.substr(at).starts_with("--") && source[at] != '\n';
+                for (; is_kept && at < end; ++at) target[size++] = source[at];
+                at = end;
+            }
+        }
+    };
+    static constexpr Text joined = [] {
+        Text all;
+        (all.append(Parts), ...);
+        return all;
     }();
-    static constexpr std::string_view view{text.data(), text.size()};
+    static constexpr std::string_view view{joined.text.data(), joined.size};
 };
 
 }  // namespace detail
@@ -4151,9 +4185,9 @@ public:
         Backoff backoff{Milliseconds(50), Milliseconds(1000)};
     };
 
-    // `again`: it was sent in the foreground already.
-    void add(OwnerNumber owner, std::uint64_t request, Instant give_up, Instant now, bool again = false) {
-        items_.push_back({owner, request, give_up, now, again});
+    // `from`: when to send it first. `again`: it was sent in the foreground already.
+    void add(OwnerNumber owner, std::uint64_t request, Instant give_up, Instant from, bool again = false) {
+        items_.push_back({owner, request, give_up, from, again});
     }
 
     bool has(OwnerNumber owner) const {
@@ -4373,7 +4407,9 @@ protected:
     // Nobody is there any more to whom this belongs.
     virtual void forsake(const Want&) {}
 
-    void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) requires(Wire<T>::takes) {
+    // A template, so that an explicit instantiation leaves it out where nothing is taken (clang 14 looks at no requires).
+    template <class = void>
+    void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
         const Ticket ticket = lanes_.take(runtime_.next_request());
         insist(lock, ticket, [this, ticket, wants = std::move(wants)](bool again, Completion done) {
             wire_.post_return(ticket, wants, again, std::move(done));
@@ -4708,9 +4744,10 @@ public:
         return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
     }
 
-    // Counts down; at zero all waiters go on. Nothing happens when there is no count, or for n = 0. Should no server answer, it
-    // fails with errc::unreachable, but is not lost: it goes on in the background as long as the process lives, for at least
-    // two minutes. So do not count down again then. Throws Error(errc::invalid_argument) for a negative n.
+    // Counts down; at zero all waiters go on. Nothing happens when there is no count, or for n = 0. Should no server
+    // carry it out in time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the
+    // background as long as the process lives, for two minutes or more; if that fails too, the event
+    // unlock_not_delivered tells. So do not count down again then. Throws Error(errc::invalid_argument) for a negative n.
     void count_down(std::ptrdiff_t n = 1) {
         check(n, 0, counts_down_by);
         if (n > 0) lower(n);
@@ -5819,7 +5856,8 @@ public:
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
             if (now >= hold.lost_at()) {
-                if (Wire<T>::outlives_lease) give_back_later(hold, next_request());
+                // Not before its owner, who is told now, has had all of the time that was promised.
+                if (Wire<T>::outlives_lease) give_back_later(hold, next_request(), hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
                 hold.renewing = true;
@@ -6111,10 +6149,20 @@ protected:
         schedule();
         // Sent by this thread, so that it follows the acquire on the same connection.
         deliver_pending(lock);
+        withdraw(lock);
     }
 
-    void give_back_later(const Hold& hold, std::uint64_t request) {
-        pending_.add(hold.owner, request, Clock::now() + runtime_.options().watchdog_timeout, Clock::now());
+    // What was announced of a waiting thread, for others to make room, is over.
+    void withdraw(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { wire_.withdraw(); }) {
+            lock.unlock();
+            wire_.withdraw();
+            lock.lock();
+        }
+    }
+
+    void give_back_later(const Hold& hold, std::uint64_t request, Instant from = Clock::now()) {
+        pending_.add(hold.owner, request, Clock::now() + runtime_.options().watchdog_timeout, from);
         schedule();
     }
 
@@ -6812,7 +6860,7 @@ private:
     using Keeper::deliver_pending, Keeper::failing_since_, Keeper::foreground_deadline, Keeper::holds_;
     using Keeper::lease_of, Keeper::mutex_, Keeper::next_request, Keeper::not_delivered, Keeper::pending_;
     using Keeper::record, Keeper::reenter, Keeper::release_last, Keeper::releasing_, Keeper::report_loss;
-    using Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_;
+    using Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_, Keeper::withdraw;
 
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
     bool busy() const { return releasing_ || handing_over_ != 0 || held_here_until() > Clock::now(); }
@@ -6993,19 +7041,11 @@ private:
         }
     }
 
-    // What was announced of a waiting thread, for others to make room, is over.
-    void withdraw(std::unique_lock<std::mutex>& lock) {
-        if constexpr (requires { wire_.withdraw(); }) {
-            lock.unlock();
-            wire_.withdraw();
-            lock.lock();
-        }
-    }
-
     // --- giving back, the ways --------------------------------------------------------------------------------
 
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held,
-                              Waiter& next) requires(Wire<T>::hands_over) {
+    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no requires).
+    template <class = void>
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
         const OwnerNumber owner = held.owner;
         const OwnerNumber heir = next.owner;
         const std::optional<Milliseconds> heir_lease = next.lease;
@@ -7215,14 +7255,20 @@ namespace redlatch::scripts {
 
 namespace detail {
 
-inline constexpr std::string_view permit_leases{R"lua(
+inline constexpr std::string_view permit_clock{R"lua(
 -- The time of a permit that ends only by its release. Redisson's.
 local never = 922337203685477
 local function time_in_ms()
     local time = redis.call('time')
     return time[1] * 1000 + math.floor(time[2] / 1000)
 end
+local function ends_at(now, lease)
+    return string.format('%.0f', lease == '-1' and never or now + lease)
+end
 local function whole(number) return string.format('%.0f', number) end
+)lua"};
+
+inline constexpr std::string_view permit_sweep{R"lua(
 local function put_back(semaphore, channel, publish, permits)
     local total = redis.call('incrby', semaphore, whole(permits))
     if total > 0 then redis.call(publish, channel, whole(total)) end
@@ -7231,14 +7277,10 @@ local function sweep(semaphore, leases, channel, publish, now)
     local over = redis.call('zremrangebyscore', leases, '0', whole(now))
     if over > 0 then put_back(semaphore, channel, publish, over) end
 end
-local function ends_at(now, lease)
-    if lease == '-1' then return whole(never) end
-    return whole(now + lease)
-end
 )lua"};
 
 template <const std::string_view& Body>
-inline constexpr std::string_view with_permit_leases = Joined<request_marks, permit_leases, Body>::view;
+inline constexpr std::string_view changes_permits = Joined<request_marks, permit_clock, permit_sweep, Body>::view;
 
 inline constexpr std::string_view permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent
@@ -7406,14 +7448,15 @@ return renewed
 
 }  // namespace detail
 
-inline constexpr Script permit_acquire{detail::with_permit_leases<detail::permit_acquire>};
-inline constexpr Script permit_take_back{detail::with_permit_leases<detail::permit_take_back>};
-inline constexpr Script permit_release{detail::with_permit_leases<detail::permit_release>};
-inline constexpr Script permit_set_lease{detail::with_permit_leases<detail::permit_set_lease>};
-inline constexpr Script permit_set_total{detail::with_permit_leases<detail::permit_set_total>};
-inline constexpr Script permit_count{detail::with_permit_leases<detail::permit_count>};
-inline constexpr Script permit_remaining{detail::with_permit_leases<detail::permit_remaining>};
-inline constexpr Script permit_renew{detail::with_permit_leases<detail::permit_renew>};
+inline constexpr Script permit_acquire{detail::changes_permits<detail::permit_acquire>};
+inline constexpr Script permit_take_back{detail::changes_permits<detail::permit_take_back>};
+inline constexpr Script permit_release{detail::changes_permits<detail::permit_release>};
+inline constexpr Script permit_set_lease{detail::changes_permits<detail::permit_set_lease>};
+inline constexpr Script permit_set_total{detail::changes_permits<detail::permit_set_total>};
+inline constexpr Script permit_count{
+    detail::Joined<detail::permit_clock, detail::permit_sweep, detail::permit_count>::view};
+inline constexpr Script permit_remaining{detail::Joined<detail::permit_clock, detail::permit_remaining>::view};
+inline constexpr Script permit_renew{detail::Joined<detail::permit_clock, detail::permit_renew>::view};
 
 }  // namespace redlatch::scripts
 
@@ -8133,10 +8176,16 @@ private:
 
     void set_lease(const PermitId& id, const PermitLease& lease) {
         State& semaphore = state();
-        semaphore.unwatch(std::span(&id, 1));
-        const Reply reply = semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
-            return semaphore.wire().set_lease(ticket, id, lease, deadline);
-        });
+        const auto watches = semaphore.unwatch(std::span(&id, 1));
+        Reply reply;
+        try {
+            reply = semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
+                return semaphore.wire().set_lease(ticket, id, lease, deadline);
+            });
+        } catch (const Error&) {
+            semaphore.watch_again(watches);
+            throw;
+        }
         if (!is_one(reply)) throw unknown("this permit");
     }
 
@@ -8698,8 +8747,9 @@ namespace redlatch {
 
 struct ReadWriteOptions {
     // While a writer of this object waits, readers that hold nothing yet stay out, so that a stream of readers cannot
-    // starve it; after every writer they get a turn. Readers in Java do not know of it. It costs a waiting process a
-    // command every 2.5 s, and readers up to 5 s when that process dies.
+    // starve it; after every writer they get a turn. So a reader must not wait for a thread that is yet to become one.
+    // Readers in Java do not know of it. It costs a waiting process a command every 2.5 s, and readers up to 5 s when
+    // that process dies.
     bool writer_preference = false;
 };
 
@@ -8752,9 +8802,10 @@ public:
             if (readers_.valid_until_of(request.owner) > now && this->valid_until_of(request.owner) <= now)
                 throw Error(errc::would_deadlock, this->state().key(),
                             "a reader that asks for the write side waits for itself; give back the read side first");
-            LockRequest mine = request;
-            mine.precedence = options_.writer_preference;
-            return this->state().acquire(mine);
+            if (!options_.writer_preference) return this->state().acquire(request);
+            LockRequest first = request;
+            first.precedence = true;
+            return this->state().acquire(first);
         }
 
     private:
@@ -9035,9 +9086,10 @@ public:
         return timed(deadline_at(when), 1, tail...);
     }
 
-    // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server answer, it fails with
-    // errc::unreachable, but is not lost: it goes on in the background as long as the process lives, for at least two
-    // minutes. So do not release again then.
+    // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server carry it out in
+    // time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the background as long as
+    // the process lives, for two minutes or more; if that fails too, the event unlock_not_delivered tells. So do not
+    // release again then.
     void release(std::ptrdiff_t n = 1) {
         check(n, 0);
         if (n > 0) give(n, false);

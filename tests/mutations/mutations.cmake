@@ -53,10 +53,6 @@ mutate(message_during_a_try_forgotten client/wait_line.hpp
 mutate(validity_from_the_reply client/hold_keeper.hpp
     "asked.sent = Clock::now();\n            Reply reply = send(deadline);"
     "Reply reply = send(deadline);\n            asked.sent = Clock::now();"
-
-mutate(validity_from_the_reply client/lock_state.hpp
-    "asked.sent = Clock::now();\n            Reply reply = wire_.acquire(request.owner, count, lease, request.precedence && !request.one_try, deadline);"
-    "Reply reply = wire_.acquire(request.owner, count, lease, request.precedence && !request.one_try, deadline);\n            asked.sent = Clock::now();"
     "unit/rlock|integration/fault_lost")
 
 # The watchdog goes on although the server says that the hold is gone.
@@ -172,6 +168,80 @@ mutate(fair_message_during_a_try_forgotten client/fair_lock_state.hpp
     "if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;\n                question.generation = place.generation();"
     "unit/fair_lock")
 
+# --- read-write lock --------------------------------------------------------------------------------------------------
+
+# A reader comes in while a writer holds the lock.
+mutate(reader_beside_a_writer scripts/read_write_lock.hpp
+    "elseif redis.call('hexists', lock, writer) == 0 then"
+    "elseif false then"
+    "integration/read_write")
+
+# A writer comes in while readers hold the lock.
+mutate(writer_beside_readers scripts/read_write_lock.hpp
+    "    if left ~= -2 then\n        if mark_ttl == '0' then return left end"
+    "    if false then\n        if mark_ttl == '0' then return left end"
+    "integration/read_write")
+
+# The field of a dead reader keeps writers out after its lease.
+mutate(dead_reader_blocks scripts/read_write_lock.hpp
+    "if left == -2 then redis.call('hdel', lock, owner) end"
+    "if left == -2 then left = 30000 end"
+    "integration/read_write")
+
+# Who goes on as a reader tells nobody that others may join it.
+mutate(downgrade_wakes_nobody scripts/read_write_lock.hpp
+    "redis.call('hset', lock, 'mode', 'read')\nend\nif latch_ttl"
+    "redis.call('hset', lock, 'mode', 'read')\n    return 0\nend\nif latch_ttl"
+    "integration/read_write")
+
+# A reader waits for itself.
+mutate(upgrade_waits_for_ever read_write_lock.hpp
+    "if (readers_.valid_until_of(request.owner) > now && this->valid_until_of(request.owner) <= now)"
+    "if (false)"
+    "integration/read_write")
+
+# A stream of readers starves the writer that was promised precedence.
+mutate(no_precedence scripts/read_write_lock.hpp
+    "if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end"
+    ""
+    "integration/read_write")
+
+# The renewal forgets that readers' leases have keys of their own.
+mutate(read_leases_not_renewed scripts/read_write_lock.hpp
+    "if left ~= -2 and left < lease then redis.call('pexpire', timeout, lease) end"
+    ""
+    "integration/read_write")
+
+# The watchdog of one reader cuts the lease of another.
+mutate(read_renewal_shortens_the_lease scripts/read_write_lock.hpp
+    "if renewed[i] == 1 and redis.call('pttl', lock) < lease then"
+    "if renewed[i] == 1 then"
+    "integration/read_write_lock")
+
+# Giving back a level takes its longer lease along, while the holder counts on it.
+mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
+    "for i = tonumber(count), tonumber(current) do"
+    "for i = tonumber(count), tonumber(count) do"
+    "integration/read_write_lock")
+
+# A writer that gave up keeps readers out.
+mutate(mark_left_behind client/hold_keeper.hpp
+    "wire_.withdraw();\n            lock.lock();"
+    "lock.lock();"
+    "unit/read_write_lock|integration/read_write_lock")
+
+# A reader stands in line behind another one of its process.
+mutate(readers_stand_in_line client/lock_state.hpp
+    "return Wire<T>::shared ? Instant{} : holds_.held_until();"
+    "return holds_.held_until();"
+    "unit/read_write_lock")
+
+# A write hold whose lease is over stays on the server for as long as its owner reads.
+mutate(ended_write_hold_stays client/read_write_wire.hpp
+    "outlives_lease = true;"
+    "outlives_lease = false;"
+    "unit/read_write_lock|integration/read_write_lock")
+
 # --- semaphores and latch ---------------------------------------------------------------------------------------------
 
 # A resent acquire takes twice.
@@ -221,61 +291,6 @@ mutate(latch_end_without_publish scripts/count_down_latch.hpp
     "redis.call(publish, channel, '0')\nreturn {count, false}"
     "return {count, false}"
     "integration/count_down")
-
-
-# A downgrade tells nobody, and readers wait for a lease to end.
-mutate(downgrade_without_publish scripts/read_write_lock.hpp
-    "return redis.call(publish, channel, '1')\n)lua"
-    "return left == -2 and redis.call(publish, channel, '1') or 0\n)lua"
-    "integration/read_write_lock")
-
-# The field of a reader that died keeps writers out as long as other readers come.
-mutate(dead_reader_counts scripts/read_write_lock.hpp
-    "if left == -2 then redis.call('hdel', lock, owner) end"
-    "left = math.max(left, 0)"
-    "integration/read_write_lock")
-
-# The watchdog of one reader cuts the lease of another.
-mutate(read_renewal_shortens_the_lease scripts/read_write_lock.hpp
-    "if renewed[i] == 1 and redis.call('pttl', lock) < lease then"
-    "if renewed[i] == 1 then"
-    "integration/read_write_lock")
-
-# Giving back a level takes its longer lease along, while the holder counts on it.
-mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
-    "for i = tonumber(count), tonumber(current) do"
-    "for i = tonumber(count), tonumber(count) do"
-    "integration/read_write_lock")
-
-# Readers do not mind that a writer waits, and starve it.
-mutate(mark_of_a_writer_ignored scripts/read_write_lock.hpp
-    "if redis.call('exists', mark) == 1 then return redis.call('pttl', mark) end"
-    ""
-    "integration/read_write_lock")
-
-# A writer that gave up keeps readers out.
-mutate(mark_left_behind client/hold_keeper.hpp
-    "wire_.withdraw();\n            lock.lock();"
-    "lock.lock();"
-    "unit/read_write_lock|integration/read_write_lock")
-
-# A reader stands in line behind another one of its process.
-mutate(readers_stand_in_line client/lock_state.hpp
-    "return Wire<T>::shared ? Instant{} : holds_.held_until();"
-    "return holds_.held_until();"
-    "unit/read_write_lock")
-
-# A write hold whose lease is over stays on the server for as long as its owner reads.
-mutate(ended_write_hold_stays client/read_write_wire.hpp
-    "outlives_lease = true;"
-    "outlives_lease = false;"
-    "unit/read_write_lock|integration/read_write_lock")
-
-# A reader that asks for the write side waits for itself.
-mutate(upgrade_waits read_write_lock.hpp
-    "if (readers_.valid_until_of(request.owner) > now &&"
-    "if (false && readers_.valid_until_of(request.owner) > now &&"
-    "unit/read_write_lock")
 
 # A copy of an earlier request, delayed on the way, is carried out.
 mutate(late_copies_carried_out scripts/request_marks.hpp
