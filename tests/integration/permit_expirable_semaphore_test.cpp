@@ -310,7 +310,7 @@ TEST_CASE("messages are the new number of permits") {
     CHECK(messages.take().empty());
     bench.seats.release(ids);
     CHECK(messages.take() == Words{"3"});
-    bench.seats.acquire(Lease(1ms));
+    bench.seats.acquire(Lease(patient(20ms)));
     CHECK(eventually([&] { return bench.seats.available_permits() == 3; }));
     CHECK(messages.take() == Words{"3"});
     bench.seats.set_permits(2);
