@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # The proof that the tests bite: cmake -P tests/mutations/run.cmake
 # Breaks the library on purpose, one way at a time, in a copy of the tree, and expects the tests named beside it to fail.
-# `-DONLY=name` does one. Prints a line a mutation and `mutations: caught=N survived=0`; fails when one survives.
+# `-DONLY=regex` does those whose names match. Prints a line a mutation and `mutations: caught=N survived=0`; fails when one survives.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(SET root NORMALIZE ${CMAKE_CURRENT_LIST_DIR}/../..)
 include(${root}/cmake/setup.cmake)
@@ -17,7 +17,7 @@ set(survived 0)
 
 # Replaces `from` by `to` in `file`, once; then a test of the sources that match `tests` (below tests/) must fail.
 function(mutate name file from to tests)
-    if(ONLY AND NOT ONLY STREQUAL name)
+    if(ONLY AND NOT name MATCHES "^(${ONLY})$")
         return()
     endif()
     file(READ ${root}/include/redlatch/${file} text)
