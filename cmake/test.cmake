@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Everything that must hold: cmake -P cmake/test.cmake
-#   test   g++: all of ctest        asan   g++ with ASan and UBSan: unit, integration and stress tests
-#   clang  clang++-14: unit and     tsan   g++ with TSan: the same
-#          integration tests
+#   test   g++: all of ctest, on the header tree       asan   g++ with ASan and UBSan: unit, integration, stress tests
+#   clang  clang++-14: unit and integration tests,     tsan   g++ with TSan: the same
+#          on the single header
 # `cmake -DONLY=tsan -P cmake/test.cmake` does one of them. A later one runs even when an earlier one failed.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
@@ -38,13 +38,13 @@ foreach(stage IN LISTS stages)
     set(options -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O0 -g1")
     set(choice "")
     if(stage STREQUAL "test")
-        list(APPEND options -DCMAKE_CXX_COMPILER=g++)
+        list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_TEST_FORMS=headers)
     elseif(stage STREQUAL "asan")
         list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_SANITIZE=address,undefined ${tests_only})
     elseif(stage STREQUAL "tsan")
         list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_SANITIZE=thread ${tests_only})
     elseif(stage STREQUAL "clang")
-        list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_SINGLE_HEADER=OFF ${tests_only})
+        list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=single ${tests_only})
         set(choice --label-regex "^(unit|integration)$")
     endif()
 

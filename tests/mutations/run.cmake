@@ -32,7 +32,7 @@ function(mutate name file from to tests)
     file(WRITE ${copy}/include/redlatch/${file} "${before}${to}${after}")
 
     execute_process(COMMAND ${CMAKE_COMMAND} -S ${copy} -B ${build} -DCMAKE_BUILD_TYPE=Debug
-        -DREDLATCH_BUILD_EXAMPLES=OFF -DREDLATCH_BUILD_BENCH=OFF -DREDLATCH_TEST_SINGLE_HEADER=OFF
+        -DREDLATCH_BUILD_EXAMPLES=OFF -DREDLATCH_BUILD_BENCH=OFF -DREDLATCH_TEST_FORMS=headers
         "-DREDLATCH_TEST_SOURCES=${tests}" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
     execute_process(COMMAND ${CMAKE_COMMAND} --build ${build} --parallel 2
         OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE failed)
