@@ -248,7 +248,8 @@ TEST_CASE("all waiters of a lock are refreshed together, and who has lost its pl
     CHECK(refresh.argument(2) == "100");
     CHECK(refresh.argument(3) == bench.owner(first.number));
     CHECK(refresh.argument(4) == bench.owner(second.number));
-    CHECK(sent.at(before + 1).at - sent.at(before).at >= 30ms);
+    // Every 33 ms; the first of them may have gone out late.
+    CHECK(sent.at(before + 2).at - sent.at(before).at >= 40ms);
     CHECK(eventually([&] { return bench.asked_by(second.number) == 3; }));
     CHECK(bench.asked_by(first.number) == 2);
 }
