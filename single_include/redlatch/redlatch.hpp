@@ -4081,6 +4081,48 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/client/sleeper.hpp
+
+namespace redlatch {
+
+// Where one waiting thread sleeps: in its own condition variable, or in the transport, to receive a message itself. The
+// mutex of the local state that it waits in, which every call here holds, guards it.
+class Sleeper {
+public:
+    // The owner sleeps, until then or until it is roused.
+    void sleep(std::unique_lock<std::mutex>& lock, Instant until) {
+        if (until == never)
+            wake_.wait(lock);
+        else
+            wake_.wait_until(lock, until);
+    }
+
+    // The same where messages come in. False when this thread has to be told by another one.
+    template <class Runtime>
+    bool watch(std::unique_lock<std::mutex>& lock, Runtime& runtime, Instant until) {
+        watching_ = true;
+        lock.unlock();
+        const bool watched = runtime.watch(until);
+        lock.lock();
+        watching_ = false;
+        return watched;
+    }
+
+    // Wakes the owner, wherever it sleeps.
+    template <class Runtime>
+    void rouse(Runtime& runtime) {
+        wake_.notify_one();
+        if (watching_ && thread_ != std::this_thread::get_id()) runtime.interrupt_watch();
+    }
+
+private:
+    std::condition_variable wake_;
+    bool watching_ = false;
+    const std::thread::id thread_ = std::this_thread::get_id();
+};
+
+}  // namespace redlatch
+
 // redlatch/client/caller_line.hpp
 
 namespace redlatch {
@@ -4089,13 +4131,11 @@ namespace redlatch {
 template <class Want>
 struct Caller {
     Want want;
-    std::condition_variable wake{};  // with the mutex of the local state
-    bool served = false;             // has what it wants, by the question of whichever thread
-    bool watching = false;           // it sleeps in the transport, waiting for a message itself
-    std::exception_ptr error{};      // waiting is in vain
-    std::uint64_t number = 0;        // in the order of arrival
-    std::uint64_t refused_at = 0;    // the news that were known when it last asked in vain
-    std::thread::id thread = std::this_thread::get_id();
+    Sleeper sleeper{};
+    bool served = false;           // has what it wants, by the question of whichever thread
+    std::exception_ptr error{};    // waiting is in vain
+    std::uint64_t number = 0;      // in the order of arrival
+    std::uint64_t refused_at = 0;  // the news that were known when it last asked in vain
 };
 
 // The threads of this process that wait for one name, in the order of their arrival. The first, the representative, asks
@@ -4457,10 +4497,7 @@ private:
         return verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error());
     }
 
-    void rouse(Member& member) {
-        member.wake.notify_one();
-        if (member.watching && member.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
-    }
+    void rouse(Member& member) { member.sleeper.rouse(runtime_); }
 
     void tell_representative() {
         line_.news();
@@ -4577,15 +4614,12 @@ private:
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
                 if (subscribed_ && std::exchange(may_watch, false)) {
-                    may_watch = watch(lock, me, sleep_until);
+                    may_watch = me.sleeper.watch(lock, runtime_, sleep_until);
                     continue;  // whatever happened meanwhile
                 }
             }
             may_watch = true;
-            if (sleep_until == never)
-                me.wake.wait(lock);
-            else
-                me.wake.wait_until(lock, sleep_until);
+            me.sleeper.sleep(lock, sleep_until);
         }
     }
 
@@ -4625,16 +4659,6 @@ private:
                 for (const Want& want : unclaimed) forsake(want);
                 give_back(lock, std::move(unclaimed));
             }
-    }
-
-    // Sleeps where messages come in. False when this thread has to be told by another one.
-    bool watch(std::unique_lock<std::mutex>& lock, Member& me, Instant until) {
-        me.watching = true;
-        lock.unlock();
-        const bool watched = runtime_.watch(until);
-        lock.lock();
-        me.watching = false;
-        return watched;
     }
 
     void listen() {
@@ -5752,7 +5776,7 @@ namespace redlatch {
 // One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
 // to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its lock:
 //   renewal         the script that renews holds of its kind
-//   shared          whether its holds exclude one another; if not, a thread of this process may ask while others hold
+//   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
 //   hands_over      whether a hold can go from one thread of this process to the next
 //   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
 //   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
@@ -6694,13 +6718,11 @@ namespace redlatch {
 struct Waiter {
     OwnerNumber owner;
     std::optional<Milliseconds> lease;
-    std::condition_variable wake{};  // with the mutex of the lock's local state
+    Sleeper sleeper{};
     bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
     bool trying = false;             // it is asking the server at this moment
     std::optional<Backoff> pause{};  // it asks again after pauses, and listens to no messages
-    bool watching = false;           // it sleeps in the transport, waiting for a message itself
     std::exception_ptr error{};      // waiting is in vain
-    std::thread::id thread = std::this_thread::get_id();
 };
 
 // The threads of this process that wait for one lock, in the order of their arrival, and what they know. Only the
@@ -6868,10 +6890,7 @@ private:
     // Until when a thread of this process excludes the others; the past when none does.
     Instant held_here_until() const { return Wire<T>::shared ? Instant{} : holds_.held_until(); }
 
-    void rouse(Waiter& waiter) {
-        waiter.wake.notify_one();
-        if (waiter.watching && waiter.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
-    }
+    void rouse(Waiter& waiter) { waiter.sleeper.rouse(runtime_); }
 
     // A message of our own release that has not come by now may never come.
     void expect_anything() {
@@ -6991,26 +7010,13 @@ private:
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
                 if (subscribed_ && std::exchange(may_watch, false)) {
-                    may_watch = watch(lock, me, sleep_until);
+                    may_watch = me.sleeper.watch(lock, runtime_, sleep_until);
                     continue;  // whatever happened meanwhile
                 }
             }
             may_watch = true;
-            if (sleep_until == never)
-                me.wake.wait(lock);
-            else
-                me.wake.wait_until(lock, sleep_until);
+            me.sleeper.sleep(lock, sleep_until);
         }
-    }
-
-    // Sleeps where messages come in. False when this thread has to be told by another one.
-    bool watch(std::unique_lock<std::mutex>& lock, Waiter& me, Instant until) {
-        me.watching = true;
-        lock.unlock();
-        const bool watched = runtime_.watch(until);
-        lock.lock();
-        me.watching = false;
-        return watched;
     }
 
     void stand_again(Waiter& me) {

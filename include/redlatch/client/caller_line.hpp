@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/sleeper.hpp"
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/deadline.hpp"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <thread>
 #include <vector>
 
 namespace redlatch {
@@ -18,13 +17,11 @@ namespace redlatch {
 template <class Want>
 struct Caller {
     Want want;
-    std::condition_variable wake{};  // with the mutex of the local state
-    bool served = false;             // has what it wants, by the question of whichever thread
-    bool watching = false;           // it sleeps in the transport, waiting for a message itself
-    std::exception_ptr error{};      // waiting is in vain
-    std::uint64_t number = 0;        // in the order of arrival
-    std::uint64_t refused_at = 0;    // the news that were known when it last asked in vain
-    std::thread::id thread = std::this_thread::get_id();
+    Sleeper sleeper{};
+    bool served = false;           // has what it wants, by the question of whichever thread
+    std::exception_ptr error{};    // waiting is in vain
+    std::uint64_t number = 0;      // in the order of arrival
+    std::uint64_t refused_at = 0;  // the news that were known when it last asked in vain
 };
 
 // The threads of this process that wait for one name, in the order of their arrival. The first, the representative, asks

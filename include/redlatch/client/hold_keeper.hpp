@@ -29,7 +29,7 @@ namespace redlatch {
 // One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
 // to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its lock:
 //   renewal         the script that renews holds of its kind
-//   shared          whether its holds exclude one another; if not, a thread of this process may ask while others hold
+//   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
 //   hands_over      whether a hold can go from one thread of this process to the next
 //   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
 //   withdraw()      tells, where a waiting one is announced, that nobody here waits any more

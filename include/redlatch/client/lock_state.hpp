@@ -11,7 +11,6 @@
 #include "redlatch/core/error.hpp"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <mutex>
@@ -19,7 +18,6 @@
 #include <stop_token>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 namespace redlatch {
@@ -110,10 +108,7 @@ private:
     // Until when a thread of this process excludes the others; the past when none does.
     Instant held_here_until() const { return Wire<T>::shared ? Instant{} : holds_.held_until(); }
 
-    void rouse(Waiter& waiter) {
-        waiter.wake.notify_one();
-        if (waiter.watching && waiter.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
-    }
+    void rouse(Waiter& waiter) { waiter.sleeper.rouse(runtime_); }
 
     // A message of our own release that has not come by now may never come.
     void expect_anything() {
@@ -233,26 +228,13 @@ private:
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
                 if (subscribed_ && std::exchange(may_watch, false)) {
-                    may_watch = watch(lock, me, sleep_until);
+                    may_watch = me.sleeper.watch(lock, runtime_, sleep_until);
                     continue;  // whatever happened meanwhile
                 }
             }
             may_watch = true;
-            if (sleep_until == never)
-                me.wake.wait(lock);
-            else
-                me.wake.wait_until(lock, sleep_until);
+            me.sleeper.sleep(lock, sleep_until);
         }
-    }
-
-    // Sleeps where messages come in. False when this thread has to be told by another one.
-    bool watch(std::unique_lock<std::mutex>& lock, Waiter& me, Instant until) {
-        me.watching = true;
-        lock.unlock();
-        const bool watched = runtime_.watch(until);
-        lock.lock();
-        me.watching = false;
-        return watched;
     }
 
     void stand_again(Waiter& me) {

@@ -13,7 +13,6 @@
 #include "redlatch/core/error.hpp"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -215,10 +214,7 @@ private:
         return verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error());
     }
 
-    void rouse(Member& member) {
-        member.wake.notify_one();
-        if (member.watching && member.thread != std::this_thread::get_id()) runtime_.interrupt_watch();
-    }
+    void rouse(Member& member) { member.sleeper.rouse(runtime_); }
 
     void tell_representative() {
         line_.news();
@@ -335,15 +331,12 @@ private:
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
                 if (subscribed_ && std::exchange(may_watch, false)) {
-                    may_watch = watch(lock, me, sleep_until);
+                    may_watch = me.sleeper.watch(lock, runtime_, sleep_until);
                     continue;  // whatever happened meanwhile
                 }
             }
             may_watch = true;
-            if (sleep_until == never)
-                me.wake.wait(lock);
-            else
-                me.wake.wait_until(lock, sleep_until);
+            me.sleeper.sleep(lock, sleep_until);
         }
     }
 
@@ -383,16 +376,6 @@ private:
                 for (const Want& want : unclaimed) forsake(want);
                 give_back(lock, std::move(unclaimed));
             }
-    }
-
-    // Sleeps where messages come in. False when this thread has to be told by another one.
-    bool watch(std::unique_lock<std::mutex>& lock, Member& me, Instant until) {
-        me.watching = true;
-        lock.unlock();
-        const bool watched = runtime_.watch(until);
-        lock.lock();
-        me.watching = false;
-        return watched;
     }
 
     void listen() {

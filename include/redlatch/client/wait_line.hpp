@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/sleeper.hpp"
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/ids.hpp"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <optional>
-#include <thread>
 #include <vector>
 
 namespace redlatch {
@@ -19,13 +18,11 @@ namespace redlatch {
 struct Waiter {
     OwnerNumber owner;
     std::optional<Milliseconds> lease;
-    std::condition_variable wake{};  // with the mutex of the lock's local state
+    Sleeper sleeper{};
     bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
     bool trying = false;             // it is asking the server at this moment
     std::optional<Backoff> pause{};  // it asks again after pauses, and listens to no messages
-    bool watching = false;           // it sleeps in the transport, waiting for a message itself
     std::exception_ptr error{};      // waiting is in vain
-    std::thread::id thread = std::this_thread::get_id();
 };
 
 // The threads of this process that wait for one lock, in the order of their arrival, and what they know. Only the

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/core/deadline.hpp"
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace redlatch {
+
+// Where one waiting thread sleeps: in its own condition variable, or in the transport, to receive a message itself. The
+// mutex of the local state that it waits in, which every call here holds, guards it.
+class Sleeper {
+public:
+    // The owner sleeps, until then or until it is roused.
+    void sleep(std::unique_lock<std::mutex>& lock, Instant until) {
+        if (until == never)
+            wake_.wait(lock);
+        else
+            wake_.wait_until(lock, until);
+    }
+
+    // The same where messages come in. False when this thread has to be told by another one.
+    template <class Runtime>
+    bool watch(std::unique_lock<std::mutex>& lock, Runtime& runtime, Instant until) {
+        watching_ = true;
+        lock.unlock();
+        const bool watched = runtime.watch(until);
+        lock.lock();
+        watching_ = false;
+        return watched;
+    }
+
+    // Wakes the owner, wherever it sleeps.
+    template <class Runtime>
+    void rouse(Runtime& runtime) {
+        wake_.notify_one();
+        if (watching_ && thread_ != std::this_thread::get_id()) runtime.interrupt_watch();
+    }
+
+private:
+    std::condition_variable wake_;
+    bool watching_ = false;
+    const std::thread::id thread_ = std::this_thread::get_id();
+};
+
+}  // namespace redlatch
