@@ -720,16 +720,30 @@ struct Script {
     constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
 };
 
-// The text of a script that begins with what it shares with others.
-template <const std::string_view& Shared, const std::string_view& Own>
-struct JoinedText {
-    static constexpr auto text = [] {
-        std::array<char, Shared.size() + Own.size()> joined{};
-        Own.copy(joined.data() + Shared.copy(joined.data(), Shared.size()), Own.size());
-        return joined;
-    }();
-    static constexpr std::string_view value{text.data(), text.size()};
-};
+// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a program
+// uses.
+template <const std::string_view& text>
+inline constexpr Script digested{text};
+
+namespace scripts {
+
+namespace detail {
+
+template <const std::string_view&... parts>
+inline constexpr auto joined_array = [] {
+    std::array<char, (0 + ... + parts.size())> all{};
+    std::size_t size = 0;
+    ((size += parts.copy(all.data() + size, parts.size())), ...);
+    return all;
+}();
+
+}  // namespace detail
+
+// The text of a script that shares its beginning with others.
+template <const std::string_view&... parts>
+inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), detail::joined_array<parts...>.size()};
+
+}  // namespace scripts
 
 }  // namespace redlatch
 
@@ -3535,7 +3549,7 @@ namespace redlatch::scripts {
 // A release that is sent again leaves a mark, the unlock latch: should its first sending be delayed on the way and
 // arrive after the same thread took the lock anew, it finds the mark and does nothing.
 
-inline constexpr Script rlock_acquire{R"lua(
+inline constexpr std::string_view rlock_acquire{R"lua(
 -- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
 -- Answer: nil = held; n >= -1 = blocked, the holder's PTTL; -2 = the hold that should be re-entered is gone.
 local lock = KEYS[1]
@@ -3564,7 +3578,7 @@ if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
 return nil
 )lua"};
 
-inline constexpr Script rlock_release{R"lua(
+inline constexpr std::string_view rlock_release{R"lua(
 -- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
 -- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
 -- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
@@ -3588,7 +3602,7 @@ if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
 return redis.call(publish, channel, '0')
 )lua"};
 
-inline constexpr Script rlock_hand_over{R"lua(
+inline constexpr std::string_view rlock_hand_over{R"lua(
 -- KEYS: lock, latch.  ARGV: owner, next owner, the next owner's lease in ms,
 -- latch TTL in ms ('0' = first sending, leaves no latch).
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
@@ -3608,7 +3622,7 @@ if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
 return 1
 )lua"};
 
-inline constexpr Script rlock_force_release{R"lua(
+inline constexpr std::string_view rlock_force_release{R"lua(
 -- KEYS: lock, channel.  ARGV: publish command.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
 local lock, channel = KEYS[1], KEYS[2]
 local publish = ARGV[1]
@@ -3621,13 +3635,13 @@ redis.call(publish, channel, '0')
 return 1
 )lua"};
 
-inline constexpr Script rlock_remaining_lease{R"lua(
+inline constexpr std::string_view rlock_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
 if redis.call('hlen', KEYS[1]) == 0 then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
 
-inline constexpr Script rlock_renew{R"lua(
+inline constexpr std::string_view rlock_renew{R"lua(
 -- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
 local lease = tonumber(ARGV[1])
@@ -3732,7 +3746,7 @@ template <class T>
 std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key) {
     const std::array<std::string_view, 1> keys{key};
     return ask_lease(runtime, key, [&](Instant deadline) {
-        return runtime.call_script(scripts::rlock_remaining_lease, keys, {}, deadline);
+        return runtime.call_script(digested<scripts::rlock_remaining_lease>, keys, {}, deadline);
     });
 }
 
@@ -3883,40 +3897,11 @@ local function remember(marks, lane, request, outcome, ttl)
 end
 )lua"};
 
-// The parts one after another, without their comments and indentation: what is hashed by every compiler that sees it, and
-// sent, should not be longer than need be.
-template <const std::string_view&... Parts>
-struct Joined {
-    struct Text {
-        std::array<char, (Parts.size() + ...)> text{};
-        std::size_t size = 0;
-
-        constexpr void append(std::string_view part) {
-            const char* const source = part.data();
-            char* const target = text.data();
-            for (std::size_t at = 0; at < part.size();) {
-                while (at < part.size() && source[at] == ' ') ++at;
-                std::size_t end = part.find('\n', at);
-                end = end == std::string_view::npos ? part.size() : end + 1;
-                const bool is_kept = !part.substr(at).starts_with("--") && source[at] != '\n';
-                for (; is_kept && at < end; ++at) target[size++] = source[at];
-                at = end;
-            }
-        }
-    };
-    static constexpr Text joined = [] {
-        Text all;
-        (all.append(Parts), ...);
-        return all;
-    }();
-    static constexpr std::string_view view{joined.text.data(), joined.size};
-};
-
 }  // namespace detail
 
 // A script that uses request_marks.
 template <const std::string_view& Body>
-inline constexpr std::string_view with_request_marks = detail::Joined<detail::request_marks, Body>::view;
+inline constexpr std::string_view with_request_marks = joined<detail::request_marks, Body>;
 
 }  // namespace redlatch::scripts
 
@@ -3982,11 +3967,11 @@ return {count, false}
 
 }  // namespace detail
 
-inline constexpr Script count_down_latch_set{with_request_marks<detail::count_down_latch_set>};
+inline constexpr std::string_view count_down_latch_set{with_request_marks<detail::count_down_latch_set>};
 
-inline constexpr Script count_down_latch_lower{with_request_marks<detail::count_down_latch_lower>};
+inline constexpr std::string_view count_down_latch_lower{with_request_marks<detail::count_down_latch_lower>};
 
-inline constexpr Script count_down_latch_look{R"lua(
+inline constexpr std::string_view count_down_latch_look{R"lua(
 -- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
 return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 )lua"};
@@ -4020,7 +4005,7 @@ public:
     const std::string& channel() const noexcept { return channel_; }
 
     Reply ask(std::span<const Want>, const Ticket&, bool /* again */, Instant deadline) {
-        return commands_.runtime().call_script(scripts::count_down_latch_look,
+        return commands_.runtime().call_script(digested<scripts::count_down_latch_look>,
                                                std::array<std::string_view, 2>{key(), round_}, {}, deadline);
     }
 
@@ -4053,7 +4038,7 @@ public:
 
     Reply set(const Ticket& ticket, std::int64_t count, bool again, Instant deadline) {
         return commands_.call(
-            scripts::count_down_latch_set, ticket, std::array<std::string_view, 0>{},
+            digested<scripts::count_down_latch_set>, ticket, std::array<std::string_view, 0>{},
             std::array<std::string_view, 4>{NumberText(count), channel_, commands_.publish(), flag_text(again)},
             deadline);
     }
@@ -4061,14 +4046,15 @@ public:
     // By all: deletes it.
     static constexpr std::int64_t all = -1;
     Reply lower(const Ticket& ticket, std::int64_t by, bool again, Instant deadline) {
-        return commands_.call(scripts::count_down_latch_lower, ticket, std::array<std::string_view, 1>{round_},
+        return commands_.call(digested<scripts::count_down_latch_lower>, ticket,
+                              std::array<std::string_view, 1>{round_},
                               std::array<std::string_view, 4>{by == all ? std::string_view("all") : NumberText(by),
                                                               channel_, commands_.publish(), flag_text(again)},
                               deadline);
     }
 
     void post_lower(const Ticket& ticket, std::int64_t by, Completion done) {
-        commands_.post(scripts::count_down_latch_lower, ticket, std::array<std::string_view, 1>{round_},
+        commands_.post(digested<scripts::count_down_latch_lower>, ticket, std::array<std::string_view, 1>{round_},
                        std::array<std::string_view, 4>{NumberText(by), channel_, commands_.publish(), "1"},
                        std::move(done));
     }
@@ -5526,11 +5512,11 @@ return 1
 
 }  // namespace detail
 
-inline constexpr Script fair_acquire{JoinedText<detail::fair_queue, detail::fair_acquire>::value};
-inline constexpr Script fair_release{JoinedText<detail::fair_queue, detail::fair_release>::value};
-inline constexpr Script fair_leave{JoinedText<detail::fair_queue, detail::fair_leave>::value};
-inline constexpr Script fair_refresh{JoinedText<detail::fair_queue, detail::fair_refresh>::value};
-inline constexpr Script fair_force_release{JoinedText<detail::fair_queue, detail::fair_force_release>::value};
+inline constexpr std::string_view fair_acquire = joined<detail::fair_queue, detail::fair_acquire>;
+inline constexpr std::string_view fair_release = joined<detail::fair_queue, detail::fair_release>;
+inline constexpr std::string_view fair_leave = joined<detail::fair_queue, detail::fair_leave>;
+inline constexpr std::string_view fair_refresh = joined<detail::fair_queue, detail::fair_refresh>;
+inline constexpr std::string_view fair_force_release = joined<detail::fair_queue, detail::fair_force_release>;
 
 }  // namespace redlatch::scripts
 
@@ -5544,7 +5530,7 @@ template <Transport T>
 class FairWire {
 public:
     static constexpr std::string_view kind = "fair ";
-    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
@@ -5583,7 +5569,7 @@ public:
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
         return runtime_.call_script(
-            scripts::fair_release, keys_and(latches_.of(request)),
+            digested<scripts::fair_release>, keys_and(latches_.of(request)),
             std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(remaining),
                                             NumberText(lease.count()), ReleaseLatches::ttl(again)},
             deadline);
@@ -5592,7 +5578,7 @@ public:
     // Gives up whatever the owner has: its hold, and its place in the queue.
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
         runtime_.post_script(
-            scripts::fair_leave, keys_and(latches_.of(request)),
+            digested<scripts::fair_leave>, keys_and(latches_.of(request)),
             std::array<std::string_view, 4>{publish(), channels_, text(owner), ReleaseLatches::ttl(again)},
             std::move(done));
     }
@@ -5604,11 +5590,11 @@ public:
         texts.reserve(waiters.size());
         std::vector<std::string_view> arguments{publish(), channels_, slot};
         for (const OwnerNumber waiter : waiters) arguments.push_back(texts.emplace_back(text(waiter)));
-        runtime_.post_script(scripts::fair_refresh, keys(), arguments, std::move(done));
+        runtime_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
     }
 
     Reply force_release(Instant deadline) {
-        return runtime_.call_script(scripts::fair_force_release, keys(),
+        return runtime_.call_script(digested<scripts::fair_force_release>, keys(),
                                     std::array<std::string_view, 2>{publish(), channels_}, deadline);
     }
 
@@ -5619,7 +5605,7 @@ private:
     Reply acquire_with(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Milliseconds slot,
                        Instant deadline) {
         return runtime_.call_script(
-            scripts::fair_acquire, keys(),
+            digested<scripts::fair_acquire>, keys(),
             std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(count),
                                             NumberText(lease.count()), NumberText(slot.count())},
             deadline);
@@ -6511,7 +6497,7 @@ template <Transport T>
 class RLockWire {
 public:
     static constexpr std::string_view kind = "rlock ";
-    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
@@ -6526,7 +6512,7 @@ public:
     const std::string& channel() const noexcept { return channel_; }
 
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return call(scripts::rlock_acquire, std::array<std::string_view, 1>{key_},
+        return call(digested<scripts::rlock_acquire>, std::array<std::string_view, 1>{key_},
                     std::array<std::string_view, 3>{text(owner), NumberText(count), NumberText(lease.count())},
                     deadline);
     }
@@ -6536,7 +6522,8 @@ public:
 
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
-        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latches_.of(request)},
+        return call(digested<scripts::rlock_release>,
+                    std::array<std::string_view, 3>{key_, channel_, latches_.of(request)},
                     std::array<std::string_view, 5>{text(owner), NumberText(remaining), NumberText(lease.count()),
                                                     ReleaseLatches::ttl(again), runtime_.transport().publish_command()},
                     deadline);
@@ -6545,7 +6532,7 @@ public:
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
         const OwnerText who = text(owner);
         const ReleaseLatches::Key latch = latches_.of(request);
-        runtime_.post_script(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch},
+        runtime_.post_script(digested<scripts::rlock_release>, std::array<std::string_view, 3>{key_, channel_, latch},
                              std::array<std::string_view, 5>{who, "0", "0", ReleaseLatches::ttl(again),
                                                              runtime_.transport().publish_command()},
                              std::move(done));
@@ -6553,14 +6540,14 @@ public:
 
     Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
                     Instant deadline) {
-        return call(scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, latches_.of(request)},
+        return call(digested<scripts::rlock_hand_over>, std::array<std::string_view, 2>{key_, latches_.of(request)},
                     std::array<std::string_view, 4>{text(owner), text(heir), NumberText(lease.count()),
                                                     ReleaseLatches::ttl(again)},
                     deadline);
     }
 
     Reply force_release(Instant deadline) {
-        return call(scripts::rlock_force_release, std::array<std::string_view, 2>{key_, channel_},
+        return call(digested<scripts::rlock_force_release>, std::array<std::string_view, 2>{key_, channel_},
                     std::array<std::string_view, 1>{runtime_.transport().publish_command()}, deadline);
     }
 
@@ -6593,7 +6580,7 @@ private:
 // Lua's numbers are exact.
 namespace redlatch::scripts {
 
-inline constexpr Script fenced_acquire{R"lua(
+inline constexpr std::string_view fenced_acquire{R"lua(
 -- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
 -- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
 local lock, counter = KEYS[1], KEYS[2]
@@ -6625,7 +6612,7 @@ if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, l
 return {1, tonumber(redis.call('get', counter) or '0')}
 )lua"};
 
-inline constexpr Script fenced_hand_over{R"lua(
+inline constexpr std::string_view fenced_hand_over{R"lua(
 -- KEYS: lock, token counter, latch.  ARGV: owner, next owner, the next owner's lease in ms,
 -- latch TTL in ms ('0' = first sending, leaves no latch).
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
@@ -6665,13 +6652,13 @@ public:
 
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
         return this->call(
-            scripts::fenced_acquire, std::array<std::string_view, 2>{this->key(), counter_},
+            digested<scripts::fenced_acquire>, std::array<std::string_view, 2>{this->key(), counter_},
             std::array<std::string_view, 3>{this->text(owner), NumberText(count), NumberText(lease.count())}, deadline);
     }
 
     Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
                     Instant deadline) {
-        return this->call(scripts::fenced_hand_over,
+        return this->call(digested<scripts::fenced_hand_over>,
                           std::array<std::string_view, 3>{this->key(), counter_, this->latches().of(request)},
                           std::array<std::string_view, 4>{this->text(owner), this->text(heir),
                                                           NumberText(lease.count()), ReleaseLatches::ttl(again)},
@@ -7286,7 +7273,7 @@ end
 )lua"};
 
 template <const std::string_view& Body>
-inline constexpr std::string_view changes_permits = Joined<request_marks, permit_clock, permit_sweep, Body>::view;
+inline constexpr std::string_view changes_permits = joined<request_marks, permit_clock, permit_sweep, Body>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent
@@ -7454,15 +7441,15 @@ return renewed
 
 }  // namespace detail
 
-inline constexpr Script permit_acquire{detail::changes_permits<detail::permit_acquire>};
-inline constexpr Script permit_take_back{detail::changes_permits<detail::permit_take_back>};
-inline constexpr Script permit_release{detail::changes_permits<detail::permit_release>};
-inline constexpr Script permit_set_lease{detail::changes_permits<detail::permit_set_lease>};
-inline constexpr Script permit_set_total{detail::changes_permits<detail::permit_set_total>};
-inline constexpr Script permit_count{
-    detail::Joined<detail::permit_clock, detail::permit_sweep, detail::permit_count>::view};
-inline constexpr Script permit_remaining{detail::Joined<detail::permit_clock, detail::permit_remaining>::view};
-inline constexpr Script permit_renew{detail::Joined<detail::permit_clock, detail::permit_renew>::view};
+inline constexpr std::string_view permit_acquire = detail::changes_permits<detail::permit_acquire>;
+inline constexpr std::string_view permit_take_back = detail::changes_permits<detail::permit_take_back>;
+inline constexpr std::string_view permit_release = detail::changes_permits<detail::permit_release>;
+inline constexpr std::string_view permit_set_lease = detail::changes_permits<detail::permit_set_lease>;
+inline constexpr std::string_view permit_set_total = detail::changes_permits<detail::permit_set_total>;
+inline constexpr std::string_view permit_count{
+    joined<detail::permit_clock, detail::permit_sweep, detail::permit_count>};
+inline constexpr std::string_view permit_remaining{joined<detail::permit_clock, detail::permit_remaining>};
+inline constexpr std::string_view permit_renew{joined<detail::permit_clock, detail::permit_renew>};
 
 }  // namespace redlatch::scripts
 
@@ -7576,11 +7563,11 @@ return tonumber(available)
 
 }  // namespace detail
 
-inline constexpr Script semaphore_acquire{with_request_marks<detail::semaphore_acquire>};
-inline constexpr Script semaphore_give_back{with_request_marks<detail::semaphore_give_back>};
-inline constexpr Script semaphore_add{with_request_marks<detail::semaphore_add>};
-inline constexpr Script semaphore_set{with_request_marks<detail::semaphore_set>};
-inline constexpr Script semaphore_drain{with_request_marks<detail::semaphore_drain>};
+inline constexpr std::string_view semaphore_acquire{with_request_marks<detail::semaphore_acquire>};
+inline constexpr std::string_view semaphore_give_back{with_request_marks<detail::semaphore_give_back>};
+inline constexpr std::string_view semaphore_add{with_request_marks<detail::semaphore_add>};
+inline constexpr std::string_view semaphore_set{with_request_marks<detail::semaphore_set>};
+inline constexpr std::string_view semaphore_drain{with_request_marks<detail::semaphore_drain>};
 
 }  // namespace redlatch::scripts
 
@@ -7641,7 +7628,7 @@ public:
             words.add(milliseconds_of(want.lease));
             words.add(want.ids);
         }
-        return commands_.call(scripts::permit_acquire, ticket, more_keys(), words.view(), deadline);
+        return commands_.call(digested<scripts::permit_acquire>, ticket, more_keys(), words.view(), deadline);
     }
 
     // The first ones are served, as far as the permits that were taken go round.
@@ -7663,7 +7650,7 @@ public:
     void post_take_back(const Ticket& ticket, std::span<const Want> wants, Completion done) {
         Words words{commands_.publish()};
         for (const Want& want : wants) words.add(want.ids);
-        commands_.post(scripts::permit_take_back, ticket, more_keys(), words.view(), std::move(done));
+        commands_.post(digested<scripts::permit_take_back>, ticket, more_keys(), words.view(), std::move(done));
     }
 
     // Also takes what is left of them where the lease of some is over.
@@ -7674,35 +7661,35 @@ public:
     Reply release(const Ticket& ticket, std::span<const PermitId> ids, Instant deadline) {
         Words words{commands_.publish()};
         words.add(ids);
-        return commands_.call(scripts::permit_release, ticket, more_keys(), words.view(), deadline);
+        return commands_.call(digested<scripts::permit_release>, ticket, more_keys(), words.view(), deadline);
     }
 
     void post_release(const Ticket& ticket, std::span<const PermitId> ids, Completion done) {
         Words words{commands_.publish()};
         words.add(ids);
-        commands_.post(scripts::permit_release, ticket, more_keys(), words.view(), std::move(done));
+        commands_.post(digested<scripts::permit_release>, ticket, more_keys(), words.view(), std::move(done));
     }
 
     Reply set_lease(const Ticket& ticket, const PermitId& id, const PermitLease& lease, Instant deadline) {
         return commands_.call(
-            scripts::permit_set_lease, ticket, more_keys(),
+            digested<scripts::permit_set_lease>, ticket, more_keys(),
             std::array<std::string_view, 3>{commands_.publish(), id.bytes(), NumberText(milliseconds_of(lease))},
             deadline);
     }
 
     Reply set(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
         return commands_.call(
-            scripts::semaphore_set, ticket, std::array<std::string_view, 1>{channel_},
+            digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
             std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(again)}, deadline);
     }
 
     Reply set_total(const Ticket& ticket, std::int64_t permits, Instant deadline) {
-        return commands_.call(scripts::permit_set_total, ticket, more_keys(),
+        return commands_.call(digested<scripts::permit_set_total>, ticket, more_keys(),
                               std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
     }
 
     Reply add(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
-        return commands_.call(scripts::semaphore_add, ticket, std::array<std::string_view, 1>{channel_},
+        return commands_.call(digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
                               std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
                                                               flag_text(false), flag_text(again)},
                               deadline);
@@ -7715,7 +7702,7 @@ public:
     };
     Count count() {
         const Reply reply = detail::inquire(commands_.runtime(), key(), [&](Instant deadline) {
-            return commands_.runtime().call_script(scripts::permit_count,
+            return commands_.runtime().call_script(digested<scripts::permit_count>,
                                                    std::array<std::string_view, 3>{key(), leases_, channel_},
                                                    std::array<std::string_view, 1>{commands_.publish()}, deadline);
         });
@@ -7726,7 +7713,8 @@ public:
 
     std::optional<Milliseconds> remaining(const PermitId& id) {
         const Reply reply = detail::inquire(commands_.runtime(), key(), [&](Instant deadline) {
-            return commands_.runtime().call_script(scripts::permit_remaining, std::array<std::string_view, 1>{leases_},
+            return commands_.runtime().call_script(digested<scripts::permit_remaining>,
+                                                   std::array<std::string_view, 1>{leases_},
                                                    std::array<std::string_view, 1>{id.bytes()}, deadline);
         });
         if (reply.is_nil()) return std::nullopt;
@@ -7738,8 +7726,8 @@ public:
         Words words{};
         words.add(commands_.runtime().options().watchdog_timeout.count());
         words.add(ids);
-        commands_.runtime().post_script(scripts::permit_renew, std::array<std::string_view, 1>{leases_}, words.view(),
-                                        std::move(done));
+        commands_.runtime().post_script(digested<scripts::permit_renew>, std::array<std::string_view, 1>{leases_},
+                                        words.view(), std::move(done));
     }
 
 private:
@@ -8260,22 +8248,7 @@ namespace redlatch::scripts {
 
 namespace detail {
 
-// One text of two, so that scripts can share a function.
-template <std::size_t A, std::size_t B>
-consteval std::array<char, A + B - 2> joined(const char (&first)[A], const char (&second)[B]) {
-    std::array<char, A + B - 2> text{};
-    std::size_t size = 0;
-    for (std::size_t i = 0; i + 1 < A; ++i) text[size++] = first[i];
-    for (std::size_t i = 0; i + 1 < B; ++i) text[size++] = second[i];
-    return text;
-}
-
-template <std::size_t N>
-consteval Script script_of(const std::array<char, N>& text) {
-    return Script(std::string_view(text.data(), text.size()));
-}
-
-inline constexpr char read_lease[] = R"lua(
+inline constexpr std::string_view read_lease{R"lua(
 -- What the longest read hold has left, -2 when there is none. Takes out the fields of those that have run out.
 local function read_lease(lock, tag)
     local longest = -2
@@ -8293,11 +8266,11 @@ local function read_lease(lock, tag)
     end
     return longest
 end
-)lua";
+)lua"};
 
 }  // namespace detail
 
-inline constexpr Script read_acquire{R"lua(
+inline constexpr std::string_view read_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
 -- ARGV: owner, wanted count (1 = a first hold), lease in ms, the owner's field as a writer, tag.
 -- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
@@ -8340,7 +8313,7 @@ return nil
 )lua"};
 
 namespace detail {
-inline constexpr auto read_release_text = joined(read_lease, R"lua(
+inline constexpr std::string_view read_release{R"lua(
 -- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
 -- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
 -- Answer: nil = not held by the owner (any more); 0 = released, nobody was told; n = released, n listeners told;
@@ -8380,9 +8353,9 @@ if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
 -- Waiting writers count on a much longer lease than there is now.
 if left * 2 < before then return redis.call(publish, channel, '0') end
 return 0
-)lua");
+)lua"};
 
-inline constexpr auto write_acquire_text = joined(read_lease, R"lua(
+inline constexpr std::string_view write_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
 -- ARGV: the owner's field, wanted count (1 = a first hold), lease in ms, tag, who leaves the mark,
 -- TTL of the mark in ms ('0' = leave none).
@@ -8423,9 +8396,9 @@ end
 -- Readers get their turn after every writer; another one that waits marks it anew.
 redis.call('del', mark)
 return nil
-)lua");
+)lua"};
 
-inline constexpr auto write_release_text = joined(read_lease, R"lua(
+inline constexpr std::string_view write_release{R"lua(
 -- KEYS: lock, channel, latch.  ARGV: the owner's field, count that remains, lease in ms for a remaining hold,
 -- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
 -- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
@@ -8454,9 +8427,9 @@ else
 end
 if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
 return redis.call(publish, channel, '1')
-)lua");
+)lua"};
 
-inline constexpr auto read_force_release_text = joined(read_lease, R"lua(
+inline constexpr std::string_view read_force_release{R"lua(
 -- KEYS: lock, channel.  ARGV: publish command, tag.
 -- Answer: 1 = there were read holds, and they are over; 0 = there were none.
 local lock, channel = KEYS[1], KEYS[2]
@@ -8474,9 +8447,9 @@ end
 if mode == 'read' then redis.call('del', lock) end
 redis.call(publish, channel, '0')
 return 1
-)lua");
+)lua"};
 
-inline constexpr auto write_force_release_text = joined(read_lease, R"lua(
+inline constexpr std::string_view write_force_release{R"lua(
 -- KEYS: lock, channel.  ARGV: publish command, tag.
 -- Answer: 1 = there was a writer, and its hold is over; 0 = there was none. Read holds of the writer stay.
 local lock, channel = KEYS[1], KEYS[2]
@@ -8494,23 +8467,23 @@ else
 end
 redis.call(publish, channel, '1')
 return 1
-)lua");
+)lua"};
 
-inline constexpr auto read_remaining_lease_text = joined(read_lease, R"lua(
+inline constexpr std::string_view read_remaining_lease{R"lua(
 -- KEYS: lock.  ARGV: tag.  Answer: what the longest read hold has left in ms; -1 = no TTL; -2 = there is none.
 return read_lease(KEYS[1], ARGV[1])
-)lua");
+)lua"};
 
 }  // namespace detail
 
-inline constexpr Script read_release = detail::script_of(detail::read_release_text);
-inline constexpr Script read_force_release = detail::script_of(detail::read_force_release_text);
-inline constexpr Script read_remaining_lease = detail::script_of(detail::read_remaining_lease_text);
-inline constexpr Script write_acquire = detail::script_of(detail::write_acquire_text);
-inline constexpr Script write_release = detail::script_of(detail::write_release_text);
-inline constexpr Script write_force_release = detail::script_of(detail::write_force_release_text);
+inline constexpr std::string_view read_release = joined<detail::read_lease, detail::read_release>;
+inline constexpr std::string_view read_force_release = joined<detail::read_lease, detail::read_force_release>;
+inline constexpr std::string_view read_remaining_lease = joined<detail::read_lease, detail::read_remaining_lease>;
+inline constexpr std::string_view write_acquire = joined<detail::read_lease, detail::write_acquire>;
+inline constexpr std::string_view write_release = joined<detail::read_lease, detail::write_release>;
+inline constexpr std::string_view write_force_release = joined<detail::read_lease, detail::write_force_release>;
 
-inline constexpr Script read_hold_count{R"lua(
+inline constexpr std::string_view read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
 local lock, owner, tag = KEYS[1], ARGV[1], ARGV[2]
 local count = redis.call('hget', lock, owner)
@@ -8520,13 +8493,13 @@ end
 return nil
 )lua"};
 
-inline constexpr Script write_remaining_lease{R"lua(
+inline constexpr std::string_view write_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
 if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
 
-inline constexpr Script write_withdraw{R"lua(
+inline constexpr std::string_view write_withdraw{R"lua(
 -- KEYS: mark of a waiting writer, channel.  ARGV: who left it, publish command.
 -- A writer waits no more: readers need not, either.
 local mark, channel = KEYS[1], KEYS[2]
@@ -8537,7 +8510,7 @@ redis.call(publish, channel, '1')
 return 1
 )lua"};
 
-inline constexpr Script read_renew{R"lua(
+inline constexpr std::string_view read_renew{R"lua(
 -- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of a read hold of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
 -- readers may have longer leases.
@@ -8636,7 +8609,7 @@ template <Transport T>
 class ReadWire final : public ReadWriteWire<T> {
 public:
     static constexpr std::string_view kind = "readers ";
-    static constexpr const Script& renewal = scripts::read_renew;
+    static constexpr const Script& renewal = digested<scripts::read_renew>;
     static constexpr bool shared = true;
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
@@ -8644,7 +8617,7 @@ public:
     ReadWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return this->call(scripts::read_acquire, std::array<std::string_view, 2>{this->key_, this->mark_},
+        return this->call(digested<scripts::read_acquire>, std::array<std::string_view, 2>{this->key_, this->mark_},
                           std::array<std::string_view, 5>{text(owner), NumberText(count), NumberText(lease.count()),
                                                           this->writer(owner), this->tag_},
                           deadline);
@@ -8652,25 +8625,25 @@ public:
 
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
-        return ReadWriteWire<T>::release(scripts::read_release, text(owner), remaining, lease, request, again,
+        return ReadWriteWire<T>::release(digested<scripts::read_release>, text(owner), remaining, lease, request, again,
                                          deadline);
     }
 
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        ReadWriteWire<T>::post_release(scripts::read_release, text(owner), request, again, std::move(done));
+        ReadWriteWire<T>::post_release(digested<scripts::read_release>, text(owner), request, again, std::move(done));
     }
 
     Reply force_release(Instant deadline) {
-        return ReadWriteWire<T>::force_release(scripts::read_force_release, deadline);
+        return ReadWriteWire<T>::force_release(digested<scripts::read_force_release>, deadline);
     }
 
     Reply remaining_lease(Instant deadline) {
-        return this->call(scripts::read_remaining_lease, std::array<std::string_view, 1>{this->key_},
+        return this->call(digested<scripts::read_remaining_lease>, std::array<std::string_view, 1>{this->key_},
                           std::array<std::string_view, 1>{this->tag_}, deadline);
     }
 
     Reply hold_count(OwnerNumber owner, Instant deadline) {
-        return this->call(scripts::read_hold_count, std::array<std::string_view, 1>{this->key_},
+        return this->call(digested<scripts::read_hold_count>, std::array<std::string_view, 1>{this->key_},
                           std::array<std::string_view, 2>{text(owner), this->tag_}, deadline);
     }
 
@@ -8682,7 +8655,7 @@ template <Transport T>
 class WriteWire final : public ReadWriteWire<T> {
 public:
     static constexpr std::string_view kind = "writers ";
-    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
     static constexpr bool hands_over = false;
     // A read hold of the same owner keeps the key.
@@ -8694,7 +8667,7 @@ public:
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool announced, Instant deadline) {
         if (announced) marked_ = true;
         Reply reply =
-            this->call(scripts::write_acquire, std::array<std::string_view, 2>{this->key_, this->mark_},
+            this->call(digested<scripts::write_acquire>, std::array<std::string_view, 2>{this->key_, this->mark_},
                        std::array<std::string_view, 6>{text(owner), NumberText(count), NumberText(lease.count()),
                                                        this->tag_, this->runtime_.uuid(), announced ? mark_ttl : "0"},
                        deadline);
@@ -8707,26 +8680,26 @@ public:
     void withdraw() {
         if (!marked_.exchange(false)) return;
         this->runtime_.post_script(
-            scripts::write_withdraw, std::array<std::string_view, 2>{this->mark_, this->channel_},
+            digested<scripts::write_withdraw>, std::array<std::string_view, 2>{this->mark_, this->channel_},
             std::array<std::string_view, 2>{this->runtime_.uuid(), this->publish_command()}, [](const Reply&) {});
     }
 
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
-        return ReadWriteWire<T>::release(scripts::write_release, text(owner), remaining, lease, request, again,
-                                         deadline);
+        return ReadWriteWire<T>::release(digested<scripts::write_release>, text(owner), remaining, lease, request,
+                                         again, deadline);
     }
 
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        ReadWriteWire<T>::post_release(scripts::write_release, text(owner), request, again, std::move(done));
+        ReadWriteWire<T>::post_release(digested<scripts::write_release>, text(owner), request, again, std::move(done));
     }
 
     Reply force_release(Instant deadline) {
-        return ReadWriteWire<T>::force_release(scripts::write_force_release, deadline);
+        return ReadWriteWire<T>::force_release(digested<scripts::write_force_release>, deadline);
     }
 
     Reply remaining_lease(Instant deadline) {
-        return this->call(scripts::write_remaining_lease, std::array<std::string_view, 1>{this->key_},
+        return this->call(digested<scripts::write_remaining_lease>, std::array<std::string_view, 1>{this->key_},
                           std::array<std::string_view, 0>{}, deadline);
     }
 
@@ -8935,15 +8908,15 @@ public:
     Reply ask(std::span<const Want> wants, const Ticket& ticket, bool again, Instant deadline) {
         constexpr std::array<std::string_view, 0> no_keys{};
         if (wants.size() == 1)
-            return commands_.call(scripts::semaphore_acquire, ticket, no_keys,
+            return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
                                   std::array<std::string_view, 2>{flag_text(again), NumberText(wants[0].permits)},
                                   deadline);
         std::vector<NumberText> numbers;
         numbers.reserve(wants.size());
         std::vector<std::string_view> arguments{flag_text(again)};
         for (const Want& want : wants) arguments.push_back(numbers.emplace_back(want.permits));
-        return commands_.call(scripts::semaphore_acquire, ticket, no_keys, std::span(std::as_const(arguments)),
-                              deadline);
+        return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
+                              std::span(std::as_const(arguments)), deadline);
     }
 
     // The first ones are served, as far as the permits that were taken go round.
@@ -8959,7 +8932,7 @@ public:
     }
 
     void post_take_back(const Ticket& ticket, std::span<const Want>, Completion done) {
-        commands_.post(scripts::semaphore_give_back, ticket, std::array<std::string_view, 1>{channel_},
+        commands_.post(digested<scripts::semaphore_give_back>, ticket, std::array<std::string_view, 1>{channel_},
                        std::array<std::string_view, 1>{commands_.publish()}, std::move(done));
     }
 
@@ -8970,14 +8943,14 @@ public:
     }
 
     Reply add(const Ticket& ticket, std::int64_t permits, bool only_existing, bool again, Instant deadline) {
-        return commands_.call(scripts::semaphore_add, ticket, std::array<std::string_view, 1>{channel_},
+        return commands_.call(digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
                               std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
                                                               flag_text(only_existing), flag_text(again)},
                               deadline);
     }
 
     void post_add(const Ticket& ticket, std::int64_t permits, bool only_existing, bool again, Completion done) {
-        commands_.post(scripts::semaphore_add, ticket, std::array<std::string_view, 1>{channel_},
+        commands_.post(digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
                        std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
                                                        flag_text(only_existing), flag_text(again)},
                        std::move(done));
@@ -8985,12 +8958,12 @@ public:
 
     Reply set(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
         return commands_.call(
-            scripts::semaphore_set, ticket, std::array<std::string_view, 1>{channel_},
+            digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
             std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(again)}, deadline);
     }
 
     Reply drain(const Ticket& ticket, bool again, Instant deadline) {
-        return commands_.call(scripts::semaphore_drain, ticket, std::array<std::string_view, 0>{},
+        return commands_.call(digested<scripts::semaphore_drain>, ticket, std::array<std::string_view, 0>{},
                               std::array<std::string_view, 1>{flag_text(again)}, deadline);
     }
 

@@ -24,12 +24,12 @@ redisContext* connect(const std::string& url) {
 }
 
 Words acquire_words(const std::string& name, const std::string& owner) {
-    return Words{{"EVALSHA", std::string{scripts::rlock_acquire.digest()}, "1", name, owner, "1", lease}};
+    return Words{{"EVALSHA", std::string{digested<scripts::rlock_acquire>.digest()}, "1", name, owner, "1", lease}};
 }
 
 Words release_words(const std::string& name, const std::string& owner) {
     const std::string latch = prefixed_key("redisson_unlock_latch", name) + ":" + client_id + ":1";
-    return Words{{"EVALSHA", std::string{scripts::rlock_release.digest()}, "3", name,
+    return Words{{"EVALSHA", std::string{digested<scripts::rlock_release>.digest()}, "3", name,
                   prefixed_key("redisson_lock__channel", name), latch, owner, "0", "0", "0", "PUBLISH"}};
 }
 
@@ -80,7 +80,7 @@ BareScripts::BareScripts(const std::string& name, std::size_t thread)
     : acquire(acquire_words(name, owner_of(thread))), release(release_words(name, owner_of(thread))) {}
 
 void load_scripts(Connection& connection) {
-    for (const auto& script : {scripts::rlock_acquire, scripts::rlock_release}) {
+    for (const auto& script : {digested<scripts::rlock_acquire>, digested<scripts::rlock_release>}) {
         Words load{{"SCRIPT", "LOAD", std::string{script.text}}};
         connection.call(load);
     }

@@ -78,8 +78,8 @@ bool is_listened_to(RawRedis& redis, long long listeners = 1) {
         20s);
 }
 
-const std::string lower_digest{scripts::count_down_latch_lower.digest()};
-const std::string set_digest{scripts::count_down_latch_set.digest()};
+const std::string lower_digest{digested<scripts::count_down_latch_lower>.digest()};
+const std::string set_digest{digested<scripts::count_down_latch_set>.digest()};
 
 const Role waiter{"latch waiter", [](std::span<const std::string> args) {
                       Client client{args[0]};

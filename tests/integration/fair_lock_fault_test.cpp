@@ -26,15 +26,16 @@ const std::string timeouts = "redisson_lock_timeout:{orders}";
 const std::string slots = "redlatch_lock_slots:{orders}";
 const std::string channels = "redisson_lock__channel:{orders}:";
 
-const std::string acquire{scripts::fair_acquire.digest()};
-const std::string release{scripts::fair_release.digest()};
-const std::string leave{scripts::fair_leave.digest()};
-const std::string refresh{scripts::fair_refresh.digest()};
+const std::string acquire{digested<scripts::fair_acquire>.digest()};
+const std::string release{digested<scripts::fair_release>.digest()};
+const std::string leave{digested<scripts::fair_leave>.digest()};
+const std::string refresh{digested<scripts::fair_refresh>.digest()};
 
 struct Line {
     Line() {
-        for (const Script* script : {&scripts::fair_acquire, &scripts::fair_release, &scripts::fair_leave,
-                                     &scripts::fair_refresh, &scripts::fair_force_release, &scripts::rlock_renew})
+        for (const Script* script : {&digested<scripts::fair_acquire>, &digested<scripts::fair_release>,
+                                     &digested<scripts::fair_leave>, &digested<scripts::fair_refresh>,
+                                     &digested<scripts::fair_force_release>, &digested<scripts::rlock_renew>})
             redis.text("SCRIPT", "LOAD", script->text);
     }
 

@@ -18,6 +18,7 @@ using namespace std::chrono_literals;
 namespace {
 
 namespace scripts = redlatch::scripts;
+using redlatch::digested;
 
 const std::string queue = "redisson_lock_queue:{orders}";
 const std::string timeouts = "redisson_lock_timeout:{orders}";
@@ -43,20 +44,21 @@ struct Bench {
     }
 
     RawReply ask(const std::string& owner, int count = 1) {
-        return run(scripts::fair_acquire, {owner, std::to_string(count), "30000", "0"});
+        return run(digested<scripts::fair_acquire>, {owner, std::to_string(count), "30000", "0"});
     }
     RawReply wait(const std::string& owner, long long slot_length = slot) {
-        return run(scripts::fair_acquire, {owner, "1", "30000", std::to_string(slot_length)});
+        return run(digested<scripts::fair_acquire>, {owner, "1", "30000", std::to_string(slot_length)});
     }
     RawReply release(const std::string& owner, int remaining = 0, bool again = false) {
-        return run(scripts::fair_release, {owner, std::to_string(remaining), "30000", again ? "20000" : "0"}, true);
+        return run(digested<scripts::fair_release>, {owner, std::to_string(remaining), "30000", again ? "20000" : "0"},
+                   true);
     }
     RawReply leave(const std::string& owner, bool again = false) {
-        return run(scripts::fair_leave, {owner, again ? "20000" : "0"}, true);
+        return run(digested<scripts::fair_leave>, {owner, again ? "20000" : "0"}, true);
     }
     std::vector<RawReply> refresh(Words owners) {
         owners.insert(owners.begin(), std::to_string(slot));
-        return run(scripts::fair_refresh, owners).elements;
+        return run(digested<scripts::fair_refresh>, owners).elements;
     }
 
     Words waiting() { return redis.list("LRANGE", queue, 0, -1); }
@@ -191,8 +193,8 @@ TEST_CASE("a release tells the head alone, by its own channel") {
     CHECK(to_b.take() == Words{"0"});
     CHECK(to_c.take().empty());
     CHECK(bench.wait("b").is_nil());
-    CHECK(bench.run(scripts::fair_force_release, {}).integer == 1);
-    CHECK(bench.run(scripts::fair_force_release, {}).integer == 0);
+    CHECK(bench.run(digested<scripts::fair_force_release>, {}).integer == 1);
+    CHECK(bench.run(digested<scripts::fair_force_release>, {}).integer == 0);
     CHECK(to_c.take() == Words{"0"});
     CHECK(to_b.take().empty());
 }
@@ -417,7 +419,7 @@ TEST_CASE("without memory nobody queues up, but waiters are refreshed, leave, an
     bench.wait("b");
     bench.wait("c");
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
-    const RawReply refused = bench.redis.command({"EVAL", std::string(scripts::fair_acquire.text), "4", "orders", queue,
+    const RawReply refused = bench.redis.command({"EVAL", std::string(scripts::fair_acquire), "4", "orders", queue,
                                                   timeouts, slots, "PUBLISH", channels, "d", "1", "30000", "5000"});
     CHECK(refused.is_error());
     CHECK(bench.refresh({"b", "c"}).at(0).integer == 1);
@@ -431,7 +433,7 @@ TEST_CASE("without memory nobody queues up, but waiters are refreshed, leave, an
 TEST_CASE("a key that a read-write lock uses is refused, and nothing is queued") {
     Bench bench;
     bench.redis.call("HSET", "orders", "mode", "read", "a", 1);
-    const RawReply refused = bench.redis.command({"EVAL", std::string(scripts::fair_acquire.text), "4", "orders", queue,
+    const RawReply refused = bench.redis.command({"EVAL", std::string(scripts::fair_acquire), "4", "orders", queue,
                                                   timeouts, slots, "PUBLISH", channels, "d", "1", "30000", "5000"});
     CHECK(refused.is_error());
     CHECK(bench.redis.keys() == Words{"orders"});

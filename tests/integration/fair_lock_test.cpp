@@ -255,7 +255,7 @@ TEST_CASE("threads that come again and again get the lock in turn, for at most t
     long long calls = 0;
     for (const std::string& line : monitor.take_lines())
         calls += line.find("\"evalsha\"") != std::string::npos &&
-                 line.find(redlatch::scripts::fair_refresh.digest()) == std::string::npos;
+                 line.find(redlatch::digested<redlatch::scripts::fair_refresh>.digest()) == std::string::npos;
     // The first wait of each thread asks once more, when its subscription is confirmed.
     CHECK(calls <= 3 * 8 * times + 2 * 8);
     CHECK(redis.keys().empty());

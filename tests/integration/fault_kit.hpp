@@ -83,15 +83,16 @@ private:
     std::shared_ptr<Record> record_ = std::make_shared<Record>();
 };
 
-inline const std::string acquire_digest{scripts::rlock_acquire.digest()};
-inline const std::string release_digest{scripts::rlock_release.digest()};
-inline const std::string renew_digest{scripts::rlock_renew.digest()};
-inline const std::string hand_over_digest{scripts::rlock_hand_over.digest()};
+inline const std::string acquire_digest{digested<scripts::rlock_acquire>.digest()};
+inline const std::string release_digest{digested<scripts::rlock_release>.digest()};
+inline const std::string renew_digest{digested<scripts::rlock_renew>.digest()};
+inline const std::string hand_over_digest{digested<scripts::rlock_hand_over>.digest()};
 
 // So that each operation is one EVALSHA, and a rule of the proxy strikes exactly what it names.
 inline void load_scripts(RawRedis& redis) {
-    for (const Script* script : {&scripts::rlock_acquire, &scripts::rlock_release, &scripts::rlock_renew,
-                                 &scripts::rlock_hand_over, &scripts::rlock_force_release})
+    for (const Script* script :
+         {&digested<scripts::rlock_acquire>, &digested<scripts::rlock_release>, &digested<scripts::rlock_renew>,
+          &digested<scripts::rlock_hand_over>, &digested<scripts::rlock_force_release>})
         redis.text("SCRIPT", "LOAD", script->text);
 }
 

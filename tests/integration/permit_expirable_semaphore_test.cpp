@@ -57,9 +57,10 @@ struct Bench {
 struct FaultyBench : Bench {
     explicit FaultyBench(std::ptrdiff_t permits)
         : Bench(permits), far_client(proxy.url(), {.command_timeout = 150ms}), far_seats(far_client, "seats") {
-        for (const Script* script :
-             {&scripts::permit_acquire, &scripts::permit_take_back, &scripts::permit_release,
-              &scripts::permit_set_lease, &scripts::permit_set_total, &scripts::semaphore_set, &scripts::semaphore_add})
+        for (const Script* script : {&digested<scripts::permit_acquire>, &digested<scripts::permit_take_back>,
+                                     &digested<scripts::permit_release>, &digested<scripts::permit_set_lease>,
+                                     &digested<scripts::permit_set_total>, &digested<scripts::semaphore_set>,
+                                     &digested<scripts::semaphore_add>})
             redis.text("SCRIPT", "LOAD", script->text);
     }
 
@@ -231,7 +232,7 @@ TEST_CASE("the watchdog keeps permits, with one command for all of them") {
     // 150 permits are two commands for each third of the time-out.
     long long renewals_sent = 0;
     for (const std::string& line : monitor.take_lines())
-        if (line.find(scripts::permit_renew.digest()) != std::string::npos) ++renewals_sent;
+        if (line.find(digested<scripts::permit_renew>.digest()) != std::string::npos) ++renewals_sent;
     CHECK(renewals_sent >= 6);
     CHECK(renewals_sent <= 8);
     bench.seats.release(many);
@@ -345,28 +346,28 @@ TEST_CASE("each change takes effect once, though its reply or its request is los
     for (const Then then : {Then::close, Then::silence})
         for (const bool reply : {true, false}) {
             CAPTURE(reply);
-            strike(scripts::permit_acquire, reply, then);
+            strike(digested<scripts::permit_acquire>, reply, then);
             const auto ids = bench.far_seats.acquire(3);
             CHECK(bench.left() == "7");
             CHECK(bench.taken() == 3);
-            strike(scripts::permit_release, reply, then);
+            strike(digested<scripts::permit_release>, reply, then);
             bench.far_seats.release(ids);
             CHECK(bench.left() == "10");
             CHECK(bench.taken() == 0);
         }
     const PermitId id = bench.far_seats.acquire();
-    strike(scripts::permit_set_lease, true, Then::close);
+    strike(digested<scripts::permit_set_lease>, true, Then::close);
     bench.far_seats.update_lease(id, Lease(20s));
-    strike(scripts::permit_set_total, true, Then::close);
+    strike(digested<scripts::permit_set_total>, true, Then::close);
     bench.far_seats.set_permits(20);
-    strike(scripts::semaphore_add, true, Then::close);
+    strike(digested<scripts::semaphore_add>, true, Then::close);
     bench.far_seats.add_permits(5);
     CHECK(bench.left() == "24");
 }
 
 TEST_CASE("an acquire that is given up while its outcome is unknown is given back") {
     FaultyBench bench(4);
-    const std::string digest{scripts::permit_acquire.digest()};
+    const std::string digest{digested<scripts::permit_acquire>.digest()};
     bench.proxy.drop_next_replies(1, digest, Then::silence);
     CHECK(bench.far_seats.try_acquire_for(60ms, 3).empty());
     CHECK(eventually([&] { return bench.left() == "4" && bench.taken() == 0; }));
@@ -384,7 +385,7 @@ TEST_CASE("an acquire that is given up while its outcome is unknown is given bac
 
 TEST_CASE("an acquire that was held up takes nothing when it arrives after the permit was given back") {
     FaultyBench bench(1);
-    bench.proxy.hold_next_requests(1, std::string(scripts::permit_acquire.digest()));
+    bench.proxy.hold_next_requests(1, std::string(digested<scripts::permit_acquire>.digest()));
     const PermitId id = bench.far_seats.acquire(Lease::forever());
     bench.far_seats.release(id);
     bench.proxy.release();

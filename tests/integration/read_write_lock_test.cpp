@@ -594,10 +594,11 @@ TEST_CASE("a waiting writer keeps out new readers, not those who are in, and not
 
 TEST_CASE("a writer with precedence is told to come again in time to renew its mark, and is alone to take it away") {
     namespace scripts = redlatch::scripts;
+    using redlatch::digested;
     Fixture f;
     f.orders.lock_shared(Lease{600s});
     const auto ask = [&](const char* who, const char* mark_ttl) {
-        return f.redis.integer("EVAL", scripts::write_acquire.text, 2, "orders", mark, std::string{who} + ":1:write", 1,
+        return f.redis.integer("EVAL", scripts::write_acquire, 2, "orders", mark, std::string{who} + ":1:write", 1,
                                30'000, "{orders}", who, mark_ttl);
     };
     CHECK(ask("one", "5000") == 2500);
@@ -605,7 +606,7 @@ TEST_CASE("a writer with precedence is told to come again in time to renew its m
     CHECK(ask("two", "5000") == 2500);
     CHECK(f.redis.text("GET", mark) == "two");
     const auto withdraw = [&](const char* who) {
-        return f.redis.integer("EVAL", scripts::write_withdraw.text, 2, mark, channel, who, "PUBLISH");
+        return f.redis.integer("EVAL", scripts::write_withdraw, 2, mark, channel, who, "PUBLISH");
     };
     CHECK(withdraw("one") == 0);
     CHECK(f.redis.exists(mark));
@@ -635,10 +636,11 @@ TEST_CASE("a waiting writer sends nothing until something happens") {
 
 TEST_CASE("each of the four commands takes effect once, though its first reply is lost") {
     namespace scripts = redlatch::scripts;
+    using redlatch::digested;
     RedisServer server;
     RawRedis redis{server};
-    for (const redlatch::Script* script :
-         {&scripts::read_acquire, &scripts::read_release, &scripts::write_acquire, &scripts::write_release})
+    for (const redlatch::Script* script : {&digested<scripts::read_acquire>, &digested<scripts::read_release>,
+                                           &digested<scripts::write_acquire>, &digested<scripts::write_release>})
         redis.text("SCRIPT", "LOAD", script->text);
     Proxy proxy{server.url()};
     Messages messages{server, channel};
@@ -652,38 +654,38 @@ TEST_CASE("each of the four commands takes effect once, though its first reply i
     };
     std::error_code ec;
 
-    lose_reply_of(scripts::read_acquire);
+    lose_reply_of(digested<scripts::read_acquire>);
     orders.lock_shared();
     CHECK(redis.hgetall("orders") == Fields{{"mode", "read"}, {owner, "1"}});
-    lose_reply_of(scripts::read_acquire);
+    lose_reply_of(digested<scripts::read_acquire>);
     orders.lock_shared();
     CHECK(redis.hgetall("orders") == Fields{{"mode", "read"}, {owner, "2"}});
     CHECK(sorted(redis.keys()) == sorted({"orders", timeout_key(owner, 1), timeout_key(owner, 2)}));
-    lose_reply_of(scripts::read_release);
+    lose_reply_of(digested<scripts::read_release>);
     orders.unlock_shared(ec);
     CHECK_FALSE(ec);
     CHECK(redis.hgetall("orders") == Fields{{"mode", "read"}, {owner, "1"}});
     CHECK(sorted(redis.keys()) == sorted({"orders", timeout_key(owner, 1)}));
-    lose_reply_of(scripts::read_release);
+    lose_reply_of(digested<scripts::read_release>);
     orders.unlock_shared(ec);
     CHECK_FALSE(ec);
     CHECK_FALSE(redis.exists("orders"));
     CHECK_FALSE(redis.exists(timeout_key(owner)));
     CHECK(messages.take() == Words{"0"});
 
-    lose_reply_of(scripts::write_acquire);
+    lose_reply_of(digested<scripts::write_acquire>);
     orders.lock();
     CHECK(redis.hgetall("orders") == Fields{{"mode", "write"}, {owner + ":write", "1"}});
-    lose_reply_of(scripts::write_acquire);
+    lose_reply_of(digested<scripts::write_acquire>);
     orders.lock();
     CHECK(redis.hgetall("orders") == Fields{{"mode", "write"}, {owner + ":write", "2"}});
-    lose_reply_of(scripts::write_release);
+    lose_reply_of(digested<scripts::write_release>);
     orders.unlock(ec);
     CHECK_FALSE(ec);
     CHECK(redis.hgetall("orders") == Fields{{"mode", "write"}, {owner + ":write", "1"}});
     // The downgrade, too.
     orders.lock_shared();
-    lose_reply_of(scripts::write_release);
+    lose_reply_of(digested<scripts::write_release>);
     orders.unlock(ec);
     CHECK_FALSE(ec);
     CHECK(redis.hgetall("orders") == Fields{{"mode", "read"}, {owner, "1"}});
@@ -701,6 +703,7 @@ TEST_CASE("each of the four commands takes effect once, though its first reply i
 
 TEST_CASE("a delayed copy of a release does nothing to a later hold of the same thread") {
     namespace scripts = redlatch::scripts;
+    using redlatch::digested;
     RedisServer server;
     RawRedis redis{server};
     Proxy proxy{server.url()};
@@ -716,7 +719,7 @@ TEST_CASE("a delayed copy of a release does nothing to a later hold of the same 
         take();
         give(ec);
         take();
-        const redlatch::Script& script = write ? scripts::write_release : scripts::read_release;
+        const redlatch::Script& script = write ? digested<scripts::write_release> : digested<scripts::read_release>;
         proxy.hold_next_requests(1, std::string{script.digest()});
         give(ec);
         // What was held back is sent anew, and done.

@@ -390,7 +390,7 @@ TEST_CASE("a thread that gets the lock by a force_unlock of its own process keep
         });
         REQUIRE(has_waiters(client, waits + 1));
         REQUIRE(is_listened_to(redis, "orders"));
-        proxy.hold_next_replies(1, std::string{redlatch::scripts::rlock_force_release.digest()});
+        proxy.hold_next_replies(1, std::string{redlatch::digested<redlatch::scripts::rlock_force_release>.digest()});
         auto force = start([&] { return orders.force_unlock(); });
         REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
         // The two threads may share a connection, and then the waiter's answer comes after the other: not in all rounds.
@@ -533,7 +533,7 @@ TEST_CASE("a release whose message is faster than its answer is not missed") {
         orders.lock();
         auto waiter = start_waiting(client, [&] { return orders.lock(), orders.unlock(), true; });
         REQUIRE(is_listened_to(redis, "orders", 2));
-        proxy.hold_next_replies(1, std::string{redlatch::scripts::rlock_release.digest()});
+        proxy.hold_next_replies(1, std::string{redlatch::digested<redlatch::scripts::rlock_release>.digest()});
         auto network = start([&] {
             REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
             // The message has its own connection. One that follows it shows that it is through.

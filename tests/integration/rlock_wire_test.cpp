@@ -188,12 +188,12 @@ TEST_CASE("the vectors of acquire and release hold, script by script") {
     const std::string a = "11111111-1111-4111-8111-111111111111:1";
     const std::string b = "22222222-2222-4222-8222-222222222222:1";
     const auto acquire = [&](const std::string& owner, int count) {
-        return redis.call("EVAL", redlatch::scripts::rlock_acquire.text, 1, "L", owner, count, 30000);
+        return redis.call("EVAL", redlatch::scripts::rlock_acquire, 1, "L", owner, count, 30000);
     };
     const auto release = [&](const std::string& owner, int left, int request, int latch_ttl) {
         const std::string latch = "redisson_unlock_latch:{L}:" + owner + ":" + std::to_string(request);
-        return redis.call("EVAL", redlatch::scripts::rlock_release.text, 3, "L", channel_of("L"), latch, owner, left,
-                          30000, latch_ttl, "PUBLISH");
+        return redis.call("EVAL", redlatch::scripts::rlock_release, 3, "L", channel_of("L"), latch, owner, left, 30000,
+                          latch_ttl, "PUBLISH");
     };
 
     CHECK(acquire(a, 1).is_nil());

@@ -36,8 +36,8 @@ using HiredisSemaphore = Semaphore<HiredisTransport>;
 
 const std::string channel = "redisson_sc:{seats}";
 
-const std::string acquire_digest{scripts::semaphore_acquire.digest()};
-const std::string add_digest{scripts::semaphore_add.digest()};
+const std::string acquire_digest{digested<scripts::semaphore_acquire>.digest()};
+const std::string add_digest{digested<scripts::semaphore_add>.digest()};
 
 struct Bench {
     explicit Bench(std::ptrdiff_t permits = 0, const ClientOptions& options = {})
@@ -57,8 +57,9 @@ struct Bench {
 struct FaultyBench : Bench {
     explicit FaultyBench(std::ptrdiff_t permits, const ClientOptions& options = {.command_timeout = 150ms})
         : Bench(permits), proxy(server.url()), far_client(proxy.url(), options), far_seats(far_client, "seats") {
-        for (const Script* script : {&scripts::semaphore_acquire, &scripts::semaphore_add,
-                                     &scripts::semaphore_give_back, &scripts::semaphore_set, &scripts::semaphore_drain})
+        for (const Script* script : {&digested<scripts::semaphore_acquire>, &digested<scripts::semaphore_add>,
+                                     &digested<scripts::semaphore_give_back>, &digested<scripts::semaphore_set>,
+                                     &digested<scripts::semaphore_drain>})
             redis.text("SCRIPT", "LOAD", script->text);
     }
 
@@ -423,20 +424,20 @@ TEST_CASE("each change takes effect once, though its reply or its request is los
                 else
                     bench.proxy.drop_next_requests(times, digest, then);
             };
-            strike(scripts::semaphore_acquire);
+            strike(digested<scripts::semaphore_acquire>);
             bench.far_seats.acquire(3);
             CHECK(bench.left() == "7");
-            strike(scripts::semaphore_add);
+            strike(digested<scripts::semaphore_add>);
             bench.far_seats.release(2);
             CHECK(bench.left() == "9");
-            strike(scripts::semaphore_add);
+            strike(digested<scripts::semaphore_add>);
             CHECK(bench.far_seats.release_if_exists(1));
             CHECK(bench.left() == "10");
-            strike(scripts::semaphore_drain);
+            strike(digested<scripts::semaphore_drain>);
             CHECK(bench.far_seats.drain_permits() == 10);
             CHECK(bench.left() == "0");
             bench.redis.call("DEL", "seats");
-            strike(scripts::semaphore_set);
+            strike(digested<scripts::semaphore_set>);
             CHECK(bench.far_seats.try_set_permits(10));
         }
     }
@@ -488,7 +489,7 @@ TEST_CASE("an acquire that is given up while its outcome is unknown is given bac
     // It arrives after having been given back.
     bench.proxy.hold_next_requests(1, acquire_digest);
     CHECK_FALSE(bench.far_seats.try_acquire_for(60ms, 3));
-    const std::string give_back{scripts::semaphore_give_back.digest()};
+    const std::string give_back{digested<scripts::semaphore_give_back>.digest()};
     CHECK(eventually([&] { return bench.far_client.stats().commands >= 6; }));
     CHECK(bench.far_seats.try_acquire());
     bench.proxy.release();

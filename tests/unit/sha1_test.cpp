@@ -52,11 +52,13 @@ TEST_CASE("the digest is computed at compile time") {
 TEST_CASE("each script has a digest of its own, that of its text") {
     std::set<std::string> digests;
     for (const Script* script :
-         {&scripts::rlock_acquire, &scripts::rlock_release, &scripts::rlock_hand_over, &scripts::rlock_force_release,
-          &scripts::rlock_remaining_lease, &scripts::rlock_renew, &scripts::read_acquire, &scripts::read_release,
-          &scripts::read_force_release, &scripts::read_remaining_lease, &scripts::read_hold_count, &scripts::read_renew,
-          &scripts::write_acquire, &scripts::write_release, &scripts::write_force_release,
-          &scripts::write_remaining_lease, &scripts::write_withdraw}) {
+         {&digested<scripts::rlock_acquire>, &digested<scripts::rlock_release>, &digested<scripts::rlock_hand_over>,
+          &digested<scripts::rlock_force_release>, &digested<scripts::rlock_remaining_lease>,
+          &digested<scripts::rlock_renew>, &digested<scripts::read_acquire>, &digested<scripts::read_release>,
+          &digested<scripts::read_force_release>, &digested<scripts::read_remaining_lease>,
+          &digested<scripts::read_hold_count>, &digested<scripts::read_renew>, &digested<scripts::write_acquire>,
+          &digested<scripts::write_release>, &digested<scripts::write_force_release>,
+          &digested<scripts::write_remaining_lease>, &digested<scripts::write_withdraw>}) {
         CHECK(script->digest() == sha1(script->text));
         digests.emplace(script->digest());
     }

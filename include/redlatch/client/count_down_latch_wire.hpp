@@ -41,7 +41,7 @@ public:
     const std::string& channel() const noexcept { return channel_; }
 
     Reply ask(std::span<const Want>, const Ticket&, bool /* again */, Instant deadline) {
-        return commands_.runtime().call_script(scripts::count_down_latch_look,
+        return commands_.runtime().call_script(digested<scripts::count_down_latch_look>,
                                                std::array<std::string_view, 2>{key(), round_}, {}, deadline);
     }
 
@@ -74,7 +74,7 @@ public:
 
     Reply set(const Ticket& ticket, std::int64_t count, bool again, Instant deadline) {
         return commands_.call(
-            scripts::count_down_latch_set, ticket, std::array<std::string_view, 0>{},
+            digested<scripts::count_down_latch_set>, ticket, std::array<std::string_view, 0>{},
             std::array<std::string_view, 4>{NumberText(count), channel_, commands_.publish(), flag_text(again)},
             deadline);
     }
@@ -82,14 +82,15 @@ public:
     // By all: deletes it.
     static constexpr std::int64_t all = -1;
     Reply lower(const Ticket& ticket, std::int64_t by, bool again, Instant deadline) {
-        return commands_.call(scripts::count_down_latch_lower, ticket, std::array<std::string_view, 1>{round_},
+        return commands_.call(digested<scripts::count_down_latch_lower>, ticket,
+                              std::array<std::string_view, 1>{round_},
                               std::array<std::string_view, 4>{by == all ? std::string_view("all") : NumberText(by),
                                                               channel_, commands_.publish(), flag_text(again)},
                               deadline);
     }
 
     void post_lower(const Ticket& ticket, std::int64_t by, Completion done) {
-        commands_.post(scripts::count_down_latch_lower, ticket, std::array<std::string_view, 1>{round_},
+        commands_.post(digested<scripts::count_down_latch_lower>, ticket, std::array<std::string_view, 1>{round_},
                        std::array<std::string_view, 4>{NumberText(by), channel_, commands_.publish(), "1"},
                        std::move(done));
     }

@@ -27,7 +27,7 @@ template <Transport T>
 class FairWire {
 public:
     static constexpr std::string_view kind = "fair ";
-    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
@@ -66,7 +66,7 @@ public:
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
         return runtime_.call_script(
-            scripts::fair_release, keys_and(latches_.of(request)),
+            digested<scripts::fair_release>, keys_and(latches_.of(request)),
             std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(remaining),
                                             NumberText(lease.count()), ReleaseLatches::ttl(again)},
             deadline);
@@ -75,7 +75,7 @@ public:
     // Gives up whatever the owner has: its hold, and its place in the queue.
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
         runtime_.post_script(
-            scripts::fair_leave, keys_and(latches_.of(request)),
+            digested<scripts::fair_leave>, keys_and(latches_.of(request)),
             std::array<std::string_view, 4>{publish(), channels_, text(owner), ReleaseLatches::ttl(again)},
             std::move(done));
     }
@@ -87,11 +87,11 @@ public:
         texts.reserve(waiters.size());
         std::vector<std::string_view> arguments{publish(), channels_, slot};
         for (const OwnerNumber waiter : waiters) arguments.push_back(texts.emplace_back(text(waiter)));
-        runtime_.post_script(scripts::fair_refresh, keys(), arguments, std::move(done));
+        runtime_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
     }
 
     Reply force_release(Instant deadline) {
-        return runtime_.call_script(scripts::fair_force_release, keys(),
+        return runtime_.call_script(digested<scripts::fair_force_release>, keys(),
                                     std::array<std::string_view, 2>{publish(), channels_}, deadline);
     }
 
@@ -102,7 +102,7 @@ private:
     Reply acquire_with(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Milliseconds slot,
                        Instant deadline) {
         return runtime_.call_script(
-            scripts::fair_acquire, keys(),
+            digested<scripts::fair_acquire>, keys(),
             std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(count),
                                             NumberText(lease.count()), NumberText(slot.count())},
             deadline);

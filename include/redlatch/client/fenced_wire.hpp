@@ -25,13 +25,13 @@ public:
 
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
         return this->call(
-            scripts::fenced_acquire, std::array<std::string_view, 2>{this->key(), counter_},
+            digested<scripts::fenced_acquire>, std::array<std::string_view, 2>{this->key(), counter_},
             std::array<std::string_view, 3>{this->text(owner), NumberText(count), NumberText(lease.count())}, deadline);
     }
 
     Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
                     Instant deadline) {
-        return this->call(scripts::fenced_hand_over,
+        return this->call(digested<scripts::fenced_hand_over>,
                           std::array<std::string_view, 3>{this->key(), counter_, this->latches().of(request)},
                           std::array<std::string_view, 4>{this->text(owner), this->text(heir),
                                                           NumberText(lease.count()), ReleaseLatches::ttl(again)},

@@ -98,7 +98,7 @@ template <class T>
 std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key) {
     const std::array<std::string_view, 1> keys{key};
     return ask_lease(runtime, key, [&](Instant deadline) {
-        return runtime.call_script(scripts::rlock_remaining_lease, keys, {}, deadline);
+        return runtime.call_script(digested<scripts::rlock_remaining_lease>, keys, {}, deadline);
     });
 }
 

@@ -75,7 +75,7 @@ public:
             words.add(milliseconds_of(want.lease));
             words.add(want.ids);
         }
-        return commands_.call(scripts::permit_acquire, ticket, more_keys(), words.view(), deadline);
+        return commands_.call(digested<scripts::permit_acquire>, ticket, more_keys(), words.view(), deadline);
     }
 
     // The first ones are served, as far as the permits that were taken go round.
@@ -97,7 +97,7 @@ public:
     void post_take_back(const Ticket& ticket, std::span<const Want> wants, Completion done) {
         Words words{commands_.publish()};
         for (const Want& want : wants) words.add(want.ids);
-        commands_.post(scripts::permit_take_back, ticket, more_keys(), words.view(), std::move(done));
+        commands_.post(digested<scripts::permit_take_back>, ticket, more_keys(), words.view(), std::move(done));
     }
 
     // Also takes what is left of them where the lease of some is over.
@@ -108,35 +108,35 @@ public:
     Reply release(const Ticket& ticket, std::span<const PermitId> ids, Instant deadline) {
         Words words{commands_.publish()};
         words.add(ids);
-        return commands_.call(scripts::permit_release, ticket, more_keys(), words.view(), deadline);
+        return commands_.call(digested<scripts::permit_release>, ticket, more_keys(), words.view(), deadline);
     }
 
     void post_release(const Ticket& ticket, std::span<const PermitId> ids, Completion done) {
         Words words{commands_.publish()};
         words.add(ids);
-        commands_.post(scripts::permit_release, ticket, more_keys(), words.view(), std::move(done));
+        commands_.post(digested<scripts::permit_release>, ticket, more_keys(), words.view(), std::move(done));
     }
 
     Reply set_lease(const Ticket& ticket, const PermitId& id, const PermitLease& lease, Instant deadline) {
         return commands_.call(
-            scripts::permit_set_lease, ticket, more_keys(),
+            digested<scripts::permit_set_lease>, ticket, more_keys(),
             std::array<std::string_view, 3>{commands_.publish(), id.bytes(), NumberText(milliseconds_of(lease))},
             deadline);
     }
 
     Reply set(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
         return commands_.call(
-            scripts::semaphore_set, ticket, std::array<std::string_view, 1>{channel_},
+            digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
             std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(again)}, deadline);
     }
 
     Reply set_total(const Ticket& ticket, std::int64_t permits, Instant deadline) {
-        return commands_.call(scripts::permit_set_total, ticket, more_keys(),
+        return commands_.call(digested<scripts::permit_set_total>, ticket, more_keys(),
                               std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
     }
 
     Reply add(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
-        return commands_.call(scripts::semaphore_add, ticket, std::array<std::string_view, 1>{channel_},
+        return commands_.call(digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
                               std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
                                                               flag_text(false), flag_text(again)},
                               deadline);
@@ -149,7 +149,7 @@ public:
     };
     Count count() {
         const Reply reply = detail::inquire(commands_.runtime(), key(), [&](Instant deadline) {
-            return commands_.runtime().call_script(scripts::permit_count,
+            return commands_.runtime().call_script(digested<scripts::permit_count>,
                                                    std::array<std::string_view, 3>{key(), leases_, channel_},
                                                    std::array<std::string_view, 1>{commands_.publish()}, deadline);
         });
@@ -160,7 +160,8 @@ public:
 
     std::optional<Milliseconds> remaining(const PermitId& id) {
         const Reply reply = detail::inquire(commands_.runtime(), key(), [&](Instant deadline) {
-            return commands_.runtime().call_script(scripts::permit_remaining, std::array<std::string_view, 1>{leases_},
+            return commands_.runtime().call_script(digested<scripts::permit_remaining>,
+                                                   std::array<std::string_view, 1>{leases_},
                                                    std::array<std::string_view, 1>{id.bytes()}, deadline);
         });
         if (reply.is_nil()) return std::nullopt;
@@ -172,8 +173,8 @@ public:
         Words words{};
         words.add(commands_.runtime().options().watchdog_timeout.count());
         words.add(ids);
-        commands_.runtime().post_script(scripts::permit_renew, std::array<std::string_view, 1>{leases_}, words.view(),
-                                        std::move(done));
+        commands_.runtime().post_script(digested<scripts::permit_renew>, std::array<std::string_view, 1>{leases_},
+                                        words.view(), std::move(done));
     }
 
 private:

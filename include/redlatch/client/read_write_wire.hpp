@@ -84,7 +84,7 @@ template <Transport T>
 class ReadWire final : public ReadWriteWire<T> {
 public:
     static constexpr std::string_view kind = "readers ";
-    static constexpr const Script& renewal = scripts::read_renew;
+    static constexpr const Script& renewal = digested<scripts::read_renew>;
     static constexpr bool shared = true;
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
@@ -92,7 +92,7 @@ public:
     ReadWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return this->call(scripts::read_acquire, std::array<std::string_view, 2>{this->key_, this->mark_},
+        return this->call(digested<scripts::read_acquire>, std::array<std::string_view, 2>{this->key_, this->mark_},
                           std::array<std::string_view, 5>{text(owner), NumberText(count), NumberText(lease.count()),
                                                           this->writer(owner), this->tag_},
                           deadline);
@@ -100,25 +100,25 @@ public:
 
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
-        return ReadWriteWire<T>::release(scripts::read_release, text(owner), remaining, lease, request, again,
+        return ReadWriteWire<T>::release(digested<scripts::read_release>, text(owner), remaining, lease, request, again,
                                          deadline);
     }
 
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        ReadWriteWire<T>::post_release(scripts::read_release, text(owner), request, again, std::move(done));
+        ReadWriteWire<T>::post_release(digested<scripts::read_release>, text(owner), request, again, std::move(done));
     }
 
     Reply force_release(Instant deadline) {
-        return ReadWriteWire<T>::force_release(scripts::read_force_release, deadline);
+        return ReadWriteWire<T>::force_release(digested<scripts::read_force_release>, deadline);
     }
 
     Reply remaining_lease(Instant deadline) {
-        return this->call(scripts::read_remaining_lease, std::array<std::string_view, 1>{this->key_},
+        return this->call(digested<scripts::read_remaining_lease>, std::array<std::string_view, 1>{this->key_},
                           std::array<std::string_view, 1>{this->tag_}, deadline);
     }
 
     Reply hold_count(OwnerNumber owner, Instant deadline) {
-        return this->call(scripts::read_hold_count, std::array<std::string_view, 1>{this->key_},
+        return this->call(digested<scripts::read_hold_count>, std::array<std::string_view, 1>{this->key_},
                           std::array<std::string_view, 2>{text(owner), this->tag_}, deadline);
     }
 
@@ -130,7 +130,7 @@ template <Transport T>
 class WriteWire final : public ReadWriteWire<T> {
 public:
     static constexpr std::string_view kind = "writers ";
-    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
     static constexpr bool hands_over = false;
     // A read hold of the same owner keeps the key.
@@ -142,7 +142,7 @@ public:
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool announced, Instant deadline) {
         if (announced) marked_ = true;
         Reply reply =
-            this->call(scripts::write_acquire, std::array<std::string_view, 2>{this->key_, this->mark_},
+            this->call(digested<scripts::write_acquire>, std::array<std::string_view, 2>{this->key_, this->mark_},
                        std::array<std::string_view, 6>{text(owner), NumberText(count), NumberText(lease.count()),
                                                        this->tag_, this->runtime_.uuid(), announced ? mark_ttl : "0"},
                        deadline);
@@ -155,26 +155,26 @@ public:
     void withdraw() {
         if (!marked_.exchange(false)) return;
         this->runtime_.post_script(
-            scripts::write_withdraw, std::array<std::string_view, 2>{this->mark_, this->channel_},
+            digested<scripts::write_withdraw>, std::array<std::string_view, 2>{this->mark_, this->channel_},
             std::array<std::string_view, 2>{this->runtime_.uuid(), this->publish_command()}, [](const Reply&) {});
     }
 
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
-        return ReadWriteWire<T>::release(scripts::write_release, text(owner), remaining, lease, request, again,
-                                         deadline);
+        return ReadWriteWire<T>::release(digested<scripts::write_release>, text(owner), remaining, lease, request,
+                                         again, deadline);
     }
 
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        ReadWriteWire<T>::post_release(scripts::write_release, text(owner), request, again, std::move(done));
+        ReadWriteWire<T>::post_release(digested<scripts::write_release>, text(owner), request, again, std::move(done));
     }
 
     Reply force_release(Instant deadline) {
-        return ReadWriteWire<T>::force_release(scripts::write_force_release, deadline);
+        return ReadWriteWire<T>::force_release(digested<scripts::write_force_release>, deadline);
     }
 
     Reply remaining_lease(Instant deadline) {
-        return this->call(scripts::write_remaining_lease, std::array<std::string_view, 1>{this->key_},
+        return this->call(digested<scripts::write_remaining_lease>, std::array<std::string_view, 1>{this->key_},
                           std::array<std::string_view, 0>{}, deadline);
     }
 

@@ -22,7 +22,7 @@ template <Transport T>
 class RLockWire {
 public:
     static constexpr std::string_view kind = "rlock ";
-    static constexpr const Script& renewal = scripts::rlock_renew;
+    static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
@@ -37,7 +37,7 @@ public:
     const std::string& channel() const noexcept { return channel_; }
 
     Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return call(scripts::rlock_acquire, std::array<std::string_view, 1>{key_},
+        return call(digested<scripts::rlock_acquire>, std::array<std::string_view, 1>{key_},
                     std::array<std::string_view, 3>{text(owner), NumberText(count), NumberText(lease.count())},
                     deadline);
     }
@@ -47,7 +47,8 @@ public:
 
     Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
                   Instant deadline) {
-        return call(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latches_.of(request)},
+        return call(digested<scripts::rlock_release>,
+                    std::array<std::string_view, 3>{key_, channel_, latches_.of(request)},
                     std::array<std::string_view, 5>{text(owner), NumberText(remaining), NumberText(lease.count()),
                                                     ReleaseLatches::ttl(again), runtime_.transport().publish_command()},
                     deadline);
@@ -56,7 +57,7 @@ public:
     void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
         const OwnerText who = text(owner);
         const ReleaseLatches::Key latch = latches_.of(request);
-        runtime_.post_script(scripts::rlock_release, std::array<std::string_view, 3>{key_, channel_, latch},
+        runtime_.post_script(digested<scripts::rlock_release>, std::array<std::string_view, 3>{key_, channel_, latch},
                              std::array<std::string_view, 5>{who, "0", "0", ReleaseLatches::ttl(again),
                                                              runtime_.transport().publish_command()},
                              std::move(done));
@@ -64,14 +65,14 @@ public:
 
     Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
                     Instant deadline) {
-        return call(scripts::rlock_hand_over, std::array<std::string_view, 2>{key_, latches_.of(request)},
+        return call(digested<scripts::rlock_hand_over>, std::array<std::string_view, 2>{key_, latches_.of(request)},
                     std::array<std::string_view, 4>{text(owner), text(heir), NumberText(lease.count()),
                                                     ReleaseLatches::ttl(again)},
                     deadline);
     }
 
     Reply force_release(Instant deadline) {
-        return call(scripts::rlock_force_release, std::array<std::string_view, 2>{key_, channel_},
+        return call(digested<scripts::rlock_force_release>, std::array<std::string_view, 2>{key_, channel_},
                     std::array<std::string_view, 1>{runtime_.transport().publish_command()}, deadline);
     }
 

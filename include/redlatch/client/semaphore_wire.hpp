@@ -39,15 +39,15 @@ public:
     Reply ask(std::span<const Want> wants, const Ticket& ticket, bool again, Instant deadline) {
         constexpr std::array<std::string_view, 0> no_keys{};
         if (wants.size() == 1)
-            return commands_.call(scripts::semaphore_acquire, ticket, no_keys,
+            return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
                                   std::array<std::string_view, 2>{flag_text(again), NumberText(wants[0].permits)},
                                   deadline);
         std::vector<NumberText> numbers;
         numbers.reserve(wants.size());
         std::vector<std::string_view> arguments{flag_text(again)};
         for (const Want& want : wants) arguments.push_back(numbers.emplace_back(want.permits));
-        return commands_.call(scripts::semaphore_acquire, ticket, no_keys, std::span(std::as_const(arguments)),
-                              deadline);
+        return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
+                              std::span(std::as_const(arguments)), deadline);
     }
 
     // The first ones are served, as far as the permits that were taken go round.
@@ -63,7 +63,7 @@ public:
     }
 
     void post_take_back(const Ticket& ticket, std::span<const Want>, Completion done) {
-        commands_.post(scripts::semaphore_give_back, ticket, std::array<std::string_view, 1>{channel_},
+        commands_.post(digested<scripts::semaphore_give_back>, ticket, std::array<std::string_view, 1>{channel_},
                        std::array<std::string_view, 1>{commands_.publish()}, std::move(done));
     }
 
@@ -74,14 +74,14 @@ public:
     }
 
     Reply add(const Ticket& ticket, std::int64_t permits, bool only_existing, bool again, Instant deadline) {
-        return commands_.call(scripts::semaphore_add, ticket, std::array<std::string_view, 1>{channel_},
+        return commands_.call(digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
                               std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
                                                               flag_text(only_existing), flag_text(again)},
                               deadline);
     }
 
     void post_add(const Ticket& ticket, std::int64_t permits, bool only_existing, bool again, Completion done) {
-        commands_.post(scripts::semaphore_add, ticket, std::array<std::string_view, 1>{channel_},
+        commands_.post(digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
                        std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
                                                        flag_text(only_existing), flag_text(again)},
                        std::move(done));
@@ -89,12 +89,12 @@ public:
 
     Reply set(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
         return commands_.call(
-            scripts::semaphore_set, ticket, std::array<std::string_view, 1>{channel_},
+            digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
             std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(again)}, deadline);
     }
 
     Reply drain(const Ticket& ticket, bool again, Instant deadline) {
-        return commands_.call(scripts::semaphore_drain, ticket, std::array<std::string_view, 0>{},
+        return commands_.call(digested<scripts::semaphore_drain>, ticket, std::array<std::string_view, 0>{},
                               std::array<std::string_view, 1>{flag_text(again)}, deadline);
     }
 

@@ -64,11 +64,11 @@ return {count, false}
 
 }  // namespace detail
 
-inline constexpr Script count_down_latch_set{with_request_marks<detail::count_down_latch_set>};
+inline constexpr std::string_view count_down_latch_set{with_request_marks<detail::count_down_latch_set>};
 
-inline constexpr Script count_down_latch_lower{with_request_marks<detail::count_down_latch_lower>};
+inline constexpr std::string_view count_down_latch_lower{with_request_marks<detail::count_down_latch_lower>};
 
-inline constexpr Script count_down_latch_look{R"lua(
+inline constexpr std::string_view count_down_latch_look{R"lua(
 -- KEYS: latch, round.  Answer: the count as text, nil for none; and the round, a text, nil for none.
 return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 )lua"};

@@ -217,10 +217,10 @@ return 1
 
 }  // namespace detail
 
-inline constexpr Script fair_acquire{JoinedText<detail::fair_queue, detail::fair_acquire>::value};
-inline constexpr Script fair_release{JoinedText<detail::fair_queue, detail::fair_release>::value};
-inline constexpr Script fair_leave{JoinedText<detail::fair_queue, detail::fair_leave>::value};
-inline constexpr Script fair_refresh{JoinedText<detail::fair_queue, detail::fair_refresh>::value};
-inline constexpr Script fair_force_release{JoinedText<detail::fair_queue, detail::fair_force_release>::value};
+inline constexpr std::string_view fair_acquire = joined<detail::fair_queue, detail::fair_acquire>;
+inline constexpr std::string_view fair_release = joined<detail::fair_queue, detail::fair_release>;
+inline constexpr std::string_view fair_leave = joined<detail::fair_queue, detail::fair_leave>;
+inline constexpr std::string_view fair_refresh = joined<detail::fair_queue, detail::fair_refresh>;
+inline constexpr std::string_view fair_force_release = joined<detail::fair_queue, detail::fair_force_release>;
 
 }  // namespace redlatch::scripts

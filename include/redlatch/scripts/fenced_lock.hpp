@@ -9,7 +9,7 @@
 // Lua's numbers are exact.
 namespace redlatch::scripts {
 
-inline constexpr Script fenced_acquire{R"lua(
+inline constexpr std::string_view fenced_acquire{R"lua(
 -- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
 -- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
 local lock, counter = KEYS[1], KEYS[2]
@@ -41,7 +41,7 @@ if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, l
 return {1, tonumber(redis.call('get', counter) or '0')}
 )lua"};
 
-inline constexpr Script fenced_hand_over{R"lua(
+inline constexpr std::string_view fenced_hand_over{R"lua(
 -- KEYS: lock, token counter, latch.  ARGV: owner, next owner, the next owner's lease in ms,
 -- latch TTL in ms ('0' = first sending, leaves no latch).
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.

@@ -37,7 +37,7 @@ end
 )lua"};
 
 template <const std::string_view& Body>
-inline constexpr std::string_view changes_permits = Joined<request_marks, permit_clock, permit_sweep, Body>::view;
+inline constexpr std::string_view changes_permits = joined<request_marks, permit_clock, permit_sweep, Body>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent
@@ -205,14 +205,14 @@ return renewed
 
 }  // namespace detail
 
-inline constexpr Script permit_acquire{detail::changes_permits<detail::permit_acquire>};
-inline constexpr Script permit_take_back{detail::changes_permits<detail::permit_take_back>};
-inline constexpr Script permit_release{detail::changes_permits<detail::permit_release>};
-inline constexpr Script permit_set_lease{detail::changes_permits<detail::permit_set_lease>};
-inline constexpr Script permit_set_total{detail::changes_permits<detail::permit_set_total>};
-inline constexpr Script permit_count{
-    detail::Joined<detail::permit_clock, detail::permit_sweep, detail::permit_count>::view};
-inline constexpr Script permit_remaining{detail::Joined<detail::permit_clock, detail::permit_remaining>::view};
-inline constexpr Script permit_renew{detail::Joined<detail::permit_clock, detail::permit_renew>::view};
+inline constexpr std::string_view permit_acquire = detail::changes_permits<detail::permit_acquire>;
+inline constexpr std::string_view permit_take_back = detail::changes_permits<detail::permit_take_back>;
+inline constexpr std::string_view permit_release = detail::changes_permits<detail::permit_release>;
+inline constexpr std::string_view permit_set_lease = detail::changes_permits<detail::permit_set_lease>;
+inline constexpr std::string_view permit_set_total = detail::changes_permits<detail::permit_set_total>;
+inline constexpr std::string_view permit_count{
+    joined<detail::permit_clock, detail::permit_sweep, detail::permit_count>};
+inline constexpr std::string_view permit_remaining{joined<detail::permit_clock, detail::permit_remaining>};
+inline constexpr std::string_view permit_renew{joined<detail::permit_clock, detail::permit_renew>};
 
 }  // namespace redlatch::scripts

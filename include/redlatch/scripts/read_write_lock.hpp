@@ -20,22 +20,7 @@ namespace redlatch::scripts {
 
 namespace detail {
 
-// One text of two, so that scripts can share a function.
-template <std::size_t A, std::size_t B>
-consteval std::array<char, A + B - 2> joined(const char (&first)[A], const char (&second)[B]) {
-    std::array<char, A + B - 2> text{};
-    std::size_t size = 0;
-    for (std::size_t i = 0; i + 1 < A; ++i) text[size++] = first[i];
-    for (std::size_t i = 0; i + 1 < B; ++i) text[size++] = second[i];
-    return text;
-}
-
-template <std::size_t N>
-consteval Script script_of(const std::array<char, N>& text) {
-    return Script(std::string_view(text.data(), text.size()));
-}
-
-inline constexpr char read_lease[] = R"lua(
+inline constexpr std::string_view read_lease{R"lua(
 -- What the longest read hold has left, -2 when there is none. Takes out the fields of those that have run out.
 local function read_lease(lock, tag)
     local longest = -2
@@ -53,11 +38,11 @@ local function read_lease(lock, tag)
     end
     return longest
 end
-)lua";
+)lua"};
 
 }  // namespace detail
 
-inline constexpr Script read_acquire{R"lua(
+inline constexpr std::string_view read_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
 -- ARGV: owner, wanted count (1 = a first hold), lease in ms, the owner's field as a writer, tag.
 -- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
@@ -100,7 +85,7 @@ return nil
 )lua"};
 
 namespace detail {
-inline constexpr auto read_release_text = joined(read_lease, R"lua(
+inline constexpr std::string_view read_release{R"lua(
 -- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
 -- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
 -- Answer: nil = not held by the owner (any more); 0 = released, nobody was told; n = released, n listeners told;
@@ -140,9 +125,9 @@ if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
 -- Waiting writers count on a much longer lease than there is now.
 if left * 2 < before then return redis.call(publish, channel, '0') end
 return 0
-)lua");
+)lua"};
 
-inline constexpr auto write_acquire_text = joined(read_lease, R"lua(
+inline constexpr std::string_view write_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
 -- ARGV: the owner's field, wanted count (1 = a first hold), lease in ms, tag, who leaves the mark,
 -- TTL of the mark in ms ('0' = leave none).
@@ -183,9 +168,9 @@ end
 -- Readers get their turn after every writer; another one that waits marks it anew.
 redis.call('del', mark)
 return nil
-)lua");
+)lua"};
 
-inline constexpr auto write_release_text = joined(read_lease, R"lua(
+inline constexpr std::string_view write_release{R"lua(
 -- KEYS: lock, channel, latch.  ARGV: the owner's field, count that remains, lease in ms for a remaining hold,
 -- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
 -- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
@@ -214,9 +199,9 @@ else
 end
 if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
 return redis.call(publish, channel, '1')
-)lua");
+)lua"};
 
-inline constexpr auto read_force_release_text = joined(read_lease, R"lua(
+inline constexpr std::string_view read_force_release{R"lua(
 -- KEYS: lock, channel.  ARGV: publish command, tag.
 -- Answer: 1 = there were read holds, and they are over; 0 = there were none.
 local lock, channel = KEYS[1], KEYS[2]
@@ -234,9 +219,9 @@ end
 if mode == 'read' then redis.call('del', lock) end
 redis.call(publish, channel, '0')
 return 1
-)lua");
+)lua"};
 
-inline constexpr auto write_force_release_text = joined(read_lease, R"lua(
+inline constexpr std::string_view write_force_release{R"lua(
 -- KEYS: lock, channel.  ARGV: publish command, tag.
 -- Answer: 1 = there was a writer, and its hold is over; 0 = there was none. Read holds of the writer stay.
 local lock, channel = KEYS[1], KEYS[2]
@@ -254,23 +239,23 @@ else
 end
 redis.call(publish, channel, '1')
 return 1
-)lua");
+)lua"};
 
-inline constexpr auto read_remaining_lease_text = joined(read_lease, R"lua(
+inline constexpr std::string_view read_remaining_lease{R"lua(
 -- KEYS: lock.  ARGV: tag.  Answer: what the longest read hold has left in ms; -1 = no TTL; -2 = there is none.
 return read_lease(KEYS[1], ARGV[1])
-)lua");
+)lua"};
 
 }  // namespace detail
 
-inline constexpr Script read_release = detail::script_of(detail::read_release_text);
-inline constexpr Script read_force_release = detail::script_of(detail::read_force_release_text);
-inline constexpr Script read_remaining_lease = detail::script_of(detail::read_remaining_lease_text);
-inline constexpr Script write_acquire = detail::script_of(detail::write_acquire_text);
-inline constexpr Script write_release = detail::script_of(detail::write_release_text);
-inline constexpr Script write_force_release = detail::script_of(detail::write_force_release_text);
+inline constexpr std::string_view read_release = joined<detail::read_lease, detail::read_release>;
+inline constexpr std::string_view read_force_release = joined<detail::read_lease, detail::read_force_release>;
+inline constexpr std::string_view read_remaining_lease = joined<detail::read_lease, detail::read_remaining_lease>;
+inline constexpr std::string_view write_acquire = joined<detail::read_lease, detail::write_acquire>;
+inline constexpr std::string_view write_release = joined<detail::read_lease, detail::write_release>;
+inline constexpr std::string_view write_force_release = joined<detail::read_lease, detail::write_force_release>;
 
-inline constexpr Script read_hold_count{R"lua(
+inline constexpr std::string_view read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
 local lock, owner, tag = KEYS[1], ARGV[1], ARGV[2]
 local count = redis.call('hget', lock, owner)
@@ -280,13 +265,13 @@ end
 return nil
 )lua"};
 
-inline constexpr Script write_remaining_lease{R"lua(
+inline constexpr std::string_view write_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
 if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
 
-inline constexpr Script write_withdraw{R"lua(
+inline constexpr std::string_view write_withdraw{R"lua(
 -- KEYS: mark of a waiting writer, channel.  ARGV: who left it, publish command.
 -- A writer waits no more: readers need not, either.
 local mark, channel = KEYS[1], KEYS[2]
@@ -297,7 +282,7 @@ redis.call(publish, channel, '1')
 return 1
 )lua"};
 
-inline constexpr Script read_renew{R"lua(
+inline constexpr std::string_view read_renew{R"lua(
 -- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of a read hold of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
 -- readers may have longer leases.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <array>
-#include <cstddef>
+#include "redlatch/scripts/script.hpp"
+
 #include <string_view>
 
 // How a script that changes a number does so once, however often its command is sent and in whatever order the copies
@@ -34,39 +34,10 @@ local function remember(marks, lane, request, outcome, ttl)
 end
 )lua"};
 
-// The parts one after another, without their comments and indentation: what is hashed by every compiler that sees it, and
-// sent, should not be longer than need be.
-template <const std::string_view&... Parts>
-struct Joined {
-    struct Text {
-        std::array<char, (Parts.size() + ...)> text{};
-        std::size_t size = 0;
-
-        constexpr void append(std::string_view part) {
-            const char* const source = part.data();
-            char* const target = text.data();
-            for (std::size_t at = 0; at < part.size();) {
-                while (at < part.size() && source[at] == ' ') ++at;
-                std::size_t end = part.find('\n', at);
-                end = end == std::string_view::npos ? part.size() : end + 1;
-                const bool is_kept = !part.substr(at).starts_with("--") && source[at] != '\n';
-                for (; is_kept && at < end; ++at) target[size++] = source[at];
-                at = end;
-            }
-        }
-    };
-    static constexpr Text joined = [] {
-        Text all;
-        (all.append(Parts), ...);
-        return all;
-    }();
-    static constexpr std::string_view view{joined.text.data(), joined.size};
-};
-
 }  // namespace detail
 
 // A script that uses request_marks.
 template <const std::string_view& Body>
-inline constexpr std::string_view with_request_marks = detail::Joined<detail::request_marks, Body>::view;
+inline constexpr std::string_view with_request_marks = joined<detail::request_marks, Body>;
 
 }  // namespace redlatch::scripts

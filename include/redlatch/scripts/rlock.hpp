@@ -15,7 +15,7 @@ namespace redlatch::scripts {
 // A release that is sent again leaves a mark, the unlock latch: should its first sending be delayed on the way and
 // arrive after the same thread took the lock anew, it finds the mark and does nothing.
 
-inline constexpr Script rlock_acquire{R"lua(
+inline constexpr std::string_view rlock_acquire{R"lua(
 -- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
 -- Answer: nil = held; n >= -1 = blocked, the holder's PTTL; -2 = the hold that should be re-entered is gone.
 local lock = KEYS[1]
@@ -44,7 +44,7 @@ if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
 return nil
 )lua"};
 
-inline constexpr Script rlock_release{R"lua(
+inline constexpr std::string_view rlock_release{R"lua(
 -- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
 -- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
 -- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
@@ -68,7 +68,7 @@ if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
 return redis.call(publish, channel, '0')
 )lua"};
 
-inline constexpr Script rlock_hand_over{R"lua(
+inline constexpr std::string_view rlock_hand_over{R"lua(
 -- KEYS: lock, latch.  ARGV: owner, next owner, the next owner's lease in ms,
 -- latch TTL in ms ('0' = first sending, leaves no latch).
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
@@ -88,7 +88,7 @@ if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
 return 1
 )lua"};
 
-inline constexpr Script rlock_force_release{R"lua(
+inline constexpr std::string_view rlock_force_release{R"lua(
 -- KEYS: lock, channel.  ARGV: publish command.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
 local lock, channel = KEYS[1], KEYS[2]
 local publish = ARGV[1]
@@ -101,13 +101,13 @@ redis.call(publish, channel, '0')
 return 1
 )lua"};
 
-inline constexpr Script rlock_remaining_lease{R"lua(
+inline constexpr std::string_view rlock_remaining_lease{R"lua(
 -- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
 if redis.call('hlen', KEYS[1]) == 0 then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
 
-inline constexpr Script rlock_renew{R"lua(
+inline constexpr std::string_view rlock_renew{R"lua(
 -- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
 local lease = tonumber(ARGV[1])

@@ -19,15 +19,29 @@ struct Script {
     constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
 };
 
-// The text of a script that begins with what it shares with others.
-template <const std::string_view& Shared, const std::string_view& Own>
-struct JoinedText {
-    static constexpr auto text = [] {
-        std::array<char, Shared.size() + Own.size()> joined{};
-        Own.copy(joined.data() + Shared.copy(joined.data(), Shared.size()), Own.size());
-        return joined;
-    }();
-    static constexpr std::string_view value{text.data(), text.size()};
-};
+// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a program
+// uses.
+template <const std::string_view& text>
+inline constexpr Script digested{text};
+
+namespace scripts {
+
+namespace detail {
+
+template <const std::string_view&... parts>
+inline constexpr auto joined_array = [] {
+    std::array<char, (0 + ... + parts.size())> all{};
+    std::size_t size = 0;
+    ((size += parts.copy(all.data() + size, parts.size())), ...);
+    return all;
+}();
+
+}  // namespace detail
+
+// The text of a script that shares its beginning with others.
+template <const std::string_view&... parts>
+inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), detail::joined_array<parts...>.size()};
+
+}  // namespace scripts
 
 }  // namespace redlatch

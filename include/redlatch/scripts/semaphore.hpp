@@ -112,10 +112,10 @@ return tonumber(available)
 
 }  // namespace detail
 
-inline constexpr Script semaphore_acquire{with_request_marks<detail::semaphore_acquire>};
-inline constexpr Script semaphore_give_back{with_request_marks<detail::semaphore_give_back>};
-inline constexpr Script semaphore_add{with_request_marks<detail::semaphore_add>};
-inline constexpr Script semaphore_set{with_request_marks<detail::semaphore_set>};
-inline constexpr Script semaphore_drain{with_request_marks<detail::semaphore_drain>};
+inline constexpr std::string_view semaphore_acquire{with_request_marks<detail::semaphore_acquire>};
+inline constexpr std::string_view semaphore_give_back{with_request_marks<detail::semaphore_give_back>};
+inline constexpr std::string_view semaphore_add{with_request_marks<detail::semaphore_add>};
+inline constexpr std::string_view semaphore_set{with_request_marks<detail::semaphore_set>};
+inline constexpr std::string_view semaphore_drain{with_request_marks<detail::semaphore_drain>};
 
 }  // namespace redlatch::scripts
