@@ -52,8 +52,9 @@ class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
         }
         std::optional<Milliseconds> ask_remaining_lease() {
             auto& state = this->state();
-            return ask_lease(state.runtime(), state.key(),
-                             [&](Instant deadline) { return state.wire().remaining_lease(deadline); });
+            return ask_lease(state.runtime(), state.key(), [&](Instant deadline) {
+                return state.wire().remaining_lease(state.runtime().calling(deadline));
+            });
         }
 
     protected:

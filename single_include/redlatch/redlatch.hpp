@@ -1209,6 +1209,10 @@ private:
 
 namespace redlatch {
 
+// Keys or arguments of a script. The temporaries behind the words live until the call that takes them returns.
+template <std::size_t N>
+using Texts = std::array<std::string_view, N>;
+
 // What all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
@@ -1298,6 +1302,21 @@ public:
             transport_.post(again.by_text(),
                             [this, done = std::move(done)](Reply answer) { finish_post(done, std::move(answer)); });
         });
+    }
+
+    // The two ways in which a script is sent: for the wires, which know the words.
+    auto calling(Instant deadline) {
+        return [this, deadline](const Script& script, std::span<const std::string_view> keys,
+                                std::span<const std::string_view> arguments) {
+            return call_script(script, keys, arguments, deadline);
+        };
+    }
+
+    auto posting(Completion done) {
+        return [this, done = std::move(done)](const Script& script, std::span<const std::string_view> keys,
+                                              std::span<const std::string_view> arguments) mutable {
+            post_script(script, keys, arguments, std::move(done));
+        };
     }
 
     // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
@@ -5524,8 +5543,8 @@ inline constexpr std::string_view fair_force_release = joined<detail::fair_queue
 
 namespace redlatch {
 
-// The commands of the fair lock: keys and arguments of its scripts. Every command may be sent again; `again` says so,
-// and then the giving-back ones leave a mark against their own delayed copies.
+// The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
+// command may be sent again; `again` says so, and then the giving-back ones leave a mark against their own delayed copies.
 template <Transport T>
 class FairWire {
 public:
@@ -5555,32 +5574,32 @@ public:
     Milliseconds slot() const noexcept { return slot_; }
 
     // Takes the lock if it is nobody else's turn.
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return acquire_with(owner, count, lease, Milliseconds(0), deadline);
+    template <class Send>
+    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+        return acquire_with(owner, count, lease, Milliseconds(0), std::move(send));
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
 
     // The same, or queues up; whoever stands in the queue already keeps the place.
-    Reply acquire_or_queue(OwnerNumber owner, Milliseconds lease, Instant deadline) {
-        return acquire_with(owner, 1, lease, slot_, deadline);
+    template <class Send>
+    auto acquire_or_queue(OwnerNumber owner, Milliseconds lease, Send send) {
+        return acquire_with(owner, 1, lease, slot_, std::move(send));
     }
 
-    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                  Instant deadline) {
-        return runtime_.call_script(
-            digested<scripts::fair_release>, keys_and(latches_.of(request)),
-            std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(remaining),
-                                            NumberText(lease.count()), ReleaseLatches::ttl(again)},
-            deadline);
+    template <class Send>
+    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                 Send send) {
+        return send(digested<scripts::fair_release>, keys_and(latches_.of(request)),
+                    Texts<6>{publish(), channels_, text(owner), NumberText(remaining), NumberText(lease.count()),
+                             ReleaseLatches::ttl(again)});
     }
 
     // Gives up whatever the owner has: its hold, and its place in the queue.
-    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        runtime_.post_script(
-            digested<scripts::fair_leave>, keys_and(latches_.of(request)),
-            std::array<std::string_view, 4>{publish(), channels_, text(owner), ReleaseLatches::ttl(again)},
-            std::move(done));
+    template <class Send>
+    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
+        return send(digested<scripts::fair_leave>, keys_and(latches_.of(request)),
+                    Texts<4>{publish(), channels_, text(owner), ReleaseLatches::ttl(again)});
     }
 
     // Up to 100 waiters of this process say that they are alive.
@@ -5593,29 +5612,25 @@ public:
         runtime_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
     }
 
-    Reply force_release(Instant deadline) {
-        return runtime_.call_script(digested<scripts::fair_force_release>, keys(),
-                                    std::array<std::string_view, 2>{publish(), channels_}, deadline);
+    template <class Send>
+    auto force_release(Send send) {
+        return send(digested<scripts::fair_force_release>, keys(), Texts<2>{publish(), channels_});
     }
 
 private:
     static constexpr Milliseconds shortest_slot{100};
     static constexpr Milliseconds longest_slot{5000};
 
-    Reply acquire_with(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Milliseconds slot,
-                       Instant deadline) {
-        return runtime_.call_script(
-            digested<scripts::fair_acquire>, keys(),
-            std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(count),
-                                            NumberText(lease.count()), NumberText(slot.count())},
-            deadline);
+    template <class Send>
+    auto acquire_with(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Milliseconds slot, Send send) {
+        return send(digested<scripts::fair_acquire>, keys(),
+                    Texts<6>{publish(), channels_, text(owner), NumberText(count), NumberText(lease.count()),
+                             NumberText(slot.count())});
     }
 
     std::string_view publish() const { return runtime_.transport().publish_command(); }
-    std::array<std::string_view, 4> keys() const { return {key_, queue_, timeouts_, slots_}; }
-    std::array<std::string_view, 5> keys_and(std::string_view latch) const {
-        return {key_, queue_, timeouts_, slots_, latch};
-    }
+    Texts<4> keys() const { return {key_, queue_, timeouts_, slots_}; }
+    Texts<5> keys_and(std::string_view latch) const { return {key_, queue_, timeouts_, slots_, latch}; }
 
     Runtime<T>& runtime_;
     const std::string key_;
@@ -5821,8 +5836,9 @@ public:
             for (const Hold& hold : holds_)
                 if (hold.live()) ended.push_back(hold.id);
         }
-        const Reply reply = runtime_.persist(deadline_after(Clock::now(), runtime_.options().unreachable_timeout), {},
-                                             [&](Instant deadline, bool) { return wire_.force_release(deadline); });
+        const Reply reply =
+            runtime_.persist(deadline_after(Clock::now(), runtime_.options().unreachable_timeout), {},
+                             [&](Instant deadline, bool) { return wire_.force_release(runtime_.calling(deadline)); });
         if (judge(reply) != Verdict::answered) throw error_of(reply, key());
         if (!reply.is_integer()) throw unexpected(reply, key());
         const std::lock_guard lock(mutex_);
@@ -6027,7 +6043,7 @@ protected:
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
         try {
-            return Wire<T>::read_acquire(reply, key());
+            return wire_.read_acquire(reply, key());
         } catch (const Error&) {
             take_back(lock, owner, until);
             throw;
@@ -6054,11 +6070,11 @@ protected:
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
         const Milliseconds lease = lease_of(request.lease);
         const Asked asked = send_acquire(lock, request, [&](Instant deadline) {
-            return wire_.acquire(request.owner, count, lease, false, deadline);
+            return wire_.acquire(request.owner, count, lease, false, runtime_.calling(deadline));
         });
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
-        const AcquireAnswer answer = Wire<T>::read_acquire(asked.reply, key());
+        const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
         hold = holds_.find(request.owner);
         if (!hold || hold->id != id || !hold->live()) {
             // Lost while we asked: what the answer gave belongs to nobody.
@@ -6091,7 +6107,7 @@ protected:
         // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             sent = Clock::now();
-            return wire_.release(owner, remaining, lease, request, again, deadline);
+            return wire_.release(owner, remaining, lease, request, again, runtime_.calling(deadline));
         });
         lock.lock();
         if (judge(reply) != Verdict::answered) return error_of(reply, key()).code();
@@ -6121,7 +6137,7 @@ protected:
         bool resent = false;
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             resent = again;
-            return wire_.release(owner, 0, Milliseconds(0), request, again, deadline);
+            return wire_.release(owner, 0, Milliseconds(0), request, again, runtime_.calling(deadline));
         });
         lock.lock();
         releasing_ = false;
@@ -6181,9 +6197,9 @@ protected:
         if (due.empty()) return;
         lock.unlock();
         for (const auto& item : due)
-            wire_.post_release(item.owner, item.request, item.again,
-                               [self = std::static_pointer_cast<HoldKeeper>(shared_from_this()),
-                                request = item.request](Reply reply) { self->delivered(request, reply); });
+            wire_.give_up(item.owner, item.request, item.again,
+                          runtime_.posting([self = std::static_pointer_cast<HoldKeeper>(shared_from_this()),
+                                            request = item.request](Reply reply) { self->delivered(request, reply); }));
         lock.lock();
     }
 
@@ -6275,7 +6291,7 @@ public:
         const Milliseconds lease = lease_of(request.lease);
         if (request.one_try) {
             const auto answer = ask(lock, request, [&](Instant deadline) {
-                return wire_.acquire(request.owner, 1, lease, false, deadline);
+                return wire_.acquire(request.owner, 1, lease, false, runtime_.calling(deadline));
             });
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
@@ -6333,8 +6349,9 @@ private:
     // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
         const Milliseconds lease = lease_of(request.lease);
-        const std::optional<AcquireAnswer> answer = ask(
-            lock, request, [&](Instant deadline) { return wire_.acquire_or_queue(request.owner, lease, deadline); });
+        const std::optional<AcquireAnswer> answer = ask(lock, request, [&](Instant deadline) {
+            return wire_.acquire_or_queue(request.owner, lease, runtime_.calling(deadline));
+        });
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
         const Milliseconds told =
@@ -6491,8 +6508,9 @@ FairLock(Client<T>&, std::string_view) -> FairLock<T>;
 
 namespace redlatch {
 
-// The commands of the reentrant lock: keys and arguments of its scripts. Every command may be sent again; `again`
-// says so, and then the giving-back ones leave a mark against their own delayed copies.
+// The commands of the reentrant lock: keys and arguments of its scripts, for `send`, which calls or posts them
+// (Runtime::calling, Runtime::posting). Every command may be sent again; `again` says so, and then the giving-back ones
+// leave a mark against their own delayed copies.
 template <Transport T>
 class RLockWire {
 public:
@@ -6511,57 +6529,46 @@ public:
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return call(digested<scripts::rlock_acquire>, std::array<std::string_view, 1>{key_},
-                    std::array<std::string_view, 3>{text(owner), NumberText(count), NumberText(lease.count())},
-                    deadline);
+    template <class Send>
+    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+        return send(digested<scripts::rlock_acquire>, Texts<1>{key_},
+                    Texts<3>{text(owner), NumberText(count), NumberText(lease.count())});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
 
-    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                  Instant deadline) {
-        return call(digested<scripts::rlock_release>,
-                    std::array<std::string_view, 3>{key_, channel_, latches_.of(request)},
-                    std::array<std::string_view, 5>{text(owner), NumberText(remaining), NumberText(lease.count()),
-                                                    ReleaseLatches::ttl(again), runtime_.transport().publish_command()},
-                    deadline);
+    template <class Send>
+    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                 Send send) {
+        return send(digested<scripts::rlock_release>, Texts<3>{key_, channel_, latches_.of(request)},
+                    Texts<5>{text(owner), NumberText(remaining), NumberText(lease.count()), ReleaseLatches::ttl(again),
+                             runtime_.transport().publish_command()});
     }
 
-    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        const OwnerText who = text(owner);
-        const ReleaseLatches::Key latch = latches_.of(request);
-        runtime_.post_script(digested<scripts::rlock_release>, std::array<std::string_view, 3>{key_, channel_, latch},
-                             std::array<std::string_view, 5>{who, "0", "0", ReleaseLatches::ttl(again),
-                                                             runtime_.transport().publish_command()},
-                             std::move(done));
+    // Gives up whatever the owner has.
+    template <class Send>
+    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
+        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
     }
 
-    Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
-                    Instant deadline) {
-        return call(digested<scripts::rlock_hand_over>, std::array<std::string_view, 2>{key_, latches_.of(request)},
-                    std::array<std::string_view, 4>{text(owner), text(heir), NumberText(lease.count()),
-                                                    ReleaseLatches::ttl(again)},
-                    deadline);
+    template <class Send>
+    auto hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
+                   Send send) {
+        return send(digested<scripts::rlock_hand_over>, Texts<2>{key_, latches_.of(request)},
+                    Texts<4>{text(owner), text(heir), NumberText(lease.count()), ReleaseLatches::ttl(again)});
     }
 
-    Reply force_release(Instant deadline) {
-        return call(digested<scripts::rlock_force_release>, std::array<std::string_view, 2>{key_, channel_},
-                    std::array<std::string_view, 1>{runtime_.transport().publish_command()}, deadline);
+    template <class Send>
+    auto force_release(Send send) {
+        return send(digested<scripts::rlock_force_release>, Texts<2>{key_, channel_},
+                    Texts<1>{runtime_.transport().publish_command()});
     }
 
     OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
 
 protected:
     const ReleaseLatches& latches() const noexcept { return latches_; }
-
-    // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
-    template <std::size_t K, std::size_t A>
-    Reply call(const Script& script, const std::array<std::string_view, K>& keys,
-               const std::array<std::string_view, A>& arguments, Instant deadline) {
-        return runtime_.call_script(script, keys, arguments, deadline);
-    }
 
 private:
     Runtime<T>& runtime_;
@@ -6650,19 +6657,18 @@ public:
     FencedWire(Runtime<T>& runtime, std::string key)
         : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
 
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return this->call(
-            digested<scripts::fenced_acquire>, std::array<std::string_view, 2>{this->key(), counter_},
-            std::array<std::string_view, 3>{this->text(owner), NumberText(count), NumberText(lease.count())}, deadline);
+    template <class Send>
+    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+        return send(digested<scripts::fenced_acquire>, Texts<2>{this->key(), counter_},
+                    Texts<3>{this->text(owner), NumberText(count), NumberText(lease.count())});
     }
 
-    Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
-                    Instant deadline) {
-        return this->call(digested<scripts::fenced_hand_over>,
-                          std::array<std::string_view, 3>{this->key(), counter_, this->latches().of(request)},
-                          std::array<std::string_view, 4>{this->text(owner), this->text(heir),
-                                                          NumberText(lease.count()), ReleaseLatches::ttl(again)},
-                          deadline);
+    template <class Send>
+    auto hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
+                   Send send) {
+        return send(
+            digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->latches().of(request)},
+            Texts<4>{this->text(owner), this->text(heir), NumberText(lease.count()), ReleaseLatches::ttl(again)});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -6932,7 +6938,7 @@ private:
         const Milliseconds lease = lease_of(request.lease);
         const bool announced = request.precedence && !request.one_try;
         const std::optional<AcquireAnswer> answer = Keeper::ask(lock, request, [&](Instant deadline) {
-            return wire_.acquire(request.owner, 1, lease, announced, deadline);
+            return wire_.acquire(request.owner, 1, lease, announced, runtime_.calling(deadline));
         });
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
@@ -7053,7 +7059,7 @@ private:
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             // The heir's lease counts from the first sending that may have taken effect: a later one prolongs nothing.
             if (!again) sent = Clock::now();
-            return wire_.hand_over(owner, heir, lease_of(heir_lease), request, again, deadline);
+            return wire_.hand_over(owner, heir, lease_of(heir_lease), request, again, runtime_.calling(deadline));
         });
         lock.lock();
         handing_over_ = 0;
@@ -8563,33 +8569,17 @@ protected:
     ~ReadWriteWire() = default;
 
     // `field` is the owner as a holder of this side.
-    Reply release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease,
-                  std::uint64_t request, bool again, Instant deadline) {
-        return call(script, std::array<std::string_view, 3>{key_, channel_, latches_.of(request)},
-                    std::array<std::string_view, 6>{field, NumberText(remaining), NumberText(lease.count()),
-                                                    ReleaseLatches::ttl(again), publish_command(), tag_},
-                    deadline);
+    template <class Send>
+    auto release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease,
+                 std::uint64_t request, bool again, Send send) {
+        return send(script, Texts<3>{key_, channel_, latches_.of(request)},
+                    Texts<6>{field, NumberText(remaining), NumberText(lease.count()), ReleaseLatches::ttl(again),
+                             publish_command(), tag_});
     }
 
-    void post_release(const Script& script, std::string_view field, std::uint64_t request, bool again,
-                      Completion done) {
-        const ReleaseLatches::Key latch = latches_.of(request);
-        runtime_.post_script(
-            script, std::array<std::string_view, 3>{key_, channel_, latch},
-            std::array<std::string_view, 6>{field, "0", "0", ReleaseLatches::ttl(again), publish_command(), tag_},
-            std::move(done));
-    }
-
-    Reply force_release(const Script& script, Instant deadline) {
-        return call(script, std::array<std::string_view, 2>{key_, channel_},
-                    std::array<std::string_view, 2>{publish_command(), tag_}, deadline);
-    }
-
-    // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
-    template <std::size_t K, std::size_t A>
-    Reply call(const Script& script, const std::array<std::string_view, K>& keys,
-               const std::array<std::string_view, A>& arguments, Instant deadline) {
-        return runtime_.call_script(script, keys, arguments, deadline);
+    template <class Send>
+    auto force_release(const Script& script, Send send) {
+        return send(script, Texts<2>{key_, channel_}, Texts<2>{publish_command(), tag_});
     }
 
     std::string_view publish_command() { return runtime_.transport().publish_command(); }
@@ -8616,35 +8606,39 @@ public:
 
     ReadWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return this->call(digested<scripts::read_acquire>, std::array<std::string_view, 2>{this->key_, this->mark_},
-                          std::array<std::string_view, 5>{text(owner), NumberText(count), NumberText(lease.count()),
-                                                          this->writer(owner), this->tag_},
-                          deadline);
+    template <class Send>
+    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+        return send(
+            digested<scripts::read_acquire>, Texts<2>{this->key_, this->mark_},
+            Texts<5>{text(owner), NumberText(count), NumberText(lease.count()), this->writer(owner), this->tag_});
     }
 
-    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                  Instant deadline) {
+    template <class Send>
+    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                 Send send) {
         return ReadWriteWire<T>::release(digested<scripts::read_release>, text(owner), remaining, lease, request, again,
-                                         deadline);
+                                         std::move(send));
     }
 
-    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        ReadWriteWire<T>::post_release(digested<scripts::read_release>, text(owner), request, again, std::move(done));
+    // Gives up whatever the owner has.
+    template <class Send>
+    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
+        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
     }
 
-    Reply force_release(Instant deadline) {
-        return ReadWriteWire<T>::force_release(digested<scripts::read_force_release>, deadline);
+    template <class Send>
+    auto force_release(Send send) {
+        return ReadWriteWire<T>::force_release(digested<scripts::read_force_release>, std::move(send));
     }
 
-    Reply remaining_lease(Instant deadline) {
-        return this->call(digested<scripts::read_remaining_lease>, std::array<std::string_view, 1>{this->key_},
-                          std::array<std::string_view, 1>{this->tag_}, deadline);
+    template <class Send>
+    Reply remaining_lease(Send send) {
+        return send(digested<scripts::read_remaining_lease>, Texts<1>{this->key_}, Texts<1>{this->tag_});
     }
 
     Reply hold_count(OwnerNumber owner, Instant deadline) {
-        return this->call(digested<scripts::read_hold_count>, std::array<std::string_view, 1>{this->key_},
-                          std::array<std::string_view, 2>{text(owner), this->tag_}, deadline);
+        return this->runtime_.calling(deadline)(digested<scripts::read_hold_count>, Texts<1>{this->key_},
+                                                Texts<2>{text(owner), this->tag_});
     }
 
     OwnerText text(OwnerNumber owner) const noexcept { return this->reader(owner); }
@@ -8664,43 +8658,50 @@ public:
     WriteWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
     // `announced`: new readers are to stay out while it waits.
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool announced, Instant deadline) {
+    template <class Send>
+    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool announced, Send send) {
         if (announced) marked_ = true;
-        Reply reply =
-            this->call(digested<scripts::write_acquire>, std::array<std::string_view, 2>{this->key_, this->mark_},
-                       std::array<std::string_view, 6>{text(owner), NumberText(count), NumberText(lease.count()),
-                                                       this->tag_, this->runtime_.uuid(), announced ? mark_ttl : "0"},
-                       deadline);
+        return send(digested<scripts::write_acquire>, Texts<2>{this->key_, this->mark_},
+                    Texts<6>{text(owner), NumberText(count), NumberText(lease.count()), this->tag_,
+                             this->runtime_.uuid(), announced ? mark_ttl : "0"});
+    }
+
+    AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
+        const AcquireAnswer answer = decode_acquire(reply, name);
         // Then the mark is gone, too.
-        if (reply.is_nil()) marked_ = false;
-        return reply;
+        if (answer.kind == AcquireAnswer::Kind::held) marked_ = false;
+        return answer;
     }
 
     // Nobody of this process waits any more.
     void withdraw() {
         if (!marked_.exchange(false)) return;
-        this->runtime_.post_script(
-            digested<scripts::write_withdraw>, std::array<std::string_view, 2>{this->mark_, this->channel_},
-            std::array<std::string_view, 2>{this->runtime_.uuid(), this->publish_command()}, [](const Reply&) {});
+        this->runtime_.posting([](const Reply&) {})(digested<scripts::write_withdraw>,
+                                                    Texts<2>{this->mark_, this->channel_},
+                                                    Texts<2>{this->runtime_.uuid(), this->publish_command()});
     }
 
-    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                  Instant deadline) {
+    template <class Send>
+    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                 Send send) {
         return ReadWriteWire<T>::release(digested<scripts::write_release>, text(owner), remaining, lease, request,
-                                         again, deadline);
+                                         again, std::move(send));
     }
 
-    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        ReadWriteWire<T>::post_release(digested<scripts::write_release>, text(owner), request, again, std::move(done));
+    // Gives up whatever the owner has.
+    template <class Send>
+    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
+        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
     }
 
-    Reply force_release(Instant deadline) {
-        return ReadWriteWire<T>::force_release(digested<scripts::write_force_release>, deadline);
+    template <class Send>
+    auto force_release(Send send) {
+        return ReadWriteWire<T>::force_release(digested<scripts::write_force_release>, std::move(send));
     }
 
-    Reply remaining_lease(Instant deadline) {
-        return this->call(digested<scripts::write_remaining_lease>, std::array<std::string_view, 1>{this->key_},
-                          std::array<std::string_view, 0>{}, deadline);
+    template <class Send>
+    Reply remaining_lease(Send send) {
+        return send(digested<scripts::write_remaining_lease>, Texts<1>{this->key_}, Texts<0>{});
     }
 
     Reply hold_count(OwnerNumber owner, Instant deadline) {
@@ -8757,8 +8758,9 @@ class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
         }
         std::optional<Milliseconds> ask_remaining_lease() {
             auto& state = this->state();
-            return ask_lease(state.runtime(), state.key(),
-                             [&](Instant deadline) { return state.wire().remaining_lease(deadline); });
+            return ask_lease(state.runtime(), state.key(), [&](Instant deadline) {
+                return state.wire().remaining_lease(state.runtime().calling(deadline));
+            });
         }
 
     protected:

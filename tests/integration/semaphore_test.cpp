@@ -505,7 +505,7 @@ TEST_CASE("an acquire that is given up while its outcome is unknown is given bac
 }
 
 TEST_CASE("when memory is full an acquire is refused, and a release is not") {
-    Bench bench(2, {.unreachable_timeout = 100ms});
+    Bench bench(2, {.unreachable_timeout = 500ms});
     bench.seats.acquire();
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
     CHECK(error_of_call([&] { bench.seats.acquire(); }) == errc::overloaded);

@@ -57,7 +57,7 @@ public:
         const Milliseconds lease = lease_of(request.lease);
         if (request.one_try) {
             const auto answer = ask(lock, request, [&](Instant deadline) {
-                return wire_.acquire(request.owner, 1, lease, false, deadline);
+                return wire_.acquire(request.owner, 1, lease, false, runtime_.calling(deadline));
             });
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
@@ -115,8 +115,9 @@ private:
     // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
         const Milliseconds lease = lease_of(request.lease);
-        const std::optional<AcquireAnswer> answer = ask(
-            lock, request, [&](Instant deadline) { return wire_.acquire_or_queue(request.owner, lease, deadline); });
+        const std::optional<AcquireAnswer> answer = ask(lock, request, [&](Instant deadline) {
+            return wire_.acquire_or_queue(request.owner, lease, runtime_.calling(deadline));
+        });
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
         const Milliseconds told =

@@ -21,8 +21,8 @@
 
 namespace redlatch {
 
-// The commands of the fair lock: keys and arguments of its scripts. Every command may be sent again; `again` says so,
-// and then the giving-back ones leave a mark against their own delayed copies.
+// The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
+// command may be sent again; `again` says so, and then the giving-back ones leave a mark against their own delayed copies.
 template <Transport T>
 class FairWire {
 public:
@@ -52,32 +52,32 @@ public:
     Milliseconds slot() const noexcept { return slot_; }
 
     // Takes the lock if it is nobody else's turn.
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return acquire_with(owner, count, lease, Milliseconds(0), deadline);
+    template <class Send>
+    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+        return acquire_with(owner, count, lease, Milliseconds(0), std::move(send));
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
 
     // The same, or queues up; whoever stands in the queue already keeps the place.
-    Reply acquire_or_queue(OwnerNumber owner, Milliseconds lease, Instant deadline) {
-        return acquire_with(owner, 1, lease, slot_, deadline);
+    template <class Send>
+    auto acquire_or_queue(OwnerNumber owner, Milliseconds lease, Send send) {
+        return acquire_with(owner, 1, lease, slot_, std::move(send));
     }
 
-    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                  Instant deadline) {
-        return runtime_.call_script(
-            digested<scripts::fair_release>, keys_and(latches_.of(request)),
-            std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(remaining),
-                                            NumberText(lease.count()), ReleaseLatches::ttl(again)},
-            deadline);
+    template <class Send>
+    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                 Send send) {
+        return send(digested<scripts::fair_release>, keys_and(latches_.of(request)),
+                    Texts<6>{publish(), channels_, text(owner), NumberText(remaining), NumberText(lease.count()),
+                             ReleaseLatches::ttl(again)});
     }
 
     // Gives up whatever the owner has: its hold, and its place in the queue.
-    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        runtime_.post_script(
-            digested<scripts::fair_leave>, keys_and(latches_.of(request)),
-            std::array<std::string_view, 4>{publish(), channels_, text(owner), ReleaseLatches::ttl(again)},
-            std::move(done));
+    template <class Send>
+    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
+        return send(digested<scripts::fair_leave>, keys_and(latches_.of(request)),
+                    Texts<4>{publish(), channels_, text(owner), ReleaseLatches::ttl(again)});
     }
 
     // Up to 100 waiters of this process say that they are alive.
@@ -90,29 +90,25 @@ public:
         runtime_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
     }
 
-    Reply force_release(Instant deadline) {
-        return runtime_.call_script(digested<scripts::fair_force_release>, keys(),
-                                    std::array<std::string_view, 2>{publish(), channels_}, deadline);
+    template <class Send>
+    auto force_release(Send send) {
+        return send(digested<scripts::fair_force_release>, keys(), Texts<2>{publish(), channels_});
     }
 
 private:
     static constexpr Milliseconds shortest_slot{100};
     static constexpr Milliseconds longest_slot{5000};
 
-    Reply acquire_with(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Milliseconds slot,
-                       Instant deadline) {
-        return runtime_.call_script(
-            digested<scripts::fair_acquire>, keys(),
-            std::array<std::string_view, 6>{publish(), channels_, text(owner), NumberText(count),
-                                            NumberText(lease.count()), NumberText(slot.count())},
-            deadline);
+    template <class Send>
+    auto acquire_with(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Milliseconds slot, Send send) {
+        return send(digested<scripts::fair_acquire>, keys(),
+                    Texts<6>{publish(), channels_, text(owner), NumberText(count), NumberText(lease.count()),
+                             NumberText(slot.count())});
     }
 
     std::string_view publish() const { return runtime_.transport().publish_command(); }
-    std::array<std::string_view, 4> keys() const { return {key_, queue_, timeouts_, slots_}; }
-    std::array<std::string_view, 5> keys_and(std::string_view latch) const {
-        return {key_, queue_, timeouts_, slots_, latch};
-    }
+    Texts<4> keys() const { return {key_, queue_, timeouts_, slots_}; }
+    Texts<5> keys_and(std::string_view latch) const { return {key_, queue_, timeouts_, slots_, latch}; }
 
     Runtime<T>& runtime_;
     const std::string key_;

@@ -23,19 +23,18 @@ public:
     FencedWire(Runtime<T>& runtime, std::string key)
         : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
 
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return this->call(
-            digested<scripts::fenced_acquire>, std::array<std::string_view, 2>{this->key(), counter_},
-            std::array<std::string_view, 3>{this->text(owner), NumberText(count), NumberText(lease.count())}, deadline);
+    template <class Send>
+    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+        return send(digested<scripts::fenced_acquire>, Texts<2>{this->key(), counter_},
+                    Texts<3>{this->text(owner), NumberText(count), NumberText(lease.count())});
     }
 
-    Reply hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
-                    Instant deadline) {
-        return this->call(digested<scripts::fenced_hand_over>,
-                          std::array<std::string_view, 3>{this->key(), counter_, this->latches().of(request)},
-                          std::array<std::string_view, 4>{this->text(owner), this->text(heir),
-                                                          NumberText(lease.count()), ReleaseLatches::ttl(again)},
-                          deadline);
+    template <class Send>
+    auto hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
+                   Send send) {
+        return send(
+            digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->latches().of(request)},
+            Texts<4>{this->text(owner), this->text(heir), NumberText(lease.count()), ReleaseLatches::ttl(again)});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {

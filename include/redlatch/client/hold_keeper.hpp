@@ -88,8 +88,9 @@ public:
             for (const Hold& hold : holds_)
                 if (hold.live()) ended.push_back(hold.id);
         }
-        const Reply reply = runtime_.persist(deadline_after(Clock::now(), runtime_.options().unreachable_timeout), {},
-                                             [&](Instant deadline, bool) { return wire_.force_release(deadline); });
+        const Reply reply =
+            runtime_.persist(deadline_after(Clock::now(), runtime_.options().unreachable_timeout), {},
+                             [&](Instant deadline, bool) { return wire_.force_release(runtime_.calling(deadline)); });
         if (judge(reply) != Verdict::answered) throw error_of(reply, key());
         if (!reply.is_integer()) throw unexpected(reply, key());
         const std::lock_guard lock(mutex_);
@@ -294,7 +295,7 @@ protected:
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
         try {
-            return Wire<T>::read_acquire(reply, key());
+            return wire_.read_acquire(reply, key());
         } catch (const Error&) {
             take_back(lock, owner, until);
             throw;
@@ -321,11 +322,11 @@ protected:
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
         const Milliseconds lease = lease_of(request.lease);
         const Asked asked = send_acquire(lock, request, [&](Instant deadline) {
-            return wire_.acquire(request.owner, count, lease, false, deadline);
+            return wire_.acquire(request.owner, count, lease, false, runtime_.calling(deadline));
         });
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
-        const AcquireAnswer answer = Wire<T>::read_acquire(asked.reply, key());
+        const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
         hold = holds_.find(request.owner);
         if (!hold || hold->id != id || !hold->live()) {
             // Lost while we asked: what the answer gave belongs to nobody.
@@ -358,7 +359,7 @@ protected:
         // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             sent = Clock::now();
-            return wire_.release(owner, remaining, lease, request, again, deadline);
+            return wire_.release(owner, remaining, lease, request, again, runtime_.calling(deadline));
         });
         lock.lock();
         if (judge(reply) != Verdict::answered) return error_of(reply, key()).code();
@@ -388,7 +389,7 @@ protected:
         bool resent = false;
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             resent = again;
-            return wire_.release(owner, 0, Milliseconds(0), request, again, deadline);
+            return wire_.release(owner, 0, Milliseconds(0), request, again, runtime_.calling(deadline));
         });
         lock.lock();
         releasing_ = false;
@@ -448,9 +449,9 @@ protected:
         if (due.empty()) return;
         lock.unlock();
         for (const auto& item : due)
-            wire_.post_release(item.owner, item.request, item.again,
-                               [self = std::static_pointer_cast<HoldKeeper>(shared_from_this()),
-                                request = item.request](Reply reply) { self->delivered(request, reply); });
+            wire_.give_up(item.owner, item.request, item.again,
+                          runtime_.posting([self = std::static_pointer_cast<HoldKeeper>(shared_from_this()),
+                                            request = item.request](Reply reply) { self->delivered(request, reply); }));
         lock.lock();
     }
 

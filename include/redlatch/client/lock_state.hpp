@@ -163,7 +163,7 @@ private:
         const Milliseconds lease = lease_of(request.lease);
         const bool announced = request.precedence && !request.one_try;
         const std::optional<AcquireAnswer> answer = Keeper::ask(lock, request, [&](Instant deadline) {
-            return wire_.acquire(request.owner, 1, lease, announced, deadline);
+            return wire_.acquire(request.owner, 1, lease, announced, runtime_.calling(deadline));
         });
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
@@ -284,7 +284,7 @@ private:
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             // The heir's lease counts from the first sending that may have taken effect: a later one prolongs nothing.
             if (!again) sent = Clock::now();
-            return wire_.hand_over(owner, heir, lease_of(heir_lease), request, again, deadline);
+            return wire_.hand_over(owner, heir, lease_of(heir_lease), request, again, runtime_.calling(deadline));
         });
         lock.lock();
         handing_over_ = 0;

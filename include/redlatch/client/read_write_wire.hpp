@@ -38,33 +38,17 @@ protected:
     ~ReadWriteWire() = default;
 
     // `field` is the owner as a holder of this side.
-    Reply release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease,
-                  std::uint64_t request, bool again, Instant deadline) {
-        return call(script, std::array<std::string_view, 3>{key_, channel_, latches_.of(request)},
-                    std::array<std::string_view, 6>{field, NumberText(remaining), NumberText(lease.count()),
-                                                    ReleaseLatches::ttl(again), publish_command(), tag_},
-                    deadline);
+    template <class Send>
+    auto release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease,
+                 std::uint64_t request, bool again, Send send) {
+        return send(script, Texts<3>{key_, channel_, latches_.of(request)},
+                    Texts<6>{field, NumberText(remaining), NumberText(lease.count()), ReleaseLatches::ttl(again),
+                             publish_command(), tag_});
     }
 
-    void post_release(const Script& script, std::string_view field, std::uint64_t request, bool again,
-                      Completion done) {
-        const ReleaseLatches::Key latch = latches_.of(request);
-        runtime_.post_script(
-            script, std::array<std::string_view, 3>{key_, channel_, latch},
-            std::array<std::string_view, 6>{field, "0", "0", ReleaseLatches::ttl(again), publish_command(), tag_},
-            std::move(done));
-    }
-
-    Reply force_release(const Script& script, Instant deadline) {
-        return call(script, std::array<std::string_view, 2>{key_, channel_},
-                    std::array<std::string_view, 2>{publish_command(), tag_}, deadline);
-    }
-
-    // The temporaries behind the words live until the call returns: they are part of the caller's full expression.
-    template <std::size_t K, std::size_t A>
-    Reply call(const Script& script, const std::array<std::string_view, K>& keys,
-               const std::array<std::string_view, A>& arguments, Instant deadline) {
-        return runtime_.call_script(script, keys, arguments, deadline);
+    template <class Send>
+    auto force_release(const Script& script, Send send) {
+        return send(script, Texts<2>{key_, channel_}, Texts<2>{publish_command(), tag_});
     }
 
     std::string_view publish_command() { return runtime_.transport().publish_command(); }
@@ -91,35 +75,39 @@ public:
 
     ReadWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Instant deadline) {
-        return this->call(digested<scripts::read_acquire>, std::array<std::string_view, 2>{this->key_, this->mark_},
-                          std::array<std::string_view, 5>{text(owner), NumberText(count), NumberText(lease.count()),
-                                                          this->writer(owner), this->tag_},
-                          deadline);
+    template <class Send>
+    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+        return send(
+            digested<scripts::read_acquire>, Texts<2>{this->key_, this->mark_},
+            Texts<5>{text(owner), NumberText(count), NumberText(lease.count()), this->writer(owner), this->tag_});
     }
 
-    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                  Instant deadline) {
+    template <class Send>
+    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                 Send send) {
         return ReadWriteWire<T>::release(digested<scripts::read_release>, text(owner), remaining, lease, request, again,
-                                         deadline);
+                                         std::move(send));
     }
 
-    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        ReadWriteWire<T>::post_release(digested<scripts::read_release>, text(owner), request, again, std::move(done));
+    // Gives up whatever the owner has.
+    template <class Send>
+    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
+        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
     }
 
-    Reply force_release(Instant deadline) {
-        return ReadWriteWire<T>::force_release(digested<scripts::read_force_release>, deadline);
+    template <class Send>
+    auto force_release(Send send) {
+        return ReadWriteWire<T>::force_release(digested<scripts::read_force_release>, std::move(send));
     }
 
-    Reply remaining_lease(Instant deadline) {
-        return this->call(digested<scripts::read_remaining_lease>, std::array<std::string_view, 1>{this->key_},
-                          std::array<std::string_view, 1>{this->tag_}, deadline);
+    template <class Send>
+    Reply remaining_lease(Send send) {
+        return send(digested<scripts::read_remaining_lease>, Texts<1>{this->key_}, Texts<1>{this->tag_});
     }
 
     Reply hold_count(OwnerNumber owner, Instant deadline) {
-        return this->call(digested<scripts::read_hold_count>, std::array<std::string_view, 1>{this->key_},
-                          std::array<std::string_view, 2>{text(owner), this->tag_}, deadline);
+        return this->runtime_.calling(deadline)(digested<scripts::read_hold_count>, Texts<1>{this->key_},
+                                                Texts<2>{text(owner), this->tag_});
     }
 
     OwnerText text(OwnerNumber owner) const noexcept { return this->reader(owner); }
@@ -139,43 +127,50 @@ public:
     WriteWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
     // `announced`: new readers are to stay out while it waits.
-    Reply acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool announced, Instant deadline) {
+    template <class Send>
+    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool announced, Send send) {
         if (announced) marked_ = true;
-        Reply reply =
-            this->call(digested<scripts::write_acquire>, std::array<std::string_view, 2>{this->key_, this->mark_},
-                       std::array<std::string_view, 6>{text(owner), NumberText(count), NumberText(lease.count()),
-                                                       this->tag_, this->runtime_.uuid(), announced ? mark_ttl : "0"},
-                       deadline);
+        return send(digested<scripts::write_acquire>, Texts<2>{this->key_, this->mark_},
+                    Texts<6>{text(owner), NumberText(count), NumberText(lease.count()), this->tag_,
+                             this->runtime_.uuid(), announced ? mark_ttl : "0"});
+    }
+
+    AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
+        const AcquireAnswer answer = decode_acquire(reply, name);
         // Then the mark is gone, too.
-        if (reply.is_nil()) marked_ = false;
-        return reply;
+        if (answer.kind == AcquireAnswer::Kind::held) marked_ = false;
+        return answer;
     }
 
     // Nobody of this process waits any more.
     void withdraw() {
         if (!marked_.exchange(false)) return;
-        this->runtime_.post_script(
-            digested<scripts::write_withdraw>, std::array<std::string_view, 2>{this->mark_, this->channel_},
-            std::array<std::string_view, 2>{this->runtime_.uuid(), this->publish_command()}, [](const Reply&) {});
+        this->runtime_.posting([](const Reply&) {})(digested<scripts::write_withdraw>,
+                                                    Texts<2>{this->mark_, this->channel_},
+                                                    Texts<2>{this->runtime_.uuid(), this->publish_command()});
     }
 
-    Reply release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                  Instant deadline) {
+    template <class Send>
+    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
+                 Send send) {
         return ReadWriteWire<T>::release(digested<scripts::write_release>, text(owner), remaining, lease, request,
-                                         again, deadline);
+                                         again, std::move(send));
     }
 
-    void post_release(OwnerNumber owner, std::uint64_t request, bool again, Completion done) {
-        ReadWriteWire<T>::post_release(digested<scripts::write_release>, text(owner), request, again, std::move(done));
+    // Gives up whatever the owner has.
+    template <class Send>
+    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
+        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
     }
 
-    Reply force_release(Instant deadline) {
-        return ReadWriteWire<T>::force_release(digested<scripts::write_force_release>, deadline);
+    template <class Send>
+    auto force_release(Send send) {
+        return ReadWriteWire<T>::force_release(digested<scripts::write_force_release>, std::move(send));
     }
 
-    Reply remaining_lease(Instant deadline) {
-        return this->call(digested<scripts::write_remaining_lease>, std::array<std::string_view, 1>{this->key_},
-                          std::array<std::string_view, 0>{}, deadline);
+    template <class Send>
+    Reply remaining_lease(Send send) {
+        return send(digested<scripts::write_remaining_lease>, Texts<1>{this->key_}, Texts<0>{});
     }
 
     Reply hold_count(OwnerNumber owner, Instant deadline) {

@@ -32,6 +32,10 @@
 
 namespace redlatch {
 
+// Keys or arguments of a script. The temporaries behind the words live until the call that takes them returns.
+template <std::size_t N>
+using Texts = std::array<std::string_view, N>;
+
 // What all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
@@ -121,6 +125,21 @@ public:
             transport_.post(again.by_text(),
                             [this, done = std::move(done)](Reply answer) { finish_post(done, std::move(answer)); });
         });
+    }
+
+    // The two ways in which a script is sent: for the wires, which know the words.
+    auto calling(Instant deadline) {
+        return [this, deadline](const Script& script, std::span<const std::string_view> keys,
+                                std::span<const std::string_view> arguments) {
+            return call_script(script, keys, arguments, deadline);
+        };
+    }
+
+    auto posting(Completion done) {
+        return [this, done = std::move(done)](const Script& script, std::span<const std::string_view> keys,
+                                              std::span<const std::string_view> arguments) mutable {
+            post_script(script, keys, arguments, std::move(done));
+        };
     }
 
     // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
