@@ -44,17 +44,19 @@ class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
     template <class Self, template <class> class Wire>
     class Side : public BoundLock<Self, T, LockState<T, Wire>> {
     public:
-        bool ask_locked() { return ask_remaining_lease().has_value(); }
-        int ask_hold_count(OwnerNumber owner) {
+        bool ask_locked(Instant limit = never) { return ask_remaining_lease(limit).has_value(); }
+        int ask_hold_count(OwnerNumber owner, Instant limit = never) {
             auto& state = this->state();
-            return ask_count(state.runtime(), state.key(),
-                             [&](Instant deadline) { return state.wire().hold_count(owner, deadline); });
+            return ask_count(
+                state.runtime(), state.key(),
+                [&](Instant deadline) { return state.wire().hold_count(owner, deadline); }, limit);
         }
-        std::optional<Milliseconds> ask_remaining_lease() {
+        std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
             auto& state = this->state();
-            return ask_lease(state.runtime(), state.key(), [&](Instant deadline) {
-                return state.wire().remaining_lease(state.runtime().calling(deadline));
-            });
+            return ask_lease(
+                state.runtime(), state.key(),
+                [&](Instant deadline) { return state.wire().remaining_lease(state.runtime().calling(deadline)); },
+                limit);
         }
 
     protected:

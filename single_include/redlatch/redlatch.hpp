@@ -1205,6 +1205,20 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/core/pause.hpp
+
+namespace redlatch {
+
+// Sleeps; wakes up early when stop is requested.
+inline void pause(Instant until, const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any never_notified;
+    std::unique_lock lock(mutex);
+    never_notified.wait_until(lock, stop, until, [] { return false; });
+}
+
+}  // namespace redlatch
+
 // redlatch/client/runtime.hpp
 
 namespace redlatch {
@@ -1279,15 +1293,15 @@ public:
     }
 
     // The same without waiting; `done` is called on any thread.
+    void post(const Command& command, Completion done) {
+        begin_post();
+        transport_.post(command, [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); });
+    }
+
     void post_script(const Script& script, std::span<const std::string_view> keys,
                      std::span<const std::string_view> arguments, Completion done) {
-        start_background();
         const ScriptWords words(script, keys, arguments);
-        count(commands_);
-        {
-            const std::lock_guard lock(posts_mutex_);
-            ++posts_;
-        }
+        begin_post();
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
@@ -1337,19 +1351,12 @@ public:
             if (verdict == Verdict::refused || verdict == Verdict::no_script || stop.stop_requested()) return reply;
             if (reply.kind == Reply::Kind::unanswered) again = true;
             // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
-            if (verdict == Verdict::refused_now) pause(std::min(deadline, Clock::now() + backoff.next()), stop);
+            if (verdict == Verdict::refused_now)
+                redlatch::pause(std::min(deadline, Clock::now() + backoff.next()), stop);
             if (Clock::now() >= deadline) return reply;
             if (verdict == Verdict::no_answer) gone();
             count(resends_);
         }
-    }
-
-    // Sleeps; wakes up early when stop is requested.
-    static void pause(Instant until, const std::stop_token& stop) {
-        std::mutex mutex;
-        std::condition_variable_any never_notified;
-        std::unique_lock lock(mutex);
-        never_notified.wait_until(lock, stop, until, [] { return false; });
     }
 
     // --- the background ---------------------------------------------------------------------------------------
@@ -1431,6 +1438,13 @@ public:
 private:
     static constexpr std::size_t renewals_a_call = 100;
     static constexpr Milliseconds longest_farewell{1000};
+
+    void begin_post() {
+        start_background();
+        count(commands_);
+        const std::lock_guard lock(posts_mutex_);
+        ++posts_;
+    }
 
     void finish_post(const Completion& done, Reply reply) {
         done(std::move(reply));
@@ -2609,8 +2623,8 @@ public:
 
     // ----------------------------------------------------------------------------------------------------------
 
-    // How often a connection was made after the first one.
-    std::uint64_t reconnects() const noexcept { return reconnects_.load(std::memory_order_relaxed); }
+    // How often a connection was made.
+    std::uint64_t connections() const noexcept { return connections_.load(std::memory_order_acquire); }
 
     // In the child after a fork: gives back the descriptor and touches nothing else.
     void close_inherited() noexcept { link_.socket.close(); }
@@ -2702,8 +2716,7 @@ private:
         opening_ = false;
         connected_ = !refusal;
         if (connected_) {
-            if (was_connected_) reconnects_.fetch_add(1, std::memory_order_relaxed);
-            was_connected_ = true;
+            connections_.fetch_add(1, std::memory_order_release);
             backoff_.reset();
             attempt_failed_ = false;
             next_attempt_ = {};
@@ -2954,7 +2967,6 @@ private:
     std::vector<Slot> slots_;
     std::size_t head_ = 0;
     bool connected_ = false;
-    bool was_connected_ = false;
     bool attempt_failed_ = false;  // the last one, and not for want of time
     bool opening_ = false;
     bool writing_ = false;
@@ -2963,7 +2975,7 @@ private:
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
     Instant next_attempt_{};
-    std::atomic<std::uint64_t> reconnects_{0};
+    std::atomic<std::uint64_t> connections_{0};
 };
 
 }  // namespace redlatch
@@ -3229,6 +3241,7 @@ private:
 
 // redlatch/adapters/hiredis.hpp
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -3317,9 +3330,16 @@ public:
         return HiredisTransport(state_->url, state_->timeout);
     }
 
+    // How many connections for commands were made so far, and how many of them in the place of an earlier one.
+    std::uint64_t connections() const noexcept {
+        std::uint64_t sum = 0;
+        for (const CommandLink& link : state_->links) sum += link.connections();
+        return sum;
+    }
+
     std::uint64_t reconnects() const noexcept {
         std::uint64_t sum = 0;
-        for (const CommandLink& link : state_->links) sum += link.reconnects();
+        for (const CommandLink& link : state_->links) sum += std::max<std::uint64_t>(link.connections(), 1) - 1;
         return sum;
     }
 
@@ -3682,16 +3702,16 @@ return renewed
 // redlatch/client/inquiry.hpp
 
 // What the server says of a lock that is a hash of owner -> hold count. One round trip each; an
-// unreachable server is asked for unreachable_timeout. All throw Error.
+// unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
 namespace redlatch {
 
 namespace detail {
 
 // `ask(deadline)` sends the question.
 template <class T, class Ask>
-Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask) {
-    Reply reply = runtime.persist(deadline_after(Clock::now(), runtime.options().unreachable_timeout), {},
-                                  [&](Instant deadline, bool) { return ask(deadline); });
+Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit = never) {
+    const Instant give_up = std::min(limit, deadline_after(Clock::now(), runtime.options().unreachable_timeout));
+    Reply reply = runtime.persist(give_up, {}, [&](Instant deadline, bool) { return ask(deadline); });
     if (judge(reply) != Verdict::answered) throw error_of(reply, key);
     return reply;
 }
@@ -3714,19 +3734,22 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
 
 // HLEN rather than EXISTS: a key of another type is an error, not a lock.
 template <class T>
-bool ask_locked(Runtime<T>& runtime, std::string_view key) {
+bool ask_locked(Runtime<T>& runtime, std::string_view key, Instant limit) {
     const std::array<std::string_view, 2> words{"HLEN", key};
-    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
-        return runtime.call({words, 1}, deadline);
-    });
+    const Reply reply = detail::inquire(
+        runtime, key,
+        [&](Instant deadline) {
+            return runtime.call({words, 1}, deadline);
+        },
+        limit);
     if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
     return reply.integer > 0;
 }
 
 // `ask(deadline)` sends the question; the answer is nothing for none, or the text of a number.
 template <class T, class Ask>
-int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask) {
-    const Reply reply = detail::inquire(runtime, key, ask);
+int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
+    const Reply reply = detail::inquire(runtime, key, ask, limit);
     if (reply.is_nil()) return 0;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
     int count = 0;
@@ -3737,15 +3760,20 @@ int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask) {
 }
 
 template <class T>
-int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner) {
+int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner, Instant limit) {
     const std::array<std::string_view, 3> words{"HGET", key, owner};
-    return ask_count(runtime, key, [&](Instant deadline) { return runtime.call({words, 1}, deadline); });
+    return ask_count(
+        runtime, key,
+        [&](Instant deadline) {
+            return runtime.call({words, 1}, deadline);
+        },
+        limit);
 }
 
 // `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.
 template <class T, class Ask>
-std::optional<Milliseconds> ask_lease(Runtime<T>& runtime, std::string_view key, Ask ask) {
-    const Reply reply = detail::inquire(runtime, key, ask);
+std::optional<Milliseconds> ask_lease(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
+    const Reply reply = detail::inquire(runtime, key, ask, limit);
     if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
     if (reply.integer == -2) return std::nullopt;
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
@@ -3762,11 +3790,11 @@ std::int64_t ask_number(Runtime<T>& runtime, std::string_view key) {
 }
 
 template <class T>
-std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key) {
-    const std::array<std::string_view, 1> keys{key};
-    return ask_lease(runtime, key, [&](Instant deadline) {
-        return runtime.call_script(digested<scripts::rlock_remaining_lease>, keys, {}, deadline);
-    });
+std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key, Instant limit) {
+    const auto ask = [&](Instant deadline) {
+        return runtime.calling(deadline)(digested<scripts::rlock_remaining_lease>, Texts<1>{key}, Texts<0>{});
+    };
+    return ask_lease(runtime, key, ask, limit);
 }
 
 }  // namespace redlatch
@@ -5074,21 +5102,22 @@ public:
 
     bool acquire(const LockRequest& request) { return state().acquire(request); }
     std::error_code release(OwnerNumber owner) { return state().release(owner); }
-    bool force_release() { return state().force_release(); }
+    bool force_release(Instant limit = never) { return state().force_release(limit); }
     Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
     std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked() { return redlatch::ask_locked(state().runtime(), state().key()); }
-    int ask_hold_count(OwnerNumber owner) {
-        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner));
+    bool ask_locked(Instant limit = never) { return redlatch::ask_locked(state().runtime(), state().key(), limit); }
+    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
+        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner), limit);
     }
-    std::optional<Milliseconds> ask_remaining_lease() {
-        return redlatch::ask_remaining_lease(state().runtime(), state().key());
+    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
+        return redlatch::ask_remaining_lease(state().runtime(), state().key(), limit);
     }
+
+    // What this process knows of the lock.
+    State& state() { return binding_.state(); }
 
 protected:
     BoundLock(std::shared_ptr<Core<T>> core, std::string_view name) : binding_(std::move(core), name) {}
-
-    State& state() { return binding_.state(); }
 
 private:
     Binding<T, State> binding_;
@@ -5250,6 +5279,12 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
     if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}, 0};
     return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
 }
+
+// What came of one try in the background.
+struct TryAnswer {
+    enum class Kind { held, refused, failed } kind;
+    std::optional<Error> why = std::nullopt;  // failed
+};
 
 // What a script answered that hands a hold over to another thread of this process.
 struct HandOverAnswer {
@@ -5799,7 +5834,37 @@ public:
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && !is_waited_for();
+        return !holds_.any_live() && pending_.empty() && in_background_.empty() && !is_waited_for();
+    }
+
+    // --- taking, without waiting ------------------------------------------------------------------------------
+
+    // One try for a lock over several servers, sent once. `tell(answer)`, on any thread, says whether the hold is still
+    // wanted that it may tell of; otherwise it is given back.
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                           std::function<bool(const TryAnswer&)> tell) {
+        std::unique_lock lock(mutex_);
+        if (!is_settled(owner)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed,
+                  Error(errc::unreachable, key(), "an earlier command of this thread is not answered yet")});
+            return;
+        }
+        const Hold* hold = holds_.find(owner);
+        const bool again = hold && hold->live();
+        const std::uint64_t id = again ? hold->id : 0;
+        const std::uint32_t count = again ? hold->count + 1 : 1;
+        begin_in_background(owner);
+        lock.unlock();
+        Asked asked;
+        asked.begun = asked.sent = Clock::now();
+        wire_.acquire(owner, count, lease_of(lease), false,
+                      runtime_.posting([self = self(), owner, lease, id, asked = std::move(asked),
+                                        tell = std::move(tell)](Reply reply) mutable {
+                          asked.reply = std::move(reply);
+                          asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
+                          self->tried(owner, lease, id, asked, tell);
+                      }));
     }
 
     // --- giving back ------------------------------------------------------------------------------------------
@@ -5814,21 +5879,40 @@ public:
             if (runtime_.is_fork_child()) return errc::hold_lost;
             throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
         }
-        if (hold->live() && Clock::now() >= hold->valid_until) {
-            give_back_later(*hold, next_request());
-            lose(*hold, "its lease ran out");
-        }
-        if (!hold->live()) {
-            if (--hold->dead == 0) holds_.erase(owner);
-            deliver_pending(lock);
-            return errc::hold_lost;
-        }
+        if (!is_still_held(lock, *hold)) return errc::hold_lost;
         if (hold->count > 1) return release_level(lock, *hold);
         return let_go(lock, *hold);
     }
 
-    // Ends anyone's hold: whether there was one.
-    bool force_release() {
+    // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
+    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) {
+        std::unique_lock lock(mutex_);
+        Hold* hold = holds_.find(owner);
+        if (!hold || !is_still_held(lock, *hold)) {
+            lock.unlock();
+            return done(errc::hold_lost);
+        }
+        const Leaving leaving = leave(*hold);
+        const std::uint64_t request = next_request();
+        begin_in_background(owner);
+        lock.unlock();
+        wire_.release(owner, leaving.remaining, leaving.lease, request, false,
+                      runtime_.posting([self = self(), owner, leaving, request, sent = Clock::now(),
+                                        done = std::move(done)](const Reply& reply) {
+                          std::unique_lock relock(self->mutex_);
+                          self->end_in_background(owner);
+                          const std::error_code outcome =
+                              leaving.remaining > 0
+                                  ? self->level_released(reply, owner, leaving, sent)
+                                  : self->last_released(relock, reply, owner, request, leaving.until, false,
+                                                        [&](const ReleaseAnswer&) { self->news(); });
+                          relock.unlock();
+                          done(outcome);
+                      }));
+    }
+
+    // Ends anyone's hold: whether there was one. Asks until `limit`, and not for longer than unreachable_timeout.
+    bool force_release(Instant limit = never) {
         // Only what is held before the command is sent can be ended by it.
         std::vector<std::uint64_t> ended;
         {
@@ -5836,10 +5920,8 @@ public:
             for (const Hold& hold : holds_)
                 if (hold.live()) ended.push_back(hold.id);
         }
-        const Reply reply =
-            runtime_.persist(deadline_after(Clock::now(), runtime_.options().unreachable_timeout), {},
-                             [&](Instant deadline, bool) { return wire_.force_release(runtime_.calling(deadline)); });
-        if (judge(reply) != Verdict::answered) throw error_of(reply, key());
+        const Reply reply = detail::inquire(
+            runtime_, key(), [&](Instant deadline) { return wire_.force_release(runtime_.calling(deadline)); }, limit);
         if (!reply.is_integer()) throw unexpected(reply, key());
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_)
@@ -5939,11 +6021,64 @@ protected:
     }
 
     // Whether nothing is on its way in this owner's name.
-    virtual bool is_settled(OwnerNumber owner) const { return !pending_.has(owner); }
+    virtual bool is_settled(OwnerNumber owner) const { return !pending_.has(owner) && !is_in_background(owner); }
 
     // ------------------------------------------------------------------------------------------------------------
 
+    struct Asked {
+        Reply reply;
+        Instant begun;
+        Instant sent;          // of the last sending, which the reply answers
+        bool unknown = false;  // a sending remained without an answer
+    };
+
     std::uint64_t next_request() { return runtime_.next_request(); }
+
+    std::shared_ptr<HoldKeeper> self() { return std::static_pointer_cast<HoldKeeper>(shared_from_this()); }
+
+    // --- what is on its way in the background, one thing at a time for an owner -------------------------------------
+
+    bool is_in_background(OwnerNumber owner) const {
+        return std::find(in_background_.begin(), in_background_.end(), owner) != in_background_.end();
+    }
+
+    void begin_in_background(OwnerNumber owner) { in_background_.push_back(owner); }
+
+    void end_in_background(OwnerNumber owner) {
+        in_background_.erase(std::find(in_background_.begin(), in_background_.end(), owner));
+        settled_.notify_all();
+        // The state may be forgotten now.
+        runtime_.timers().schedule(*this, Clock::now());
+    }
+
+    // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
+    void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
+               const std::function<bool(const TryAnswer&)>& tell) {
+        std::unique_lock lock(mutex_);
+        const TryAnswer answer = answer_of_try(lock, owner, lease, id, asked);
+        lock.unlock();
+        const bool wanted = tell(answer);
+        lock.lock();
+        end_in_background(owner);
+        lock.unlock();
+        if (answer.kind == TryAnswer::Kind::held && !wanted) release_in_background(owner, [](std::error_code) {});
+    }
+
+    TryAnswer answer_of_try(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                            const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked) {
+        using Kind = TryAnswer::Kind;
+        try {
+            if (judge(asked.reply) != Verdict::answered) {
+                if (asked.unknown && id == 0) take_back(lock, owner, Clock::now() + lease_of(lease));
+                return {Kind::failed, error_of(asked.reply, key())};
+            }
+            const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
+                                      : take_in_again(lock, owner, id, lease, asked);
+            return {held ? Kind::held : Kind::refused, std::nullopt};
+        } catch (const Error& error) {
+            return {Kind::failed, error};
+        }
+    }
 
     Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
         return lease ? *lease : runtime_.options().watchdog_timeout;
@@ -5977,13 +6112,6 @@ protected:
         const Instant give_up = deadline_after(failing_since_.value_or(now), runtime_.options().unreachable_timeout);
         return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
     }
-
-    struct Asked {
-        Reply reply;
-        Instant begun;
-        Instant sent;          // of the last sending, which the reply answers
-        bool unknown = false;  // a sending remained without an answer
-    };
 
     // `send(deadline)` sends the acquire script.
     template <class Send>
@@ -6023,21 +6151,27 @@ protected:
     template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, Send send) {
         const Asked asked = send_acquire(lock, request, send);
-        const Instant now = Clock::now();
-        const Milliseconds lease = lease_of(request.lease);
         if (judge(asked.reply) != Verdict::answered) {
-            if (asked.unknown) take_back(lock, request.owner, now + lease);
+            if (asked.unknown) take_back(lock, request.owner, Clock::now() + lease_of(request.lease));
             no_answer(request, asked);
             return std::nullopt;
         }
-        const AcquireAnswer answer = decode(lock, asked.reply, request.owner, now + lease);
+        return take_in(lock, request.owner, request.lease, asked);
+    }
+
+    // What the answer to the question for a first hold gives.
+    AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                          const std::optional<Milliseconds>& wanted, const Asked& asked) {
+        const Instant now = Clock::now();
+        const Milliseconds lease = lease_of(wanted);
+        const AcquireAnswer answer = decode(lock, asked.reply, owner, now + lease);
         if (answer.kind != AcquireAnswer::Kind::held) return answer;
         if (now >= redlatch::valid_until(asked.sent, lease)) {
             // The answer took longer than the lease lasts.
-            take_back(lock, request.owner, now + lease);
+            take_back(lock, owner, now + lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
-        record(request.owner, asked.sent, request.lease, answer.token);
+        record(owner, asked.sent, wanted, answer.token);
         return answer;
     }
 
@@ -6074,18 +6208,25 @@ protected:
         });
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
+        if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
+        return std::nullopt;
+    }
+
+    // What the answer to a reentry gives: false when the hold is lost.
+    bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
+                       const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
-        hold = holds_.find(request.owner);
+        Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // Lost while we asked: what the answer gave belongs to nobody.
-            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, request.owner, Clock::now() + lease);
-            return std::nullopt;
+            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, owner, Clock::now() + lease_of(wanted));
+            return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
             lose(*hold, "the server says that it is not held any more");
-            return std::nullopt;
+            return false;
         }
-        hold->enter(asked.sent, request.lease, runtime_.options().watchdog_timeout);
+        hold->enter(asked.sent, wanted, runtime_.options().watchdog_timeout);
         schedule();
         return true;
     }
@@ -6094,32 +6235,65 @@ protected:
 
     Instant foreground_deadline() const { return Clock::now() + runtime_.options().command_timeout; }
 
+    // A level that is about to go.
+    struct Leaving {
+        std::uint64_t hold;
+        std::uint32_t remaining;
+        Milliseconds lease;  // of what remains: only of the watchdog's
+        Instant until;
+    };
+
+    // From here on nothing renews a hold whose last level this was.
+    Leaving leave(Hold& hold) {
+        const Instant until = hold.valid_until;
+        const std::uint64_t id = hold.id;
+        if (hold.count == 1) {
+            holds_.finish(hold);
+            return {id, 0, Milliseconds(0), until};
+        }
+        hold.leave();
+        return {id, hold.count, hold.watched() ? runtime_.options().watchdog_timeout : Milliseconds(0), until};
+    }
+
+    // Whether there is a live hold to release a level of; otherwise a level of a lost one is over with.
+    bool is_still_held(std::unique_lock<std::mutex>& lock, Hold& hold) {
+        if (hold.live() && Clock::now() >= hold.valid_until) {
+            give_back_later(hold, next_request());
+            lose(hold, "its lease ran out");
+        }
+        if (hold.live()) return true;
+        if (--hold.dead == 0) holds_.erase(hold.owner);
+        deliver_pending(lock);
+        return false;
+    }
+
     std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
         const OwnerNumber owner = held.owner;
-        const std::uint64_t id = held.id;
-        held.leave();
-        const std::uint32_t remaining = held.count;
-        const bool watched = held.watched();
+        const Leaving leaving = leave(held);
         const std::uint64_t request = next_request();
-        const Milliseconds lease = watched ? runtime_.options().watchdog_timeout : Milliseconds(0);
         Instant sent{};
         lock.unlock();
-        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             sent = Clock::now();
-            return wire_.release(owner, remaining, lease, request, again, runtime_.calling(deadline));
+            return wire_.release(owner, leaving.remaining, leaving.lease, request, again, runtime_.calling(deadline));
         });
         lock.lock();
+        return level_released(reply, owner, leaving, sent);
+    }
+
+    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
+        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
         if (judge(reply) != Verdict::answered) return error_of(reply, key()).code();
         Hold* hold = holds_.find(owner);
-        if (!hold || hold->id != id || !hold->live()) return errc::hold_lost;
+        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
         const ReleaseAnswer answer = decode_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
             lose(*hold, "the server says that it is not held any more");
             return errc::hold_lost;
         }
-        if (watched) hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, lease));
+        if (leaving.lease > Milliseconds(0))
+            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
         schedule();
         return {};
     }
@@ -6128,10 +6302,8 @@ protected:
     template <class Released>
     std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
         const OwnerNumber owner = held.owner;
-        const Instant until = held.valid_until;
+        const Leaving leaving = leave(held);
         const std::uint64_t request = next_request();
-        // From here on nothing renews it.
-        holds_.finish(held);
         releasing_ = !Wire<T>::shared;
         lock.unlock();
         bool resent = false;
@@ -6141,10 +6313,17 @@ protected:
         });
         lock.lock();
         releasing_ = false;
+        return last_released(lock, reply, owner, request, leaving.until, resent,
+                             [&](const ReleaseAnswer& answer) { released(answer, resent); });
+    }
+
+    template <class Released>
+    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
+                                  std::uint64_t request, Instant until, bool resent, Released released) {
         const ReleaseAnswer answer = decode_release(reply);
         if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, owner, request, until);
-        released(answer, resent);
+        released(answer);
         // A release that was sent twice and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             report_loss("the server says that it was not held any more");
@@ -6198,8 +6377,9 @@ protected:
         lock.unlock();
         for (const auto& item : due)
             wire_.give_up(item.owner, item.request, item.again,
-                          runtime_.posting([self = std::static_pointer_cast<HoldKeeper>(shared_from_this()),
-                                            request = item.request](Reply reply) { self->delivered(request, reply); }));
+                          runtime_.posting([self = self(), request = item.request](Reply reply) {
+                              self->delivered(request, reply);
+                          }));
         lock.lock();
     }
 
@@ -6249,6 +6429,7 @@ protected:
     bool releasing_ = false;                // a last release is on its way
 
 private:
+    std::vector<OwnerNumber> in_background_;      // in whose names something is on its way in the background
     std::vector<OwnerNumber> asking_;             // whose acquires are on their way
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
 };
@@ -7173,6 +7354,955 @@ private:
 
 template <class T>
 FencedLock(Client<T>&, std::string_view) -> FencedLock<T>;
+
+}  // namespace redlatch
+
+// redlatch/client/lock_member.hpp
+
+namespace redlatch {
+
+// A lock that can be a member of a lock over several: one that lives on one server.
+template <class Lock>
+concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumber owner) {
+    { lock.acquire(request) } -> std::same_as<bool>;
+    { lock.valid_until_of(owner) } -> std::same_as<Instant>;
+    lock.state().try_in_background(owner, std::nullopt, [](const TryAnswer&) { return true; });
+};
+
+// And one that has such a side.
+template <class Lock>
+concept WriteSided = requires(Lock& lock) {
+    {lock.write_lock()};
+};
+
+// For how long a server has been running, by its INFO; nothing when it does not say.
+inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
+    constexpr std::string_view field = "uptime_in_seconds:";
+    const std::size_t at = info.find(field);
+    if (at == std::string_view::npos) return std::nullopt;
+    std::int64_t seconds = 0;
+    const char* const first = info.data() + at + field.size();
+    const auto [end, error] = std::from_chars(first, info.data() + info.size(), seconds);
+    if (error != std::errc{} || end == first || seconds < 0) return std::nullopt;
+    return std::chrono::seconds(seconds);
+}
+
+// One of the locks that a lock over several is made of, whatever its type and its client's.
+class LockMember {
+public:
+    virtual ~LockMember() = default;
+
+    virtual const std::string& name() const = 0;
+    virtual const void* lock() const = 0;    // the same for two objects of one lock
+    virtual const void* client() const = 0;  // the same for two locks of one client
+
+    virtual bool acquire(const LockRequest& request) = 0;
+    virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                                   std::function<bool(const TryAnswer&)> tell) = 0;
+    virtual void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) = 0;
+    virtual Instant valid_until(OwnerNumber owner) = 0;
+    virtual bool force_release(Instant limit) = 0;
+    virtual bool ask_locked(Instant limit) = 0;
+    virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
+    virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
+
+    // How many connections its client made so far; nothing when its transport does not count them.
+    virtual std::optional<std::uint64_t> connections() = 0;
+    // The answer to INFO.
+    virtual void ask_info(Completion done) = 0;
+
+    // Of its client.
+    virtual const ClientOptions& options() = 0;
+    virtual Timers& timers() = 0;
+    virtual void start_background() = 0;
+    virtual void raise(Event::Kind kind, std::string_view name, std::string detail) = 0;
+    virtual void notify(std::function<void()> job) = 0;
+};
+
+template <MemberLock Lock>
+class LockMemberOf final : public LockMember {
+public:
+    explicit LockMemberOf(Lock& lock) : lock_(lock) {}
+
+    const std::string& name() const override { return lock_.name(); }
+    const void* lock() const override { return &lock_.state(); }
+    const void* client() const override { return &lock_.state().runtime(); }
+
+    bool acquire(const LockRequest& request) override { return lock_.acquire(request); }
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                           std::function<bool(const TryAnswer&)> tell) override {
+        lock_.state().try_in_background(owner, lease, std::move(tell));
+    }
+    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) override {
+        lock_.state().release_in_background(owner, std::move(done));
+    }
+    Instant valid_until(OwnerNumber owner) override { return lock_.valid_until_of(owner); }
+    bool force_release(Instant limit) override { return lock_.force_release(limit); }
+    bool ask_locked(Instant limit) override { return lock_.ask_locked(limit); }
+    int ask_hold_count(OwnerNumber owner, Instant limit) override { return lock_.ask_hold_count(owner, limit); }
+    std::optional<Milliseconds> ask_remaining_lease(Instant limit) override { return lock_.ask_remaining_lease(limit); }
+
+    std::optional<std::uint64_t> connections() override {
+        if constexpr (requires { runtime().transport().connections(); }) return runtime().transport().connections();
+        return std::nullopt;
+    }
+
+    void ask_info(Completion done) override {
+        static constexpr std::array<std::string_view, 2> words{"INFO", "server"};
+        runtime().post({words, 0}, std::move(done));
+    }
+
+    const ClientOptions& options() override { return runtime().options(); }
+    Timers& timers() override { return runtime().timers(); }
+    void start_background() override { runtime().start_background(); }
+    void raise(Event::Kind kind, std::string_view name, std::string detail) override {
+        runtime().raise(kind, name, std::move(detail));
+    }
+    void notify(std::function<void()> job) override { runtime().notify(std::move(job)); }
+
+private:
+    auto& runtime() { return lock_.state().runtime(); }
+
+    Lock& lock_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/quorum_round.hpp
+
+namespace redlatch {
+
+// When the members of a lock over several make it one.
+struct QuorumRules {
+    std::size_t needed;            // how many of them
+    Milliseconds node_timeout;     // how long they may take to answer
+    bool independent = false;      // each on a server of its own: clocks drift apart, and a young server gives no vote
+    Milliseconds longest_lease{};  // how young: no hold from before its start can be valid after that
+};
+
+// One question to all members at once: what they have answered, and what follows from it. Plain data, but for the
+// condition variable, in which the asking thread sleeps; whoever owns the round guards it.
+class QuorumRound {
+public:
+    explicit QuorumRound(std::size_t members) : parts_(members) {}
+
+    // A vote that counts from some time on; at once, mostly.
+    void held(std::size_t member, Instant votes_from) {
+        parts_[member].kind = Kind::held;
+        parts_[member].had = true;
+        parts_[member].votes_from = votes_from;
+    }
+
+    // Held, but whether the server may vote is still to be asked.
+    void held_without_vote(std::size_t member) { parts_[member].had = true; }
+
+    void refused(std::size_t member) { parts_[member].kind = Kind::refused; }
+
+    void failed(std::size_t member, Error why) {
+        parts_[member].kind = Kind::failed;
+        if (!why_) why_.emplace(std::move(why));
+    }
+
+    std::size_t votes(Instant now) const {
+        return count([&](const Part& p) { return p.kind == Kind::held && p.votes_from <= now; });
+    }
+
+    // Whether no answer that is still to come can change the outcome.
+    bool decided(std::size_t needed, Instant now) const {
+        const std::size_t sure = votes(now);
+        return sure >= needed || sure + unanswered() < needed;
+    }
+
+    bool complete() const { return unanswered() == 0; }
+
+    // Whether members that failed or did not answer are what is missing, and why.
+    bool unreachable(std::size_t needed) const {
+        return count([](const Part& p) { return p.kind == Kind::failed || p.kind == Kind::asked; }) >
+               parts_.size() - needed;
+    }
+    const std::optional<Error>& why() const { return why_; }
+
+    std::optional<std::size_t> first_refused() const {
+        const auto found =
+            std::find_if(parts_.begin(), parts_.end(), [](const Part& p) { return p.kind == Kind::refused; });
+        if (found == parts_.end()) return std::nullopt;
+        return static_cast<std::size_t>(found - parts_.begin());
+    }
+
+    // When enough servers will be old enough.
+    Instant votes_at(std::size_t needed) const {
+        std::vector<Instant> from;
+        for (const Part& part : parts_)
+            if (part.kind == Kind::held) from.push_back(part.votes_from);
+        if (from.size() < needed) return never;
+        std::nth_element(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(needed - 1), from.end());
+        return from[needed - 1];
+    }
+
+    bool had(std::size_t member) const { return parts_[member].had; }
+    Instant votes_from(std::size_t member) const { return parts_[member].votes_from; }
+
+    std::condition_variable changed;
+    bool stopped = false;    // the caller wants it no more
+    bool over = false;       // the outcome is known; later answers go to the hold below, or to nobody
+    std::uint64_t hold = 0;  // what it became
+
+private:
+    enum class Kind { asked, held, refused, failed };
+
+    struct Part {
+        Kind kind = Kind::asked;
+        bool had = false;
+        Instant votes_from = never;
+    };
+
+    template <class Which>
+    std::size_t count(Which which) const {
+        return static_cast<std::size_t>(std::count_if(parts_.begin(), parts_.end(), which));
+    }
+
+    std::size_t unanswered() const {
+        return count([](const Part& p) { return p.kind == Kind::asked; });
+    }
+
+    std::vector<Part> parts_;
+    std::optional<Error> why_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/quorum_state.hpp
+
+namespace redlatch {
+
+// A lock that is held where `needed` of its members are. All members are asked at once, and given back at once when too
+// few could be had. Whoever waits holds none: it waits for one that somebody else has, takes it, and asks the others
+// again; so no order of members makes two of them wait for each other.
+//
+// A member that did not answer at first, or lost its part of the hold, is asked again whenever the watchdog renews. What
+// it gives counts from then on, and only if the hold was never without enough votes until then.
+//
+// mutex_ guards all members but the constant ones. Members are asked for their times with it held, which takes their
+// mutexes; but nothing is sent, and no user code runs. A thread in take() sleeps in its round's condition variable, one
+// in give_back() in that of its releases: answers wake both, and the stop token the first. idle_ tells close() that no
+// background thread is inside a member any more.
+class QuorumState final : public Watched {
+public:
+    QuorumState(std::vector<std::shared_ptr<LockMember>> members, const QuorumRules& rules, const std::string& name,
+                bool is_fork_child)
+        : members_(std::move(members)),
+          rules_(rules),
+          name_(name),
+          is_fork_child_(is_fork_child),
+          servers_(members_.size()) {}
+
+    pid_t pid() const noexcept { return pid_; }
+
+    // The background calls no member from here on.
+    void close() {
+        {
+            std::unique_lock lock(mutex_);
+            closed_ = true;
+            idle_.wait(lock, [this] { return inside_ == 0; });
+        }
+        client().timers().forget(*this);
+    }
+
+    // --- taking -----------------------------------------------------------------------------------------------
+
+    // True when held; false at the deadline or when stopped. Throws Error.
+    bool acquire(LockRequest request) {
+        if (request.one_try) request.deadline = never;
+        if (rules_.independent && request.lease && *request.lease > rules_.longest_lease)
+            throw Error(errc::invalid_argument, name_,
+                        "the lease is above RedLockOptions::longest_lease, after which a restarted server is trusted "
+                        "again; raise that in all processes");
+        const Instant begun = Clock::now();
+        Backoff pause(Milliseconds(2), Milliseconds(100));
+        std::optional<Instant> failing_since;
+        std::optional<std::size_t> waited_for;
+        while (!request.stop.stop_requested()) {
+            const bool in_vain = waited_for.has_value();
+            const Outcome outcome = take(request, std::exchange(waited_for, std::nullopt));
+            if (outcome.held) return true;
+            const Instant now = Clock::now();
+            if (outcome.why) {
+                if (!failing_since) failing_since = now;
+                const Instant give_up = give_up_at(request, begun, *failing_since);
+                if (is_for_good(*outcome.why) || now >= give_up) throw *outcome.why;
+                // A server that was given less than its time is slow, not away.
+                if (now >= request.deadline && now - begun < client().options().command_timeout) return false;
+                if (now >= request.deadline) throw *outcome.why;
+                rest(std::min(give_up, now + pause.next()), request);
+                continue;
+            }
+            failing_since.reset();
+            if (request.one_try || now >= request.deadline) return false;
+            // Those who had one each and gave it back must not meet again.
+            if (in_vain) rest(now + pause.next(), request);
+            if (outcome.blocked_on)
+                waited_for = wait_for(*outcome.blocked_on, request);
+            else
+                rest(std::min(outcome.again_at, now + slice), request);
+        }
+        if (waited_for) {
+            std::unique_lock lock(mutex_);
+            give_back(lock, request.owner, {*waited_for});
+        }
+        return false;
+    }
+
+    // --- giving back ------------------------------------------------------------------------------------------
+
+    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when too few members could be
+    // told yet (they will be, in the background). Throws Error(errc::not_owner).
+    std::error_code release(OwnerNumber owner) {
+        std::unique_lock lock(mutex_);
+        Hold* hold = holds_.find(owner);
+        if (!hold) {
+            if (is_fork_child_) return errc::hold_lost;
+            throw Error(errc::not_owner, name_, "unlock() by a thread that does not hold the lock");
+        }
+        look_at(*hold, Clock::now());
+        const bool live = hold->live();
+        const std::uint32_t remaining = hold->count + hold->dead - 1;
+        std::vector<std::size_t> leaving;
+        std::vector<Share>& shares = shares_.at(owner).of;
+        for (std::size_t i = 0; i < shares.size(); ++i)
+            if (shares[i].levels > remaining) {
+                --shares[i].levels;
+                leaving.push_back(i);
+            }
+        if (!live)
+            --hold->dead;
+        else if (hold->count > 1)
+            hold->leave();
+        else
+            holds_.finish(*hold);
+        if (remaining == 0) {
+            holds_.erase(owner);
+            shares_.erase(owner);
+        }
+        const Releases releases = give_back(lock, owner, leaving);
+        if (!live) return errc::hold_lost;
+        // Others can have the lock as soon as too few members are left with us.
+        if (releases.asked - releases.done <= members_.size() - rules_.needed) return {};
+        return releases.lost > 0 ? errc::hold_lost : errc::unreachable;
+    }
+
+    // --- inquiry, without a command ---------------------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = live_hold(owner);
+        return hold ? hold->valid_until : Instant::min();
+    }
+
+    std::stop_token lost(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        Hold* hold = live_hold(owner);
+        if (!hold) {
+            std::stop_source already;
+            already.request_stop();
+            return already.get_token();
+        }
+        if (!hold->lost) hold->lost.emplace();
+        return hold->lost->get_token();
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void tick(Instant now, Instant horizon, std::vector<Renewal>&) override {
+        struct Part {
+            OwnerNumber owner;
+            std::uint64_t hold;
+            std::size_t member;
+        };
+        std::vector<Part> lost, missing;
+        std::unique_lock lock(mutex_);
+        if (closed_) return;
+        for (Hold& hold : holds_) {
+            look_at(hold, now);
+            if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
+            hold.renew_at = now + client().options().watchdog_timeout / 3;
+            std::vector<Share>& shares = shares_.at(hold.owner).of;
+            for (std::size_t i = 0; i < shares.size(); ++i) {
+                const Part part{hold.owner, hold.id, i};
+                if (shares[i].levels > 0 && members_[i]->valid_until(hold.owner) <= now)
+                    for (; shares[i].levels > 0; --shares[i].levels) lost.push_back(part);
+                if (shares[i].levels == 0) missing.push_back(part);
+            }
+        }
+        schedule();
+        ++inside_;
+        lock.unlock();
+        // What the member still expects to be given back of a hold that it lost.
+        for (const Part& p : lost) members_[p.member]->release_in_background(p.owner, [](std::error_code) {});
+        for (const Part& p : missing)
+            members_[p.member]->try_in_background(p.owner, std::nullopt, [self = self(), p](const TryAnswer& answer) {
+                return answer.kind == TryAnswer::Kind::held && self->adopt(p.owner, p.hold, p.member);
+            });
+        leave();
+    }
+
+    void renewed(const Renewal&, Renewed, Instant) override {}
+    void subscribed() override {}
+    void subscription_refused(const Reply&) override {}
+    void message(std::string_view) override {}
+    void disconnected() override {}
+
+private:
+    // What a member has of an owner's hold, and from when on its vote counts.
+    struct Share {
+        std::uint32_t levels = 0;
+        Instant votes_from = never;
+    };
+
+    struct Shares {
+        std::vector<Share> of;  // each member
+        Instant looked_at{};    // when the hold's validity was worked out
+        Milliseconds drift{};   // by how much the clocks may differ over its lease
+    };
+
+    // What is known of a member's server. More connections than then may lead to another process.
+    struct Server {
+        std::optional<std::uint64_t> connections{};
+        Instant trusted_from = never;
+    };
+
+    struct Outcome {
+        bool held = false;
+        std::optional<std::size_t> blocked_on{};  // a member that somebody else has
+        Instant again_at{};                       // otherwise when to ask again
+        std::optional<Error> why{};               // too few answered
+    };
+
+    struct Releases {
+        std::size_t asked = 0;
+        std::size_t answered = 0;
+        std::size_t done = 0;
+        std::size_t lost = 0;
+    };
+
+    // The longest that one of several independent members is waited for: its server may be the one that dies.
+    static constexpr Milliseconds slice{1000};
+
+    LockMember& client() const { return *members_.front(); }
+    std::shared_ptr<QuorumState> self() { return std::static_pointer_cast<QuorumState>(shared_from_this()); }
+
+    void leave() {
+        const std::lock_guard lock(mutex_);
+        if (--inside_ == 0) idle_.notify_all();
+    }
+
+    static bool is_for_good(const Error& error) {
+        return error.code() != errc::unreachable && error.code() != errc::overloaded;
+    }
+
+    Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {
+        const ClientOptions& options = client().options();
+        if (request.one_try)
+            return begun + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        return deadline_after(failing_since, options.unreachable_timeout);
+    }
+
+    static void rest(Instant until, const LockRequest& request) {
+        pause(std::min(until, request.deadline), request.stop);
+    }
+
+    // --- a round ----------------------------------------------------------------------------------------------
+
+    // Asks all members for one level more; `waited_for` is had already.
+    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for) {
+        const auto round = std::make_shared<QuorumRound>(members_.size());
+        const Instant begun = Clock::now();
+        const OwnerNumber owner = request.owner;
+        for (std::size_t i = 0; i < members_.size(); ++i) {
+            const auto tell = [self = self(), round, owner, i](const TryAnswer& answer) {
+                return self->answered(round, owner, i, answer);
+            };
+            if (i == waited_for)
+                tell({TryAnswer::Kind::held});
+            else
+                members_[i]->try_in_background(owner, request.lease, tell);
+        }
+        // Built and destroyed without mutex_, which the callback takes.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard lock(mutex_);
+            round->stopped = true;
+            round->changed.notify_all();
+        });
+        std::unique_lock lock(mutex_);
+        Instant limit = begun + rules_.node_timeout;
+        if (!request.one_try) limit = std::min(limit, request.deadline);
+        round->changed.wait_until(lock, limit,
+                                  [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
+        Instant now = Clock::now();
+        if (round->votes(now) >= rules_.needed) {
+            // The others are most likely about to answer, too.
+            const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
+            round->changed.wait_until(lock, soon, [&] { return round->stopped || round->complete(); });
+            if (accept(request, *round, begun)) return {.held = true};
+        }
+        round->over = true;
+        Outcome outcome = why_not(*round);
+        std::vector<std::size_t> had;
+        for (std::size_t i = 0; i < members_.size(); ++i)
+            if (round->had(i)) had.push_back(i);
+        give_back(lock, owner, had, request.one_try ? never : request.deadline);
+        return outcome;
+    }
+
+    // A member's answer; whether what it gives is wanted.
+    bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
+                  const TryAnswer& answer) {
+        std::unique_lock lock(mutex_);
+        if (closed_) return false;
+        if (round->over) {
+            lock.unlock();
+            return answer.kind == TryAnswer::Kind::held && round->hold != 0 && adopt(owner, round->hold, member);
+        }
+        switch (answer.kind) {
+            case TryAnswer::Kind::refused: round->refused(member); break;
+            case TryAnswer::Kind::failed: round->failed(member, *answer.why); break;
+            case TryAnswer::Kind::held:
+                round->held_without_vote(member);
+                ask_trust(lock, member, [round, member](Instant trusted_from, const std::optional<Error>& why) {
+                    if (why)
+                        round->failed(member, *why);
+                    else
+                        round->held(member, std::max(trusted_from, Clock::now()));
+                    round->changed.notify_all();
+                });
+                break;
+        }
+        round->changed.notify_all();
+        return true;
+    }
+
+    // Enough votes: the hold is there, or has one level more. False when it took longer than the votes last.
+    bool accept(const LockRequest& request, QuorumRound& round, Instant begun) {
+        const Instant now = Clock::now();
+        const ClientOptions& options = client().options();
+        const Milliseconds drift = drift_over(request.lease.value_or(options.watchdog_timeout));
+        const auto votes = [&](std::size_t i) { return round.had(i) && round.votes_from(i) <= now; };
+        const Instant until = validity(request.owner, drift, votes);
+        if (!lasts(until, now) || closed_) return false;
+
+        Hold* hold = live_hold(request.owner);
+        const bool first = !hold;
+        if (first) hold = &holds_.start(request.owner);
+        Shares& shares = shares_[request.owner];
+        shares.of.resize(members_.size());
+        for (std::size_t i = 0; i < members_.size(); ++i) {
+            if (!round.had(i)) continue;
+            if (shares.of[i].levels++ == 0 || first) shares.of[i].votes_from = round.votes_from(i);
+        }
+        shares.looked_at = now;
+        shares.drift = first ? drift : std::max(shares.drift, drift);
+        hold->enter(begun, request.lease, options.watchdog_timeout);
+        hold->valid_until = until;
+        round.over = true;
+        round.hold = hold->id;
+        schedule();
+        client().start_background();
+        return true;
+    }
+
+    Outcome why_not(const QuorumRound& round) const {
+        Outcome outcome;
+        if (round.unreachable(rules_.needed)) {
+            outcome.why = round.why();
+            if (!outcome.why) outcome.why.emplace(errc::unreachable, name_, "too few of its servers answered in time");
+        } else {
+            outcome.blocked_on = round.first_refused();
+            outcome.again_at = round.votes_at(rules_.needed);
+        }
+        return outcome;
+    }
+
+    // Waits for a member that somebody else has: it, if it could be had.
+    std::optional<std::size_t> wait_for(std::size_t member, const LockRequest& request) {
+        LockRequest one = request;
+        if (rules_.independent) one.deadline = std::min(request.deadline, Clock::now() + slice);
+        try {
+            if (members_[member]->acquire(one)) return member;
+        } catch (const Error& error) {
+            // That of a majority's minority is found out by asking them all again.
+            if (!rules_.independent || is_for_good(error)) throw;
+            rest(Clock::now() + Milliseconds(50), request);
+        }
+        return std::nullopt;
+    }
+
+    // A part that comes late, for the hold `id`: whether it is still wanted.
+    bool adopt(OwnerNumber owner, std::uint64_t id, std::size_t member) {
+        std::unique_lock lock(mutex_);
+        if (closed_) return false;
+        Hold* hold = live_hold(owner);
+        if (!hold || hold->id != id) return false;
+        Share& share = shares_.at(owner).of[member];
+        if (share.levels >= hold->count + hold->dead) return false;
+        if (share.levels++ > 0) return true;
+        share.votes_from = never;
+        ask_trust(lock, member, [this, owner, id, member](Instant trusted_from, const std::optional<Error>& why) {
+            Hold* later = live_hold(owner);
+            if (why || !later || later->id != id) return;
+            shares_.at(owner).of[member].votes_from = std::max(trusted_from, Clock::now());
+            look_at(*later, Clock::now());
+            schedule();
+        });
+        return true;
+    }
+
+    // --- which servers may vote -------------------------------------------------------------------------------
+
+    // `then(from when on, or why never)`, called with mutex_ held, now or later.
+    template <class Then>
+    void ask_trust(std::unique_lock<std::mutex>& lock, std::size_t member, Then then) {
+        if (!rules_.independent) return then(Instant::min(), std::nullopt);
+        const std::optional<std::uint64_t> connections = members_[member]->connections();
+        const Server& server = servers_[member];
+        if (connections && server.connections == connections) return then(server.trusted_from, std::nullopt);
+        ++inside_;
+        lock.unlock();
+        members_[member]->ask_info([self = self(), member, connections, then](const Reply& reply) {
+            const std::lock_guard relock(self->mutex_);
+            if (!self->closed_) self->learn_age(member, connections, reply, then);
+        });
+        lock.lock();
+        if (--inside_ == 0) idle_.notify_all();
+    }
+
+    // The server answered later than it gave its part, so the process that gave it is not younger than this says.
+    template <class Then>
+    void learn_age(std::size_t member, const std::optional<std::uint64_t>& connections, const Reply& reply,
+                   const Then& then) {
+        LockMember& m = *members_[member];
+        if (judge(reply) != Verdict::answered) return then(never, error_of(reply, m.name()));
+        const auto uptime = reply.kind == Reply::Kind::text ? read_uptime(reply.text) : std::nullopt;
+        if (!uptime) return then(never, unexpected(reply, m.name()));
+        // Told in whole seconds, of which the last one may have just begun.
+        const auto age = std::max(*uptime - std::chrono::seconds(1), std::chrono::seconds(0));
+        const Instant born = Clock::now() - std::min<Clock::duration>(age, rules_.longest_lease * 2);
+        servers_[member].trusted_from = born + rules_.longest_lease + drift_over(rules_.longest_lease);
+        servers_[member].connections = m.connections() == connections ? connections : std::nullopt;
+        then(servers_[member].trusted_from, std::nullopt);
+    }
+
+    // --- for how long -----------------------------------------------------------------------------------------
+
+    // One part in a hundred, and what a server's clock cannot tell.
+    Milliseconds drift_over(Milliseconds lease) const {
+        return rules_.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);
+    }
+
+    // Until when enough of the members that vote are certainly held.
+    template <class Votes>
+    Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) const {
+        std::vector<Instant> until;
+        for (std::size_t i = 0; i < members_.size(); ++i)
+            if (votes(i)) until.push_back(members_[i]->valid_until(owner));
+        if (until.size() < rules_.needed) return Instant::min();
+        const auto last = until.begin() + static_cast<std::ptrdiff_t>(rules_.needed - 1);
+        std::nth_element(until.begin(), last, until.end(), std::greater<>());
+        return *last == Instant::min() ? *last : *last - drift;
+    }
+
+    static bool lasts(Instant until, Instant now) { return until != Instant::min() && until - Hold::notice > now; }
+
+    // Works out anew until when a hold is valid. Votes that came since the last time count only if it was valid without
+    // them all the while.
+    void look_at(Hold& hold, Instant now) {
+        if (!hold.live()) return;
+        Shares& shares = shares_.at(hold.owner);
+        const auto votes_since = [&](Instant then) {
+            return
+                [&shares, then](std::size_t i) { return shares.of[i].levels > 0 && shares.of[i].votes_from <= then; };
+        };
+        hold.valid_until = validity(hold.owner, shares.drift, votes_since(shares.looked_at));
+        if (!lasts(hold.valid_until, now)) return lose(hold);
+        hold.valid_until = validity(hold.owner, shares.drift, votes_since(now));
+        shares.looked_at = now;
+    }
+
+    Hold* live_hold(OwnerNumber owner) {
+        Hold* hold = holds_.find(owner);
+        if (hold) look_at(*hold, Clock::now());
+        return hold && hold->live() ? hold : nullptr;
+    }
+
+    // The parts that are left are kept until unlock(), which still has to come.
+    void lose(Hold& hold) {
+        hold.lose();
+        if (hold.lost) client().notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
+        hold.lost.reset();
+        client().raise(Event::Kind::hold_lost, name_, "too few of its members are held any more");
+    }
+
+    void schedule() {
+        if (closed_) return;
+        Instant at = never;
+        for (const Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            at = std::min(at, hold.look_at());
+            const Shares& shares = shares_.at(hold.owner);
+            for (const Share& share : shares.of)
+                if (share.votes_from > shares.looked_at) at = std::min(at, share.votes_from);
+        }
+        if (at != never) client().timers().schedule(*this, at);
+    }
+
+    // --- giving back, together --------------------------------------------------------------------------------
+
+    // One level of each of these members; what came of it until all have answered, or node_timeout, or `limit`.
+    Releases give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::vector<std::size_t>& which,
+                       Instant limit = never) {
+        struct Shared {
+            Releases count;
+            std::condition_variable changed;
+        };
+        if (which.empty()) return {};
+        const auto shared = std::make_shared<Shared>();
+        shared->count.asked = which.size();
+        lock.unlock();
+        for (const std::size_t i : which)
+            members_[i]->release_in_background(owner, [self = self(), shared](std::error_code ec) {
+                const std::lock_guard relock(self->mutex_);
+                ++shared->count.answered;
+                if (!ec) ++shared->count.done;
+                if (ec == errc::hold_lost) ++shared->count.lost;
+                shared->changed.notify_all();
+            });
+        const Instant until = std::min(limit, Clock::now() + rules_.node_timeout);
+        lock.lock();
+        shared->changed.wait_until(lock, until, [&] { return shared->count.answered == which.size(); });
+        return shared->count;
+    }
+
+    const std::vector<std::shared_ptr<LockMember>> members_;
+    const QuorumRules rules_;
+    const std::string name_;
+    const bool is_fork_child_;
+    const pid_t pid_ = ::getpid();
+
+    std::mutex mutex_;
+    std::condition_variable idle_;
+    std::size_t inside_ = 0;  // background threads that call members
+    bool closed_ = false;
+    Holds holds_;
+    std::map<OwnerNumber, Shares> shares_;
+    std::vector<Server> servers_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/quorum_lock.hpp
+
+namespace redlatch {
+
+// What MultiLock and RedLock have in common: the public members of a lock, over those of its members.
+template <class Lock>
+class QuorumLock : public LockFace<Lock> {
+public:
+    QuorumLock(const QuorumLock&) = delete;
+    QuorumLock& operator=(const QuorumLock&) = delete;
+
+    // The names of its members, each once, in their order.
+    const std::string& name() const noexcept { return name_; }
+
+    bool acquire(const LockRequest& request) { return state().acquire(request); }
+    std::error_code release(OwnerNumber owner) { return state().release(owner); }
+    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
+
+    // Of all members: whether one of them was held.
+    bool force_release() {
+        const std::vector<bool> were =
+            ask_all<bool>([](LockMember& m, Instant limit) { return m.force_release(limit); });
+        return std::find(were.begin(), were.end(), true) != were.end();
+    }
+
+    // Whether so many members are held that somebody may hold it.
+    bool ask_locked() {
+        return quorum_of(ask_all<bool>([](LockMember& m, Instant limit) { return m.ask_locked(limit); }));
+    }
+
+    int ask_hold_count(OwnerNumber owner) {
+        return quorum_of(
+            ask_all<int>([owner](LockMember& m, Instant limit) { return m.ask_hold_count(owner, limit); }));
+    }
+
+    std::optional<Milliseconds> ask_remaining_lease() {
+        return quorum_of(ask_all<std::optional<Milliseconds>>(
+            [](LockMember& m, Instant limit) { return m.ask_remaining_lease(limit); }));
+    }
+
+protected:
+    QuorumLock(std::vector<std::shared_ptr<LockMember>> members, const QuorumRules& rules)
+        : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
+
+    ~QuorumLock() {
+        const State mine = *state_.load();
+        if (mine->pid() != ::getpid()) return;
+        mine->close();
+        delete state_.load();
+    }
+
+private:
+    using State = std::shared_ptr<QuorumState>;
+
+    State* new_state(bool is_fork_child) const {
+        return new State(std::make_shared<QuorumState>(members_, rules_, name_, is_fork_child));
+    }
+
+    // That of the parent is left alone in a forked child: its mutex may be held by a thread that does not exist here.
+    QuorumState& state() {
+        State* state = state_.load(std::memory_order_acquire);
+        while ((*state)->pid() != ::getpid()) {
+            State* mine = new_state(true);
+            if (state_.compare_exchange_strong(state, mine)) return **mine;
+            delete mine;
+        }
+        return **state;
+    }
+
+    static std::string names_of(const std::vector<std::shared_ptr<LockMember>>& members) {
+        std::vector<std::string> names;
+        for (const auto& member : members)
+            if (std::find(names.begin(), names.end(), member->name()) == names.end()) names.push_back(member->name());
+        std::string all;
+        for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+        return all;
+    }
+
+    // The answers of all members, asked at the same time; those that fail, or do not answer within node_timeout, are left
+    // out. Throws the first failure when too few are left.
+    template <class Answer, class Ask>
+    std::vector<Answer> ask_all(Ask ask) {
+        std::vector<std::optional<Answer>> answers(members_.size());
+        std::vector<std::exception_ptr> errors(members_.size());
+        const Instant limit = deadline_after(Clock::now(), rules_.node_timeout);
+        const auto one = [&](std::size_t i) {
+            try {
+                answers[i] = ask(*members_[i], limit);
+            } catch (...) {
+                errors[i] = std::current_exception();
+            }
+        };
+        std::vector<std::thread> others;
+        for (std::size_t i = 1; i < members_.size(); ++i) others.push_back(quiet_thread([&one, i] { one(i); }));
+        one(0);
+        for (std::thread& other : others) other.join();
+        std::vector<Answer> given;
+        for (std::optional<Answer>& answer : answers)
+            if (answer) given.push_back(std::move(*answer));
+        if (given.size() < rules_.needed)
+            for (const std::exception_ptr& error : errors)
+                if (error) std::rethrow_exception(error);
+        return given;
+    }
+
+    // What so many of the answers reach that it is true of the whole.
+    template <class Answer>
+    Answer quorum_of(std::vector<Answer> answers) const {
+        std::sort(answers.begin(), answers.end(), std::greater<>());
+        return answers[rules_.needed - 1];
+    }
+
+    const std::vector<std::shared_ptr<LockMember>> members_;
+    const QuorumRules rules_;
+    const std::string name_;
+    std::atomic<State*> state_;
+};
+
+// The members from locks as they are given: by reference, or as a range of locks or of pointers to them.
+template <class Lock>
+std::shared_ptr<LockMember> member_of(Lock& lock) {
+    if constexpr (WriteSided<Lock>) {
+        return member_of(lock.write_lock());
+    } else if constexpr (requires { *lock; }) {
+        return member_of(*lock);
+    } else {
+        static_assert(MemberLock<Lock>,
+                      "a member must be a lock of one server: RLock, FairLock, FencedLock, SpinLock, "
+                      "Mutex or a side of a ReadWriteLock");
+        return std::make_shared<LockMemberOf<Lock>>(lock);
+    }
+}
+
+template <class... Locks>
+std::vector<std::shared_ptr<LockMember>> members_of(Locks&... locks) {
+    return {member_of(locks)...};
+}
+
+template <class Range>
+std::vector<std::shared_ptr<LockMember>> members_of_range(Range& range) {
+    std::vector<std::shared_ptr<LockMember>> members;
+    for (auto& lock : range) members.push_back(member_of(lock));
+    return members;
+}
+
+// A range of locks, rather than a lock.
+template <class Range>
+concept LockRange = requires(Range& range) {
+    range.begin();
+    range.end();
+};
+
+}  // namespace redlatch
+
+// redlatch/multi_lock.hpp
+
+namespace redlatch {
+
+// Several locks as one: all of them, or none. They may be of different kinds, names and servers, and are the same locks
+// to everybody who takes them one by one; what Redisson's MultiLock is in Java.
+//
+//   redlatch::MultiLock both{from, to};           // or a range: MultiLock(std::vector<RLock<>*>)
+//   std::lock_guard guard{both};
+//
+// Members are asked at the same time: one round trip, one command each, and as many to give them back. Who waits holds
+// none of them, so it does not matter in which order different threads name them. A hold is valid for as long as all
+// parts of it are; is_locked(), hold_count() and remaining_lease() say what is true of all members.
+//
+// Reentrant where its members are. Members must outlive this object; a hold belongs to the object that took it. Neither
+// copied nor moved; any number of threads may use one object.
+class MultiLock : public QuorumLock<MultiLock> {
+public:
+    // Throws Error(errc::invalid_argument) for a lock that is named twice. Sends nothing.
+    template <class... Locks>
+    requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit MultiLock(Locks&... locks)
+        : MultiLock(Whole{}, members_of(locks...)) {}
+
+    template <LockRange Range>
+    explicit MultiLock(Range&& range) : MultiLock(Whole{}, members_of_range(range)) {}
+
+private:
+    using Members = std::vector<std::shared_ptr<LockMember>>;
+    struct Whole {};
+
+    MultiLock(Whole, const Members& members)
+        : QuorumLock(sorted(members), QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {}
+
+    // By name, so that those who wait meet at the same one.
+    static Members sorted(Members members) {
+        if (members.empty()) throw Error(errc::invalid_argument, {}, "a MultiLock needs a member");
+        for (std::size_t i = 0; i < members.size(); ++i)
+            for (std::size_t j = i + 1; j < members.size(); ++j)
+                if (members[i]->lock() == members[j]->lock())
+                    throw Error(errc::invalid_argument, members[i]->name(), "one lock twice in a MultiLock");
+        std::stable_sort(members.begin(), members.end(),
+                         [](const auto& a, const auto& b) { return a->name() < b->name(); });
+        return members;
+    }
+
+    static Milliseconds patience(const Members& members) {
+        Milliseconds longest{0};
+        for (const auto& member : members) longest = std::max(longest, member->options().command_timeout);
+        return longest;
+    }
+};
 
 }  // namespace redlatch
 
@@ -8750,17 +9880,19 @@ class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
     template <class Self, template <class> class Wire>
     class Side : public BoundLock<Self, T, LockState<T, Wire>> {
     public:
-        bool ask_locked() { return ask_remaining_lease().has_value(); }
-        int ask_hold_count(OwnerNumber owner) {
+        bool ask_locked(Instant limit = never) { return ask_remaining_lease(limit).has_value(); }
+        int ask_hold_count(OwnerNumber owner, Instant limit = never) {
             auto& state = this->state();
-            return ask_count(state.runtime(), state.key(),
-                             [&](Instant deadline) { return state.wire().hold_count(owner, deadline); });
+            return ask_count(
+                state.runtime(), state.key(),
+                [&](Instant deadline) { return state.wire().hold_count(owner, deadline); }, limit);
         }
-        std::optional<Milliseconds> ask_remaining_lease() {
+        std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
             auto& state = this->state();
-            return ask_lease(state.runtime(), state.key(), [&](Instant deadline) {
-                return state.wire().remaining_lease(state.runtime().calling(deadline));
-            });
+            return ask_lease(
+                state.runtime(), state.key(),
+                [&](Instant deadline) { return state.wire().remaining_lease(state.runtime().calling(deadline)); },
+                limit);
         }
 
     protected:
@@ -8855,6 +9987,86 @@ template <class T>
 ReadWriteLock(Client<T>&, std::string_view) -> ReadWriteLock<T>;
 template <class T>
 ReadWriteLock(Client<T>&, std::string_view, ReadWriteOptions) -> ReadWriteLock<T>;
+
+}  // namespace redlatch
+
+// redlatch/red_lock.hpp
+
+namespace redlatch {
+
+struct RedLockOptions {
+    // How long a server may take to answer before the others decide without it.
+    Milliseconds node_timeout{500};
+    // The longest lease that anybody takes this lock with; zero is the watchdog_timeout of its first client. A server
+    // that has been running for less gives no vote, because it may have lost, in its restart, a lock that is still
+    // valid. The same in all processes that use this lock.
+    Milliseconds longest_lease{0};
+};
+
+// A lock on a majority of independent servers, which survives the loss of the others: of their process, their memory or
+// their connection. Members are locks of one name, each on a server of its own (no replicas of each other), RLock or
+// any other lock.
+//
+//   redlatch::RLock a{redis1, "orders"}, b{redis2, "orders"}, c{redis3, "orders"};
+//   redlatch::RedLock orders{a, b, c};
+//
+// After the Redlock algorithm of the Redis documentation: all are asked at the same time; the hold is valid from when
+// they were asked until the leases of a majority end, less what their clocks may drift apart. Two commands a server for
+// taking and giving back, one more after each connection (INFO, for the server's age). A minority that is dead, frozen or
+// unreachable costs no error, and one node_timeout at most. Members that could not be had are asked again whenever the
+// watchdog renews, and lost() is requested when the majority is gone. What no majority of leases can promise, a
+// process that is stopped for longer than its lease, needs fencing.
+//
+// Right after all servers were started, nobody gets the lock for longest_lease. Reentrant where its members are. Members
+// must outlive this object; a hold belongs to the object that took it. Neither copied nor moved; any number of
+// threads may use one object.
+class RedLock : public QuorumLock<RedLock> {
+public:
+    // Throws Error(errc::invalid_argument) for two members of one client, which are on one server, and for options that
+    // cannot work. Sends nothing.
+    template <class... Locks>
+    requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit RedLock(Locks&... locks)
+        : RedLock(RedLockOptions{}, locks...) {}
+
+    template <class... Locks>
+    requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit RedLock(RedLockOptions options,
+                                                                                   Locks&... locks)
+        : RedLock(Whole{}, members_of(locks...), options) {}
+
+    template <LockRange Range>
+    explicit RedLock(Range&& range, RedLockOptions options = {}) : RedLock(Whole{}, members_of_range(range), options) {}
+
+private:
+    using Members = std::vector<std::shared_ptr<LockMember>>;
+    struct Whole {};
+
+    RedLock(Whole, const Members& members, RedLockOptions options) : QuorumLock(members, rules_of(members, options)) {}
+
+    static QuorumRules rules_of(const Members& members, RedLockOptions options) {
+        if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs a member");
+        const std::string& name = members.front()->name();
+        if (options.longest_lease == Milliseconds(0))
+            options.longest_lease = members.front()->options().watchdog_timeout;
+        for (std::size_t i = 0; i < members.size(); ++i) {
+            if (members[i]->options().watchdog_timeout > options.longest_lease)
+                throw Error(
+                    errc::invalid_argument, name,
+                    "RedLockOptions::longest_lease must not be below the watchdog_timeout of a member's client");
+            for (std::size_t j = i + 1; j < members.size(); ++j)
+                if (members[i]->client() == members[j]->client())
+                    throw Error(errc::invalid_argument, name,
+                                "two members of a RedLock on one client; each must be on a server of its own");
+        }
+        if (options.node_timeout < Milliseconds(1) || options.node_timeout > std::chrono::hours(1) ||
+            options.longest_lease < Milliseconds(1))
+            throw Error(errc::invalid_argument, name,
+                        "RedLockOptions: node_timeout must be from 1 ms to 1 h, longest_lease positive");
+        return {.needed = members.size() / 2 + 1,
+                .node_timeout = options.node_timeout,
+                .independent = true,
+                .longest_lease = Lease(options.longest_lease).length()};
+    }
+};
 
 }  // namespace redlatch
 

@@ -92,8 +92,8 @@ public:
 
     // ----------------------------------------------------------------------------------------------------------
 
-    // How often a connection was made after the first one.
-    std::uint64_t reconnects() const noexcept { return reconnects_.load(std::memory_order_relaxed); }
+    // How often a connection was made.
+    std::uint64_t connections() const noexcept { return connections_.load(std::memory_order_acquire); }
 
     // In the child after a fork: gives back the descriptor and touches nothing else.
     void close_inherited() noexcept { link_.socket.close(); }
@@ -185,8 +185,7 @@ private:
         opening_ = false;
         connected_ = !refusal;
         if (connected_) {
-            if (was_connected_) reconnects_.fetch_add(1, std::memory_order_relaxed);
-            was_connected_ = true;
+            connections_.fetch_add(1, std::memory_order_release);
             backoff_.reset();
             attempt_failed_ = false;
             next_attempt_ = {};
@@ -437,7 +436,6 @@ private:
     std::vector<Slot> slots_;
     std::size_t head_ = 0;
     bool connected_ = false;
-    bool was_connected_ = false;
     bool attempt_failed_ = false;  // the last one, and not for want of time
     bool opening_ = false;
     bool writing_ = false;
@@ -446,7 +444,7 @@ private:
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
     Instant next_attempt_{};
-    std::atomic<std::uint64_t> reconnects_{0};
+    std::atomic<std::uint64_t> connections_{0};
 };
 
 }  // namespace redlatch

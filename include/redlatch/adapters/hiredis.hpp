@@ -8,6 +8,7 @@
 #include "redlatch/core/url.hpp"
 #include "redlatch/transport/transport.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -96,9 +97,16 @@ public:
         return HiredisTransport(state_->url, state_->timeout);
     }
 
+    // How many connections for commands were made so far, and how many of them in the place of an earlier one.
+    std::uint64_t connections() const noexcept {
+        std::uint64_t sum = 0;
+        for (const CommandLink& link : state_->links) sum += link.connections();
+        return sum;
+    }
+
     std::uint64_t reconnects() const noexcept {
         std::uint64_t sum = 0;
-        for (const CommandLink& link : state_->links) sum += link.reconnects();
+        for (const CommandLink& link : state_->links) sum += std::max<std::uint64_t>(link.connections(), 1) - 1;
         return sum;
     }
 

@@ -25,21 +25,22 @@ public:
 
     bool acquire(const LockRequest& request) { return state().acquire(request); }
     std::error_code release(OwnerNumber owner) { return state().release(owner); }
-    bool force_release() { return state().force_release(); }
+    bool force_release(Instant limit = never) { return state().force_release(limit); }
     Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
     std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked() { return redlatch::ask_locked(state().runtime(), state().key()); }
-    int ask_hold_count(OwnerNumber owner) {
-        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner));
+    bool ask_locked(Instant limit = never) { return redlatch::ask_locked(state().runtime(), state().key(), limit); }
+    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
+        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner), limit);
     }
-    std::optional<Milliseconds> ask_remaining_lease() {
-        return redlatch::ask_remaining_lease(state().runtime(), state().key());
+    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
+        return redlatch::ask_remaining_lease(state().runtime(), state().key(), limit);
     }
+
+    // What this process knows of the lock.
+    State& state() { return binding_.state(); }
 
 protected:
     BoundLock(std::shared_ptr<Core<T>> core, std::string_view name) : binding_(std::move(core), name) {}
-
-    State& state() { return binding_.state(); }
 
 private:
     Binding<T, State> binding_;

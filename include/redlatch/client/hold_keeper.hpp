@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/client/holds.hpp"
+#include "redlatch/client/inquiry.hpp"
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
 #include "redlatch/client/options.hpp"
@@ -14,6 +15,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,7 +53,37 @@ public:
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && !is_waited_for();
+        return !holds_.any_live() && pending_.empty() && in_background_.empty() && !is_waited_for();
+    }
+
+    // --- taking, without waiting ------------------------------------------------------------------------------
+
+    // One try for a lock over several servers, sent once. `tell(answer)`, on any thread, says whether the hold is still
+    // wanted that it may tell of; otherwise it is given back.
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                           std::function<bool(const TryAnswer&)> tell) {
+        std::unique_lock lock(mutex_);
+        if (!is_settled(owner)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed,
+                  Error(errc::unreachable, key(), "an earlier command of this thread is not answered yet")});
+            return;
+        }
+        const Hold* hold = holds_.find(owner);
+        const bool again = hold && hold->live();
+        const std::uint64_t id = again ? hold->id : 0;
+        const std::uint32_t count = again ? hold->count + 1 : 1;
+        begin_in_background(owner);
+        lock.unlock();
+        Asked asked;
+        asked.begun = asked.sent = Clock::now();
+        wire_.acquire(owner, count, lease_of(lease), false,
+                      runtime_.posting([self = self(), owner, lease, id, asked = std::move(asked),
+                                        tell = std::move(tell)](Reply reply) mutable {
+                          asked.reply = std::move(reply);
+                          asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
+                          self->tried(owner, lease, id, asked, tell);
+                      }));
     }
 
     // --- giving back ------------------------------------------------------------------------------------------
@@ -66,21 +98,40 @@ public:
             if (runtime_.is_fork_child()) return errc::hold_lost;
             throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
         }
-        if (hold->live() && Clock::now() >= hold->valid_until) {
-            give_back_later(*hold, next_request());
-            lose(*hold, "its lease ran out");
-        }
-        if (!hold->live()) {
-            if (--hold->dead == 0) holds_.erase(owner);
-            deliver_pending(lock);
-            return errc::hold_lost;
-        }
+        if (!is_still_held(lock, *hold)) return errc::hold_lost;
         if (hold->count > 1) return release_level(lock, *hold);
         return let_go(lock, *hold);
     }
 
-    // Ends anyone's hold: whether there was one.
-    bool force_release() {
+    // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
+    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) {
+        std::unique_lock lock(mutex_);
+        Hold* hold = holds_.find(owner);
+        if (!hold || !is_still_held(lock, *hold)) {
+            lock.unlock();
+            return done(errc::hold_lost);
+        }
+        const Leaving leaving = leave(*hold);
+        const std::uint64_t request = next_request();
+        begin_in_background(owner);
+        lock.unlock();
+        wire_.release(owner, leaving.remaining, leaving.lease, request, false,
+                      runtime_.posting([self = self(), owner, leaving, request, sent = Clock::now(),
+                                        done = std::move(done)](const Reply& reply) {
+                          std::unique_lock relock(self->mutex_);
+                          self->end_in_background(owner);
+                          const std::error_code outcome =
+                              leaving.remaining > 0
+                                  ? self->level_released(reply, owner, leaving, sent)
+                                  : self->last_released(relock, reply, owner, request, leaving.until, false,
+                                                        [&](const ReleaseAnswer&) { self->news(); });
+                          relock.unlock();
+                          done(outcome);
+                      }));
+    }
+
+    // Ends anyone's hold: whether there was one. Asks until `limit`, and not for longer than unreachable_timeout.
+    bool force_release(Instant limit = never) {
         // Only what is held before the command is sent can be ended by it.
         std::vector<std::uint64_t> ended;
         {
@@ -88,10 +139,8 @@ public:
             for (const Hold& hold : holds_)
                 if (hold.live()) ended.push_back(hold.id);
         }
-        const Reply reply =
-            runtime_.persist(deadline_after(Clock::now(), runtime_.options().unreachable_timeout), {},
-                             [&](Instant deadline, bool) { return wire_.force_release(runtime_.calling(deadline)); });
-        if (judge(reply) != Verdict::answered) throw error_of(reply, key());
+        const Reply reply = detail::inquire(
+            runtime_, key(), [&](Instant deadline) { return wire_.force_release(runtime_.calling(deadline)); }, limit);
         if (!reply.is_integer()) throw unexpected(reply, key());
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_)
@@ -191,11 +240,64 @@ protected:
     }
 
     // Whether nothing is on its way in this owner's name.
-    virtual bool is_settled(OwnerNumber owner) const { return !pending_.has(owner); }
+    virtual bool is_settled(OwnerNumber owner) const { return !pending_.has(owner) && !is_in_background(owner); }
 
     // ------------------------------------------------------------------------------------------------------------
 
+    struct Asked {
+        Reply reply;
+        Instant begun;
+        Instant sent;          // of the last sending, which the reply answers
+        bool unknown = false;  // a sending remained without an answer
+    };
+
     std::uint64_t next_request() { return runtime_.next_request(); }
+
+    std::shared_ptr<HoldKeeper> self() { return std::static_pointer_cast<HoldKeeper>(shared_from_this()); }
+
+    // --- what is on its way in the background, one thing at a time for an owner -------------------------------------
+
+    bool is_in_background(OwnerNumber owner) const {
+        return std::find(in_background_.begin(), in_background_.end(), owner) != in_background_.end();
+    }
+
+    void begin_in_background(OwnerNumber owner) { in_background_.push_back(owner); }
+
+    void end_in_background(OwnerNumber owner) {
+        in_background_.erase(std::find(in_background_.begin(), in_background_.end(), owner));
+        settled_.notify_all();
+        // The state may be forgotten now.
+        runtime_.timers().schedule(*this, Clock::now());
+    }
+
+    // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
+    void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
+               const std::function<bool(const TryAnswer&)>& tell) {
+        std::unique_lock lock(mutex_);
+        const TryAnswer answer = answer_of_try(lock, owner, lease, id, asked);
+        lock.unlock();
+        const bool wanted = tell(answer);
+        lock.lock();
+        end_in_background(owner);
+        lock.unlock();
+        if (answer.kind == TryAnswer::Kind::held && !wanted) release_in_background(owner, [](std::error_code) {});
+    }
+
+    TryAnswer answer_of_try(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                            const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked) {
+        using Kind = TryAnswer::Kind;
+        try {
+            if (judge(asked.reply) != Verdict::answered) {
+                if (asked.unknown && id == 0) take_back(lock, owner, Clock::now() + lease_of(lease));
+                return {Kind::failed, error_of(asked.reply, key())};
+            }
+            const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
+                                      : take_in_again(lock, owner, id, lease, asked);
+            return {held ? Kind::held : Kind::refused, std::nullopt};
+        } catch (const Error& error) {
+            return {Kind::failed, error};
+        }
+    }
 
     Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
         return lease ? *lease : runtime_.options().watchdog_timeout;
@@ -229,13 +331,6 @@ protected:
         const Instant give_up = deadline_after(failing_since_.value_or(now), runtime_.options().unreachable_timeout);
         return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
     }
-
-    struct Asked {
-        Reply reply;
-        Instant begun;
-        Instant sent;          // of the last sending, which the reply answers
-        bool unknown = false;  // a sending remained without an answer
-    };
 
     // `send(deadline)` sends the acquire script.
     template <class Send>
@@ -275,21 +370,27 @@ protected:
     template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, Send send) {
         const Asked asked = send_acquire(lock, request, send);
-        const Instant now = Clock::now();
-        const Milliseconds lease = lease_of(request.lease);
         if (judge(asked.reply) != Verdict::answered) {
-            if (asked.unknown) take_back(lock, request.owner, now + lease);
+            if (asked.unknown) take_back(lock, request.owner, Clock::now() + lease_of(request.lease));
             no_answer(request, asked);
             return std::nullopt;
         }
-        const AcquireAnswer answer = decode(lock, asked.reply, request.owner, now + lease);
+        return take_in(lock, request.owner, request.lease, asked);
+    }
+
+    // What the answer to the question for a first hold gives.
+    AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                          const std::optional<Milliseconds>& wanted, const Asked& asked) {
+        const Instant now = Clock::now();
+        const Milliseconds lease = lease_of(wanted);
+        const AcquireAnswer answer = decode(lock, asked.reply, owner, now + lease);
         if (answer.kind != AcquireAnswer::Kind::held) return answer;
         if (now >= redlatch::valid_until(asked.sent, lease)) {
             // The answer took longer than the lease lasts.
-            take_back(lock, request.owner, now + lease);
+            take_back(lock, owner, now + lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
-        record(request.owner, asked.sent, request.lease, answer.token);
+        record(owner, asked.sent, wanted, answer.token);
         return answer;
     }
 
@@ -326,18 +427,25 @@ protected:
         });
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
+        if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
+        return std::nullopt;
+    }
+
+    // What the answer to a reentry gives: false when the hold is lost.
+    bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
+                       const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
-        hold = holds_.find(request.owner);
+        Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // Lost while we asked: what the answer gave belongs to nobody.
-            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, request.owner, Clock::now() + lease);
-            return std::nullopt;
+            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, owner, Clock::now() + lease_of(wanted));
+            return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
             lose(*hold, "the server says that it is not held any more");
-            return std::nullopt;
+            return false;
         }
-        hold->enter(asked.sent, request.lease, runtime_.options().watchdog_timeout);
+        hold->enter(asked.sent, wanted, runtime_.options().watchdog_timeout);
         schedule();
         return true;
     }
@@ -346,32 +454,65 @@ protected:
 
     Instant foreground_deadline() const { return Clock::now() + runtime_.options().command_timeout; }
 
+    // A level that is about to go.
+    struct Leaving {
+        std::uint64_t hold;
+        std::uint32_t remaining;
+        Milliseconds lease;  // of what remains: only of the watchdog's
+        Instant until;
+    };
+
+    // From here on nothing renews a hold whose last level this was.
+    Leaving leave(Hold& hold) {
+        const Instant until = hold.valid_until;
+        const std::uint64_t id = hold.id;
+        if (hold.count == 1) {
+            holds_.finish(hold);
+            return {id, 0, Milliseconds(0), until};
+        }
+        hold.leave();
+        return {id, hold.count, hold.watched() ? runtime_.options().watchdog_timeout : Milliseconds(0), until};
+    }
+
+    // Whether there is a live hold to release a level of; otherwise a level of a lost one is over with.
+    bool is_still_held(std::unique_lock<std::mutex>& lock, Hold& hold) {
+        if (hold.live() && Clock::now() >= hold.valid_until) {
+            give_back_later(hold, next_request());
+            lose(hold, "its lease ran out");
+        }
+        if (hold.live()) return true;
+        if (--hold.dead == 0) holds_.erase(hold.owner);
+        deliver_pending(lock);
+        return false;
+    }
+
     std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
         const OwnerNumber owner = held.owner;
-        const std::uint64_t id = held.id;
-        held.leave();
-        const std::uint32_t remaining = held.count;
-        const bool watched = held.watched();
+        const Leaving leaving = leave(held);
         const std::uint64_t request = next_request();
-        const Milliseconds lease = watched ? runtime_.options().watchdog_timeout : Milliseconds(0);
         Instant sent{};
         lock.unlock();
-        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             sent = Clock::now();
-            return wire_.release(owner, remaining, lease, request, again, runtime_.calling(deadline));
+            return wire_.release(owner, leaving.remaining, leaving.lease, request, again, runtime_.calling(deadline));
         });
         lock.lock();
+        return level_released(reply, owner, leaving, sent);
+    }
+
+    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
+        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
         if (judge(reply) != Verdict::answered) return error_of(reply, key()).code();
         Hold* hold = holds_.find(owner);
-        if (!hold || hold->id != id || !hold->live()) return errc::hold_lost;
+        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
         const ReleaseAnswer answer = decode_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
             lose(*hold, "the server says that it is not held any more");
             return errc::hold_lost;
         }
-        if (watched) hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, lease));
+        if (leaving.lease > Milliseconds(0))
+            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
         schedule();
         return {};
     }
@@ -380,10 +521,8 @@ protected:
     template <class Released>
     std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
         const OwnerNumber owner = held.owner;
-        const Instant until = held.valid_until;
+        const Leaving leaving = leave(held);
         const std::uint64_t request = next_request();
-        // From here on nothing renews it.
-        holds_.finish(held);
         releasing_ = !Wire<T>::shared;
         lock.unlock();
         bool resent = false;
@@ -393,10 +532,17 @@ protected:
         });
         lock.lock();
         releasing_ = false;
+        return last_released(lock, reply, owner, request, leaving.until, resent,
+                             [&](const ReleaseAnswer& answer) { released(answer, resent); });
+    }
+
+    template <class Released>
+    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
+                                  std::uint64_t request, Instant until, bool resent, Released released) {
         const ReleaseAnswer answer = decode_release(reply);
         if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, owner, request, until);
-        released(answer, resent);
+        released(answer);
         // A release that was sent twice and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             report_loss("the server says that it was not held any more");
@@ -450,8 +596,9 @@ protected:
         lock.unlock();
         for (const auto& item : due)
             wire_.give_up(item.owner, item.request, item.again,
-                          runtime_.posting([self = std::static_pointer_cast<HoldKeeper>(shared_from_this()),
-                                            request = item.request](Reply reply) { self->delivered(request, reply); }));
+                          runtime_.posting([self = self(), request = item.request](Reply reply) {
+                              self->delivered(request, reply);
+                          }));
         lock.lock();
     }
 
@@ -501,6 +648,7 @@ protected:
     bool releasing_ = false;                // a last release is on its way
 
 private:
+    std::vector<OwnerNumber> in_background_;      // in whose names something is on its way in the background
     std::vector<OwnerNumber> asking_;             // whose acquires are on their way
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
 };

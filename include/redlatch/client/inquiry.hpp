@@ -8,6 +8,7 @@
 #include "redlatch/core/printable.hpp"
 #include "redlatch/scripts/rlock.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>
@@ -15,16 +16,16 @@
 #include <string_view>
 
 // What the server says of a lock that is a hash of owner -> hold count. One round trip each; an
-// unreachable server is asked for unreachable_timeout. All throw Error.
+// unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
 namespace redlatch {
 
 namespace detail {
 
 // `ask(deadline)` sends the question.
 template <class T, class Ask>
-Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask) {
-    Reply reply = runtime.persist(deadline_after(Clock::now(), runtime.options().unreachable_timeout), {},
-                                  [&](Instant deadline, bool) { return ask(deadline); });
+Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit = never) {
+    const Instant give_up = std::min(limit, deadline_after(Clock::now(), runtime.options().unreachable_timeout));
+    Reply reply = runtime.persist(give_up, {}, [&](Instant deadline, bool) { return ask(deadline); });
     if (judge(reply) != Verdict::answered) throw error_of(reply, key);
     return reply;
 }
@@ -47,19 +48,22 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
 
 // HLEN rather than EXISTS: a key of another type is an error, not a lock.
 template <class T>
-bool ask_locked(Runtime<T>& runtime, std::string_view key) {
+bool ask_locked(Runtime<T>& runtime, std::string_view key, Instant limit) {
     const std::array<std::string_view, 2> words{"HLEN", key};
-    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
-        return runtime.call({words, 1}, deadline);
-    });
+    const Reply reply = detail::inquire(
+        runtime, key,
+        [&](Instant deadline) {
+            return runtime.call({words, 1}, deadline);
+        },
+        limit);
     if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
     return reply.integer > 0;
 }
 
 // `ask(deadline)` sends the question; the answer is nothing for none, or the text of a number.
 template <class T, class Ask>
-int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask) {
-    const Reply reply = detail::inquire(runtime, key, ask);
+int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
+    const Reply reply = detail::inquire(runtime, key, ask, limit);
     if (reply.is_nil()) return 0;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
     int count = 0;
@@ -70,15 +74,20 @@ int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask) {
 }
 
 template <class T>
-int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner) {
+int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner, Instant limit) {
     const std::array<std::string_view, 3> words{"HGET", key, owner};
-    return ask_count(runtime, key, [&](Instant deadline) { return runtime.call({words, 1}, deadline); });
+    return ask_count(
+        runtime, key,
+        [&](Instant deadline) {
+            return runtime.call({words, 1}, deadline);
+        },
+        limit);
 }
 
 // `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.
 template <class T, class Ask>
-std::optional<Milliseconds> ask_lease(Runtime<T>& runtime, std::string_view key, Ask ask) {
-    const Reply reply = detail::inquire(runtime, key, ask);
+std::optional<Milliseconds> ask_lease(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
+    const Reply reply = detail::inquire(runtime, key, ask, limit);
     if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
     if (reply.integer == -2) return std::nullopt;
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
@@ -95,11 +104,11 @@ std::int64_t ask_number(Runtime<T>& runtime, std::string_view key) {
 }
 
 template <class T>
-std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key) {
-    const std::array<std::string_view, 1> keys{key};
-    return ask_lease(runtime, key, [&](Instant deadline) {
-        return runtime.call_script(digested<scripts::rlock_remaining_lease>, keys, {}, deadline);
-    });
+std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key, Instant limit) {
+    const auto ask = [&](Instant deadline) {
+        return runtime.calling(deadline)(digested<scripts::rlock_remaining_lease>, Texts<1>{key}, Texts<0>{});
+    };
+    return ask_lease(runtime, key, ask, limit);
 }
 
 }  // namespace redlatch

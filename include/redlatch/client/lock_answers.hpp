@@ -3,9 +3,11 @@
 
 #include "redlatch/client/retry.hpp"
 #include "redlatch/core/deadline.hpp"
+#include "redlatch/core/error.hpp"
 #include "redlatch/transport/reply.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace redlatch {
@@ -23,6 +25,12 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
     if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}, 0};
     return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
 }
+
+// What came of one try in the background.
+struct TryAnswer {
+    enum class Kind { held, refused, failed } kind;
+    std::optional<Error> why = std::nullopt;  // failed
+};
 
 // What a script answered that hands a hold over to another thread of this process.
 struct HandOverAnswer {

@@ -8,6 +8,7 @@
 #include "redlatch/client/timers.hpp"
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/ids.hpp"
+#include "redlatch/core/pause.hpp"
 #include "redlatch/core/quiet_thread.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/transport/transport.hpp"
@@ -102,15 +103,15 @@ public:
     }
 
     // The same without waiting; `done` is called on any thread.
+    void post(const Command& command, Completion done) {
+        begin_post();
+        transport_.post(command, [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); });
+    }
+
     void post_script(const Script& script, std::span<const std::string_view> keys,
                      std::span<const std::string_view> arguments, Completion done) {
-        start_background();
         const ScriptWords words(script, keys, arguments);
-        count(commands_);
-        {
-            const std::lock_guard lock(posts_mutex_);
-            ++posts_;
-        }
+        begin_post();
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
@@ -160,19 +161,12 @@ public:
             if (verdict == Verdict::refused || verdict == Verdict::no_script || stop.stop_requested()) return reply;
             if (reply.kind == Reply::Kind::unanswered) again = true;
             // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
-            if (verdict == Verdict::refused_now) pause(std::min(deadline, Clock::now() + backoff.next()), stop);
+            if (verdict == Verdict::refused_now)
+                redlatch::pause(std::min(deadline, Clock::now() + backoff.next()), stop);
             if (Clock::now() >= deadline) return reply;
             if (verdict == Verdict::no_answer) gone();
             count(resends_);
         }
-    }
-
-    // Sleeps; wakes up early when stop is requested.
-    static void pause(Instant until, const std::stop_token& stop) {
-        std::mutex mutex;
-        std::condition_variable_any never_notified;
-        std::unique_lock lock(mutex);
-        never_notified.wait_until(lock, stop, until, [] { return false; });
     }
 
     // --- the background ---------------------------------------------------------------------------------------
@@ -254,6 +248,13 @@ public:
 private:
     static constexpr std::size_t renewals_a_call = 100;
     static constexpr Milliseconds longest_farewell{1000};
+
+    void begin_post() {
+        start_background();
+        count(commands_);
+        const std::lock_guard lock(posts_mutex_);
+        ++posts_;
+    }
 
     void finish_post(const Completion& done, Reply reply) {
         done(std::move(reply));

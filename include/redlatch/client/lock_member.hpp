@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/lock_answers.hpp"
+#include "redlatch/client/lock_request.hpp"
+#include "redlatch/client/options.hpp"
+#include "redlatch/client/runtime.hpp"
+#include "redlatch/client/timers.hpp"
+#include "redlatch/core/deadline.hpp"
+#include "redlatch/core/ids.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace redlatch {
+
+// A lock that can be a member of a lock over several: one that lives on one server.
+template <class Lock>
+concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumber owner) {
+    { lock.acquire(request) } -> std::same_as<bool>;
+    { lock.valid_until_of(owner) } -> std::same_as<Instant>;
+    lock.state().try_in_background(owner, std::nullopt, [](const TryAnswer&) { return true; });
+};
+
+// And one that has such a side.
+template <class Lock>
+concept WriteSided = requires(Lock& lock) {
+    {lock.write_lock()};
+};
+
+// For how long a server has been running, by its INFO; nothing when it does not say.
+inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
+    constexpr std::string_view field = "uptime_in_seconds:";
+    const std::size_t at = info.find(field);
+    if (at == std::string_view::npos) return std::nullopt;
+    std::int64_t seconds = 0;
+    const char* const first = info.data() + at + field.size();
+    const auto [end, error] = std::from_chars(first, info.data() + info.size(), seconds);
+    if (error != std::errc{} || end == first || seconds < 0) return std::nullopt;
+    return std::chrono::seconds(seconds);
+}
+
+// One of the locks that a lock over several is made of, whatever its type and its client's.
+class LockMember {
+public:
+    virtual ~LockMember() = default;
+
+    virtual const std::string& name() const = 0;
+    virtual const void* lock() const = 0;    // the same for two objects of one lock
+    virtual const void* client() const = 0;  // the same for two locks of one client
+
+    virtual bool acquire(const LockRequest& request) = 0;
+    virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                                   std::function<bool(const TryAnswer&)> tell) = 0;
+    virtual void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) = 0;
+    virtual Instant valid_until(OwnerNumber owner) = 0;
+    virtual bool force_release(Instant limit) = 0;
+    virtual bool ask_locked(Instant limit) = 0;
+    virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
+    virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
+
+    // How many connections its client made so far; nothing when its transport does not count them.
+    virtual std::optional<std::uint64_t> connections() = 0;
+    // The answer to INFO.
+    virtual void ask_info(Completion done) = 0;
+
+    // Of its client.
+    virtual const ClientOptions& options() = 0;
+    virtual Timers& timers() = 0;
+    virtual void start_background() = 0;
+    virtual void raise(Event::Kind kind, std::string_view name, std::string detail) = 0;
+    virtual void notify(std::function<void()> job) = 0;
+};
+
+template <MemberLock Lock>
+class LockMemberOf final : public LockMember {
+public:
+    explicit LockMemberOf(Lock& lock) : lock_(lock) {}
+
+    const std::string& name() const override { return lock_.name(); }
+    const void* lock() const override { return &lock_.state(); }
+    const void* client() const override { return &lock_.state().runtime(); }
+
+    bool acquire(const LockRequest& request) override { return lock_.acquire(request); }
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                           std::function<bool(const TryAnswer&)> tell) override {
+        lock_.state().try_in_background(owner, lease, std::move(tell));
+    }
+    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) override {
+        lock_.state().release_in_background(owner, std::move(done));
+    }
+    Instant valid_until(OwnerNumber owner) override { return lock_.valid_until_of(owner); }
+    bool force_release(Instant limit) override { return lock_.force_release(limit); }
+    bool ask_locked(Instant limit) override { return lock_.ask_locked(limit); }
+    int ask_hold_count(OwnerNumber owner, Instant limit) override { return lock_.ask_hold_count(owner, limit); }
+    std::optional<Milliseconds> ask_remaining_lease(Instant limit) override { return lock_.ask_remaining_lease(limit); }
+
+    std::optional<std::uint64_t> connections() override {
+        if constexpr (requires { runtime().transport().connections(); }) return runtime().transport().connections();
+        return std::nullopt;
+    }
+
+    void ask_info(Completion done) override {
+        static constexpr std::array<std::string_view, 2> words{"INFO", "server"};
+        runtime().post({words, 0}, std::move(done));
+    }
+
+    const ClientOptions& options() override { return runtime().options(); }
+    Timers& timers() override { return runtime().timers(); }
+    void start_background() override { runtime().start_background(); }
+    void raise(Event::Kind kind, std::string_view name, std::string detail) override {
+        runtime().raise(kind, name, std::move(detail));
+    }
+    void notify(std::function<void()> job) override { runtime().notify(std::move(job)); }
+
+private:
+    auto& runtime() { return lock_.state().runtime(); }
+
+    Lock& lock_;
+};
+
+}  // namespace redlatch

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/core/deadline.hpp"
+
+#include <condition_variable>
+#include <mutex>
+#include <stop_token>
+
+namespace redlatch {
+
+// Sleeps; wakes up early when stop is requested.
+inline void pause(Instant until, const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any never_notified;
+    std::unique_lock lock(mutex);
+    never_notified.wait_until(lock, stop, until, [] { return false; });
+}
+
+}  // namespace redlatch
