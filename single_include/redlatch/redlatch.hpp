@@ -879,6 +879,14 @@ concept LetsWatch = requires(T& t, Listener& listener, Instant deadline) {
     t.interrupt_watch();
 };
 
+// Optional. post_attended(command, done): as post(), but the calling thread is going to receive the answer itself, by
+// attend(), which takes what has come and does not wait; or to call wake(), when it gives that up.
+template <class T>
+concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completion done) {
+    t.post_attended(command, std::move(done));
+    t.attend();
+};
+
 template <class T>
 concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
     Routes<T> && SurvivesFork<T>;
@@ -1227,6 +1235,10 @@ namespace redlatch {
 template <std::size_t N>
 using Texts = std::array<std::string_view, N>;
 
+// Who receives the answer to a posted command: the background thread; or the posting one, which goes on to call
+// attend(), and stop_attending() unless all is answered.
+enum class Receiver { background, poster };
+
 // What all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
@@ -1293,29 +1305,32 @@ public:
     }
 
     // The same without waiting; `done` is called on any thread.
-    void post(const Command& command, Completion done) {
+    void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
         begin_post();
-        transport_.post(command, [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); });
+        pass_on(receiver, command,
+                [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); });
     }
 
     void post_script(const Script& script, std::span<const std::string_view> keys,
-                     std::span<const std::string_view> arguments, Completion done) {
+                     std::span<const std::string_view> arguments, Completion done,
+                     Receiver receiver = Receiver::background) {
         const ScriptWords words(script, keys, arguments);
         begin_post();
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
-        transport_.post(words.by_digest(), [this, &script, kept_keys = std::move(kept_keys),
-                                            kept_arguments = std::move(kept_arguments),
-                                            done = std::move(done)](Reply reply) mutable {
-            if (judge(reply) != Verdict::no_script) return finish_post(done, std::move(reply));
-            const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
-            const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
-            const ScriptWords again(script, k, a);
-            count(commands_);
-            transport_.post(again.by_text(),
-                            [this, done = std::move(done)](Reply answer) { finish_post(done, std::move(answer)); });
-        });
+        pass_on(receiver, words.by_digest(),
+                [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+                 done = std::move(done)](Reply reply) mutable {
+                    if (judge(reply) != Verdict::no_script) return finish_post(done, std::move(reply));
+                    const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+                    const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+                    const ScriptWords again(script, k, a);
+                    count(commands_);
+                    transport_.post(again.by_text(), [this, done = std::move(done)](Reply answer) {
+                        finish_post(done, std::move(answer));
+                    });
+                });
     }
 
     // The two ways in which a script is sent: for the wires, which know the words.
@@ -1326,11 +1341,21 @@ public:
         };
     }
 
-    auto posting(Completion done) {
-        return [this, done = std::move(done)](const Script& script, std::span<const std::string_view> keys,
-                                              std::span<const std::string_view> arguments) mutable {
-            post_script(script, keys, arguments, std::move(done));
+    auto posting(Completion done, Receiver receiver = Receiver::background) {
+        return [this, receiver, done = std::move(done)](const Script& script, std::span<const std::string_view> keys,
+                                                        std::span<const std::string_view> arguments) mutable {
+            post_script(script, keys, arguments, std::move(done), receiver);
         };
+    }
+
+    // The posting thread receives what has come; false when it has to leave that to the background.
+    bool attend() {
+        if constexpr (LetsAttend<T>) transport_.attend();
+        return LetsAttend<T>;
+    }
+
+    void stop_attending() {
+        if constexpr (LetsAttend<T>) transport_.wake();
     }
 
     // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
@@ -1438,6 +1463,12 @@ public:
 private:
     static constexpr std::size_t renewals_a_call = 100;
     static constexpr Milliseconds longest_farewell{1000};
+
+    void pass_on(Receiver receiver, const Command& command, Completion done) {
+        if constexpr (LetsAttend<T>)
+            if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
+        transport_.post(command, std::move(done));
+    }
 
     void begin_post() {
         start_background();
@@ -1823,16 +1854,7 @@ inline Url Url::parse(std::string_view text) {
 
 }  // namespace redlatch
 
-// redlatch/client.hpp
-
-#if __has_include(<hiredis/read.h>)
-
-// redlatch/adapters/brief_wait.hpp
-
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <thread>
+// redlatch/core/brief_wait.hpp
 
 namespace redlatch {
 
@@ -1840,32 +1862,36 @@ namespace redlatch {
 // than a near server's answer, and costs about as much CPU as yielding until then. Whether that pays is learned: a
 // server that is too far away for it, or too busy, is soon given no more than one try in `most_skipped` replies.
 //
-// reply_came() belongs to the thread that reads; until() may be called by any.
+// Any number of threads may use it; what one learns may overwrite what another does, which does no harm.
 template <class Time = Clock>  // what tells the time
 class BriefWait {
 public:
     static constexpr auto for_the_server = std::chrono::microseconds(100);
+    // Several servers may share the CPUs.
+    static constexpr auto for_several = std::chrono::microseconds(300);
     // For a reply that another thread reads: it comes when those before it have come.
     static constexpr auto for_the_reader = std::chrono::microseconds(200);
 
     // The reader's: true as soon as `came()`, false when it is time to sleep.
     template <class Came>
-    bool reply_came(Instant deadline, Came came) {
-        if (skip_ > 0) {
-            --skip_;
+    bool reply_came(Instant deadline, Came came, std::chrono::microseconds patience = for_the_server) {
+        if (const unsigned skip = skip_.load(std::memory_order_relaxed); skip > 0) {
+            skip_.store(skip - 1, std::memory_order_relaxed);
             return false;
         }
-        const Instant limit = Time::now() + for_the_server;
+        const Instant limit = Time::now() + patience;
         const bool in_time = yield_until(std::min(deadline, limit), came);
         const Instant now = Time::now();
+        unsigned penalty = penalty_.load(std::memory_order_relaxed);
         if (in_time && now <= limit + fair_turn) {
-            penalty_ = 0;
+            penalty = 0;
         } else if (now > limit) {
             // Too far away; or others want this CPU, and a yield takes so long that a sleeper would be served better.
-            skip_ = penalty_;
-            penalty_ = std::clamp(penalty_ * 2, 1U, most_skipped);
+            skip_.store(penalty, std::memory_order_relaxed);
+            penalty = std::clamp(penalty * 2, 1U, most_skipped);
         }
-        pays_.store(penalty_ <= 2, std::memory_order_relaxed);
+        penalty_.store(penalty, std::memory_order_relaxed);
+        pays_.store(penalty <= 2, std::memory_order_relaxed);
         return in_time;
     }
 
@@ -1890,12 +1916,16 @@ private:
         return false;
     }
 
-    unsigned skip_ = 0;
-    unsigned penalty_ = 0;
+    std::atomic<unsigned> skip_{0};
+    std::atomic<unsigned> penalty_{0};
     std::atomic<bool> pays_{true};
 };
 
 }  // namespace redlatch
+
+// redlatch/client.hpp
+
+#if __has_include(<hiredis/read.h>)
 
 // redlatch/adapters/encode.hpp
 
@@ -2578,13 +2608,24 @@ public:
         return reply;
     }
 
-    void post(const Command& command, Completion done) {
+    // `attended`: the poster is going to call attend().
+    void post(const Command& command, Completion done, bool attended = false) {
         std::unique_lock lock(mutex_);
         append_command(out_, command);
         push({nullptr, std::make_unique<Completion>(std::move(done)), Clock::now() + timeout_});
         if (connected_) flush(lock);
         // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
-        if (!reading_ || !connected_) call_driver(lock);
+        if ((!reading_ && !attended) || !connected_) call_driver(lock);
+    }
+
+    // Receives what has come, without waiting.
+    void attend() {
+        std::unique_lock lock(mutex_);
+        if (in_flight() == 0 || reading_ || !connected_) return;
+        reading_ = true;
+        read_once(lock, false, {});
+        stop_reading(lock, false);
+        if (connected_ && in_flight() > 0) call_reader();
     }
 
     // --- for the driver ---------------------------------------------------------------------------------------
@@ -3278,6 +3319,9 @@ public:
     }
 
     void post(const Command& command, Completion done) { line().post(command, std::move(done)); }
+
+    void post_attended(const Command& command, Completion done) { line().post(command, std::move(done), true); }
+    void attend() { line().attend(); }
 
     void subscribe(const std::string& channel) {
         state_->subscriber.subscribe(channel);
@@ -5842,7 +5886,7 @@ public:
     // One try for a lock over several servers, sent once. `tell(answer)`, on any thread, says whether the hold is still
     // wanted that it may tell of; otherwise it is given back.
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
-                           std::function<bool(const TryAnswer&)> tell) {
+                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         std::unique_lock lock(mutex_);
         if (!is_settled(owner)) {
             lock.unlock();
@@ -5859,12 +5903,14 @@ public:
         Asked asked;
         asked.begun = asked.sent = Clock::now();
         wire_.acquire(owner, count, lease_of(lease), false,
-                      runtime_.posting([self = self(), owner, lease, id, asked = std::move(asked),
-                                        tell = std::move(tell)](Reply reply) mutable {
-                          asked.reply = std::move(reply);
-                          asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
-                          self->tried(owner, lease, id, asked, tell);
-                      }));
+                      runtime_.posting(
+                          [self = self(), owner, lease, id, asked = std::move(asked),
+                           tell = std::move(tell)](Reply reply) mutable {
+                              asked.reply = std::move(reply);
+                              asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
+                              self->tried(owner, lease, id, asked, tell);
+                          },
+                          receiver));
     }
 
     // --- giving back ------------------------------------------------------------------------------------------
@@ -5885,7 +5931,7 @@ public:
     }
 
     // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
-    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) {
+    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done, Receiver receiver) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
         if (!hold || !is_still_held(lock, *hold)) {
@@ -5897,18 +5943,20 @@ public:
         begin_in_background(owner);
         lock.unlock();
         wire_.release(owner, leaving.remaining, leaving.lease, request, false,
-                      runtime_.posting([self = self(), owner, leaving, request, sent = Clock::now(),
-                                        done = std::move(done)](const Reply& reply) {
-                          std::unique_lock relock(self->mutex_);
-                          self->end_in_background(owner);
-                          const std::error_code outcome =
-                              leaving.remaining > 0
-                                  ? self->level_released(reply, owner, leaving, sent)
-                                  : self->last_released(relock, reply, owner, request, leaving.until, false,
-                                                        [&](const ReleaseAnswer&) { self->news(); });
-                          relock.unlock();
-                          done(outcome);
-                      }));
+                      runtime_.posting(
+                          [self = self(), owner, leaving, request, sent = Clock::now(),
+                           done = std::move(done)](const Reply& reply) {
+                              std::unique_lock relock(self->mutex_);
+                              self->end_in_background(owner);
+                              const std::error_code outcome =
+                                  leaving.remaining > 0
+                                      ? self->level_released(reply, owner, leaving, sent)
+                                      : self->last_released(relock, reply, owner, request, leaving.until, false,
+                                                            [&](const ReleaseAnswer&) { self->news(); });
+                              relock.unlock();
+                              done(outcome);
+                          },
+                          receiver));
     }
 
     // Ends anyone's hold: whether there was one. Asks until `limit`, and not for longer than unreachable_timeout.
@@ -6047,8 +6095,8 @@ protected:
     void end_in_background(OwnerNumber owner) {
         in_background_.erase(std::find(in_background_.begin(), in_background_.end(), owner));
         settled_.notify_all();
-        // The state may be forgotten now.
-        runtime_.timers().schedule(*this, Clock::now());
+        // The state may be forgotten when nobody uses it any more; that is not urgent.
+        runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000));
     }
 
     // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
@@ -6061,7 +6109,9 @@ protected:
         lock.lock();
         end_in_background(owner);
         lock.unlock();
-        if (answer.kind == TryAnswer::Kind::held && !wanted) release_in_background(owner, [](std::error_code) {});
+        if (answer.kind == TryAnswer::Kind::held && !wanted)
+            release_in_background(
+                owner, [](std::error_code) {}, Receiver::background);
     }
 
     TryAnswer answer_of_try(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
@@ -7366,7 +7416,8 @@ template <class Lock>
 concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumber owner) {
     { lock.acquire(request) } -> std::same_as<bool>;
     { lock.valid_until_of(owner) } -> std::same_as<Instant>;
-    lock.state().try_in_background(owner, std::nullopt, [](const TryAnswer&) { return true; });
+    lock.state().try_in_background(
+        owner, std::nullopt, [](const TryAnswer&) { return true; }, Receiver::poster);
 };
 
 // And one that has such a side.
@@ -7398,8 +7449,11 @@ public:
 
     virtual bool acquire(const LockRequest& request) = 0;
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
-                                   std::function<bool(const TryAnswer&)> tell) = 0;
-    virtual void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) = 0;
+                                   std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
+    virtual void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done,
+                                       Receiver receiver) = 0;
+    virtual void attend() = 0;
+    virtual void stop_attending() = 0;
     virtual Instant valid_until(OwnerNumber owner) = 0;
     virtual bool force_release(Instant limit) = 0;
     virtual bool ask_locked(Instant limit) = 0;
@@ -7430,12 +7484,15 @@ public:
 
     bool acquire(const LockRequest& request) override { return lock_.acquire(request); }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
-                           std::function<bool(const TryAnswer&)> tell) override {
-        lock_.state().try_in_background(owner, lease, std::move(tell));
+                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
+        lock_.state().try_in_background(owner, lease, std::move(tell), receiver);
     }
-    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) override {
-        lock_.state().release_in_background(owner, std::move(done));
+    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done,
+                               Receiver receiver) override {
+        lock_.state().release_in_background(owner, std::move(done), receiver);
     }
+    void attend() override { runtime().attend(); }
+    void stop_attending() override { runtime().stop_attending(); }
     Instant valid_until(OwnerNumber owner) override { return lock_.valid_until_of(owner); }
     bool force_release(Instant limit) override { return lock_.force_release(limit); }
     bool ask_locked(Instant limit) override { return lock_.ask_locked(limit); }
@@ -7737,11 +7794,14 @@ public:
         ++inside_;
         lock.unlock();
         // What the member still expects to be given back of a hold that it lost.
-        for (const Part& p : lost) members_[p.member]->release_in_background(p.owner, [](std::error_code) {});
-        for (const Part& p : missing)
-            members_[p.member]->try_in_background(p.owner, std::nullopt, [self = self(), p](const TryAnswer& answer) {
+        const auto nobody = [](std::error_code) {};
+        for (const Part& p : lost) members_[p.member]->release_in_background(p.owner, nobody, Receiver::background);
+        for (const Part& p : missing) {
+            const auto tell = [self = self(), p](const TryAnswer& answer) {
                 return answer.kind == TryAnswer::Kind::held && self->adopt(p.owner, p.hold, p.member);
-            });
+            };
+            members_[p.member]->try_in_background(p.owner, std::nullopt, tell, Receiver::background);
+        }
         leave();
     }
 
@@ -7824,7 +7884,7 @@ private:
             if (i == waited_for)
                 tell({TryAnswer::Kind::held});
             else
-                members_[i]->try_in_background(owner, request.lease, tell);
+                members_[i]->try_in_background(owner, request.lease, tell, Receiver::poster);
         }
         // Built and destroyed without mutex_, which the callback takes.
         const std::stop_callback on_stop(request.stop, [&] {
@@ -7835,16 +7895,18 @@ private:
         std::unique_lock lock(mutex_);
         Instant limit = begun + rules_.node_timeout;
         if (!request.one_try) limit = std::min(limit, request.deadline);
-        round->changed.wait_until(lock, limit,
-                                  [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
+        await(lock, round->changed, limit,
+              [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
         Instant now = Clock::now();
         if (round->votes(now) >= rules_.needed) {
             // The others are most likely about to answer, too.
             const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
-            round->changed.wait_until(lock, soon, [&] { return round->stopped || round->complete(); });
+            await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
+            if (!round->complete()) stop_attending();
             if (accept(request, *round, begun)) return {.held = true};
         }
         round->over = true;
+        if (!round->complete()) stop_attending();
         Outcome outcome = why_not(*round);
         std::vector<std::size_t> had;
         for (std::size_t i = 0; i < members_.size(); ++i)
@@ -8066,18 +8128,39 @@ private:
         const auto shared = std::make_shared<Shared>();
         shared->count.asked = which.size();
         lock.unlock();
-        for (const std::size_t i : which)
-            members_[i]->release_in_background(owner, [self = self(), shared](std::error_code ec) {
-                const std::lock_guard relock(self->mutex_);
-                ++shared->count.answered;
-                if (!ec) ++shared->count.done;
-                if (ec == errc::hold_lost) ++shared->count.lost;
-                shared->changed.notify_all();
-            });
+        const auto told = [self = self(), shared](std::error_code ec) {
+            const std::lock_guard relock(self->mutex_);
+            ++shared->count.answered;
+            if (!ec) ++shared->count.done;
+            if (ec == errc::hold_lost) ++shared->count.lost;
+            shared->changed.notify_all();
+        };
+        for (const std::size_t i : which) members_[i]->release_in_background(owner, told, Receiver::poster);
         const Instant until = std::min(limit, Clock::now() + rules_.node_timeout);
         lock.lock();
-        shared->changed.wait_until(lock, until, [&] { return shared->count.answered == which.size(); });
+        await(lock, shared->changed, until, [&] { return shared->count.answered == which.size(); });
         return shared->count;
+    }
+
+    // --- waiting for answers ----------------------------------------------------------------------------------
+
+    // Until `done()` or `until`. Near servers' answers are received by this thread, awake; others' by the background.
+    template <class Done>
+    void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done) {
+        if (done()) return;
+        lock.unlock();
+        const auto came = [&] {
+            for (const auto& member : members_) member->attend();
+            const std::lock_guard look(mutex_);
+            return done();
+        };
+        if (!brief_wait_.reply_came(until, came, brief_wait_.for_several)) stop_attending();
+        lock.lock();
+        changed.wait_until(lock, until, done);
+    }
+
+    void stop_attending() {
+        for (const auto& member : members_) member->stop_attending();
     }
 
     const std::vector<std::shared_ptr<LockMember>> members_;
@@ -8085,6 +8168,8 @@ private:
     const std::string name_;
     const bool is_fork_child_;
     const pid_t pid_ = ::getpid();
+
+    BriefWait<> brief_wait_;
 
     std::mutex mutex_;
     std::condition_variable idle_;

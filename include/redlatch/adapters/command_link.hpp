@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/adapters/brief_wait.hpp"
 #include "redlatch/adapters/link.hpp"
 #include "redlatch/adapters/parker.hpp"
 #include "redlatch/core/backoff.hpp"
+#include "redlatch/core/brief_wait.hpp"
 
 #include <array>
 #include <atomic>
@@ -47,13 +47,24 @@ public:
         return reply;
     }
 
-    void post(const Command& command, Completion done) {
+    // `attended`: the poster is going to call attend().
+    void post(const Command& command, Completion done, bool attended = false) {
         std::unique_lock lock(mutex_);
         append_command(out_, command);
         push({nullptr, std::make_unique<Completion>(std::move(done)), Clock::now() + timeout_});
         if (connected_) flush(lock);
         // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
-        if (!reading_ || !connected_) call_driver(lock);
+        if ((!reading_ && !attended) || !connected_) call_driver(lock);
+    }
+
+    // Receives what has come, without waiting.
+    void attend() {
+        std::unique_lock lock(mutex_);
+        if (in_flight() == 0 || reading_ || !connected_) return;
+        reading_ = true;
+        read_once(lock, false, {});
+        stop_reading(lock, false);
+        if (connected_ && in_flight() > 0) call_reader();
     }
 
     // --- for the driver ---------------------------------------------------------------------------------------

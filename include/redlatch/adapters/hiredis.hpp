@@ -46,6 +46,9 @@ public:
 
     void post(const Command& command, Completion done) { line().post(command, std::move(done)); }
 
+    void post_attended(const Command& command, Completion done) { line().post(command, std::move(done), true); }
+    void attend() { line().attend(); }
+
     void subscribe(const std::string& channel) {
         state_->subscriber.subscribe(channel);
         wake();

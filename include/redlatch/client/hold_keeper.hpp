@@ -61,7 +61,7 @@ public:
     // One try for a lock over several servers, sent once. `tell(answer)`, on any thread, says whether the hold is still
     // wanted that it may tell of; otherwise it is given back.
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
-                           std::function<bool(const TryAnswer&)> tell) {
+                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         std::unique_lock lock(mutex_);
         if (!is_settled(owner)) {
             lock.unlock();
@@ -78,12 +78,14 @@ public:
         Asked asked;
         asked.begun = asked.sent = Clock::now();
         wire_.acquire(owner, count, lease_of(lease), false,
-                      runtime_.posting([self = self(), owner, lease, id, asked = std::move(asked),
-                                        tell = std::move(tell)](Reply reply) mutable {
-                          asked.reply = std::move(reply);
-                          asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
-                          self->tried(owner, lease, id, asked, tell);
-                      }));
+                      runtime_.posting(
+                          [self = self(), owner, lease, id, asked = std::move(asked),
+                           tell = std::move(tell)](Reply reply) mutable {
+                              asked.reply = std::move(reply);
+                              asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
+                              self->tried(owner, lease, id, asked, tell);
+                          },
+                          receiver));
     }
 
     // --- giving back ------------------------------------------------------------------------------------------
@@ -104,7 +106,7 @@ public:
     }
 
     // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
-    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) {
+    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done, Receiver receiver) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
         if (!hold || !is_still_held(lock, *hold)) {
@@ -116,18 +118,20 @@ public:
         begin_in_background(owner);
         lock.unlock();
         wire_.release(owner, leaving.remaining, leaving.lease, request, false,
-                      runtime_.posting([self = self(), owner, leaving, request, sent = Clock::now(),
-                                        done = std::move(done)](const Reply& reply) {
-                          std::unique_lock relock(self->mutex_);
-                          self->end_in_background(owner);
-                          const std::error_code outcome =
-                              leaving.remaining > 0
-                                  ? self->level_released(reply, owner, leaving, sent)
-                                  : self->last_released(relock, reply, owner, request, leaving.until, false,
-                                                        [&](const ReleaseAnswer&) { self->news(); });
-                          relock.unlock();
-                          done(outcome);
-                      }));
+                      runtime_.posting(
+                          [self = self(), owner, leaving, request, sent = Clock::now(),
+                           done = std::move(done)](const Reply& reply) {
+                              std::unique_lock relock(self->mutex_);
+                              self->end_in_background(owner);
+                              const std::error_code outcome =
+                                  leaving.remaining > 0
+                                      ? self->level_released(reply, owner, leaving, sent)
+                                      : self->last_released(relock, reply, owner, request, leaving.until, false,
+                                                            [&](const ReleaseAnswer&) { self->news(); });
+                              relock.unlock();
+                              done(outcome);
+                          },
+                          receiver));
     }
 
     // Ends anyone's hold: whether there was one. Asks until `limit`, and not for longer than unreachable_timeout.
@@ -266,8 +270,8 @@ protected:
     void end_in_background(OwnerNumber owner) {
         in_background_.erase(std::find(in_background_.begin(), in_background_.end(), owner));
         settled_.notify_all();
-        // The state may be forgotten now.
-        runtime_.timers().schedule(*this, Clock::now());
+        // The state may be forgotten when nobody uses it any more; that is not urgent.
+        runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000));
     }
 
     // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
@@ -280,7 +284,9 @@ protected:
         lock.lock();
         end_in_background(owner);
         lock.unlock();
-        if (answer.kind == TryAnswer::Kind::held && !wanted) release_in_background(owner, [](std::error_code) {});
+        if (answer.kind == TryAnswer::Kind::held && !wanted)
+            release_in_background(
+                owner, [](std::error_code) {}, Receiver::background);
     }
 
     TryAnswer answer_of_try(std::unique_lock<std::mutex>& lock, OwnerNumber owner,

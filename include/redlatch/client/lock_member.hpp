@@ -28,7 +28,8 @@ template <class Lock>
 concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumber owner) {
     { lock.acquire(request) } -> std::same_as<bool>;
     { lock.valid_until_of(owner) } -> std::same_as<Instant>;
-    lock.state().try_in_background(owner, std::nullopt, [](const TryAnswer&) { return true; });
+    lock.state().try_in_background(
+        owner, std::nullopt, [](const TryAnswer&) { return true; }, Receiver::poster);
 };
 
 // And one that has such a side.
@@ -60,8 +61,11 @@ public:
 
     virtual bool acquire(const LockRequest& request) = 0;
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
-                                   std::function<bool(const TryAnswer&)> tell) = 0;
-    virtual void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) = 0;
+                                   std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
+    virtual void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done,
+                                       Receiver receiver) = 0;
+    virtual void attend() = 0;
+    virtual void stop_attending() = 0;
     virtual Instant valid_until(OwnerNumber owner) = 0;
     virtual bool force_release(Instant limit) = 0;
     virtual bool ask_locked(Instant limit) = 0;
@@ -92,12 +96,15 @@ public:
 
     bool acquire(const LockRequest& request) override { return lock_.acquire(request); }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
-                           std::function<bool(const TryAnswer&)> tell) override {
-        lock_.state().try_in_background(owner, lease, std::move(tell));
+                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
+        lock_.state().try_in_background(owner, lease, std::move(tell), receiver);
     }
-    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done) override {
-        lock_.state().release_in_background(owner, std::move(done));
+    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done,
+                               Receiver receiver) override {
+        lock_.state().release_in_background(owner, std::move(done), receiver);
     }
+    void attend() override { runtime().attend(); }
+    void stop_attending() override { runtime().stop_attending(); }
     Instant valid_until(OwnerNumber owner) override { return lock_.valid_until_of(owner); }
     bool force_release(Instant limit) override { return lock_.force_release(limit); }
     bool ask_locked(Instant limit) override { return lock_.ask_locked(limit); }

@@ -8,6 +8,7 @@
 #include "redlatch/client/quorum_round.hpp"
 #include "redlatch/client/watched.hpp"
 #include "redlatch/core/backoff.hpp"
+#include "redlatch/core/brief_wait.hpp"
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/error.hpp"
 #include "redlatch/core/ids.hpp"
@@ -194,11 +195,14 @@ public:
         ++inside_;
         lock.unlock();
         // What the member still expects to be given back of a hold that it lost.
-        for (const Part& p : lost) members_[p.member]->release_in_background(p.owner, [](std::error_code) {});
-        for (const Part& p : missing)
-            members_[p.member]->try_in_background(p.owner, std::nullopt, [self = self(), p](const TryAnswer& answer) {
+        const auto nobody = [](std::error_code) {};
+        for (const Part& p : lost) members_[p.member]->release_in_background(p.owner, nobody, Receiver::background);
+        for (const Part& p : missing) {
+            const auto tell = [self = self(), p](const TryAnswer& answer) {
                 return answer.kind == TryAnswer::Kind::held && self->adopt(p.owner, p.hold, p.member);
-            });
+            };
+            members_[p.member]->try_in_background(p.owner, std::nullopt, tell, Receiver::background);
+        }
         leave();
     }
 
@@ -281,7 +285,7 @@ private:
             if (i == waited_for)
                 tell({TryAnswer::Kind::held});
             else
-                members_[i]->try_in_background(owner, request.lease, tell);
+                members_[i]->try_in_background(owner, request.lease, tell, Receiver::poster);
         }
         // Built and destroyed without mutex_, which the callback takes.
         const std::stop_callback on_stop(request.stop, [&] {
@@ -292,16 +296,18 @@ private:
         std::unique_lock lock(mutex_);
         Instant limit = begun + rules_.node_timeout;
         if (!request.one_try) limit = std::min(limit, request.deadline);
-        round->changed.wait_until(lock, limit,
-                                  [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
+        await(lock, round->changed, limit,
+              [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
         Instant now = Clock::now();
         if (round->votes(now) >= rules_.needed) {
             // The others are most likely about to answer, too.
             const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
-            round->changed.wait_until(lock, soon, [&] { return round->stopped || round->complete(); });
+            await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
+            if (!round->complete()) stop_attending();
             if (accept(request, *round, begun)) return {.held = true};
         }
         round->over = true;
+        if (!round->complete()) stop_attending();
         Outcome outcome = why_not(*round);
         std::vector<std::size_t> had;
         for (std::size_t i = 0; i < members_.size(); ++i)
@@ -523,18 +529,39 @@ private:
         const auto shared = std::make_shared<Shared>();
         shared->count.asked = which.size();
         lock.unlock();
-        for (const std::size_t i : which)
-            members_[i]->release_in_background(owner, [self = self(), shared](std::error_code ec) {
-                const std::lock_guard relock(self->mutex_);
-                ++shared->count.answered;
-                if (!ec) ++shared->count.done;
-                if (ec == errc::hold_lost) ++shared->count.lost;
-                shared->changed.notify_all();
-            });
+        const auto told = [self = self(), shared](std::error_code ec) {
+            const std::lock_guard relock(self->mutex_);
+            ++shared->count.answered;
+            if (!ec) ++shared->count.done;
+            if (ec == errc::hold_lost) ++shared->count.lost;
+            shared->changed.notify_all();
+        };
+        for (const std::size_t i : which) members_[i]->release_in_background(owner, told, Receiver::poster);
         const Instant until = std::min(limit, Clock::now() + rules_.node_timeout);
         lock.lock();
-        shared->changed.wait_until(lock, until, [&] { return shared->count.answered == which.size(); });
+        await(lock, shared->changed, until, [&] { return shared->count.answered == which.size(); });
         return shared->count;
+    }
+
+    // --- waiting for answers ----------------------------------------------------------------------------------
+
+    // Until `done()` or `until`. Near servers' answers are received by this thread, awake; others' by the background.
+    template <class Done>
+    void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done) {
+        if (done()) return;
+        lock.unlock();
+        const auto came = [&] {
+            for (const auto& member : members_) member->attend();
+            const std::lock_guard look(mutex_);
+            return done();
+        };
+        if (!brief_wait_.reply_came(until, came, brief_wait_.for_several)) stop_attending();
+        lock.lock();
+        changed.wait_until(lock, until, done);
+    }
+
+    void stop_attending() {
+        for (const auto& member : members_) member->stop_attending();
     }
 
     const std::vector<std::shared_ptr<LockMember>> members_;
@@ -542,6 +569,8 @@ private:
     const std::string name_;
     const bool is_fork_child_;
     const pid_t pid_ = ::getpid();
+
+    BriefWait<> brief_wait_;
 
     std::mutex mutex_;
     std::condition_variable idle_;

@@ -37,6 +37,10 @@ namespace redlatch {
 template <std::size_t N>
 using Texts = std::array<std::string_view, N>;
 
+// Who receives the answer to a posted command: the background thread; or the posting one, which goes on to call
+// attend(), and stop_attending() unless all is answered.
+enum class Receiver { background, poster };
+
 // What all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
@@ -103,29 +107,32 @@ public:
     }
 
     // The same without waiting; `done` is called on any thread.
-    void post(const Command& command, Completion done) {
+    void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
         begin_post();
-        transport_.post(command, [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); });
+        pass_on(receiver, command,
+                [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); });
     }
 
     void post_script(const Script& script, std::span<const std::string_view> keys,
-                     std::span<const std::string_view> arguments, Completion done) {
+                     std::span<const std::string_view> arguments, Completion done,
+                     Receiver receiver = Receiver::background) {
         const ScriptWords words(script, keys, arguments);
         begin_post();
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
-        transport_.post(words.by_digest(), [this, &script, kept_keys = std::move(kept_keys),
-                                            kept_arguments = std::move(kept_arguments),
-                                            done = std::move(done)](Reply reply) mutable {
-            if (judge(reply) != Verdict::no_script) return finish_post(done, std::move(reply));
-            const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
-            const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
-            const ScriptWords again(script, k, a);
-            count(commands_);
-            transport_.post(again.by_text(),
-                            [this, done = std::move(done)](Reply answer) { finish_post(done, std::move(answer)); });
-        });
+        pass_on(receiver, words.by_digest(),
+                [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+                 done = std::move(done)](Reply reply) mutable {
+                    if (judge(reply) != Verdict::no_script) return finish_post(done, std::move(reply));
+                    const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+                    const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+                    const ScriptWords again(script, k, a);
+                    count(commands_);
+                    transport_.post(again.by_text(), [this, done = std::move(done)](Reply answer) {
+                        finish_post(done, std::move(answer));
+                    });
+                });
     }
 
     // The two ways in which a script is sent: for the wires, which know the words.
@@ -136,11 +143,21 @@ public:
         };
     }
 
-    auto posting(Completion done) {
-        return [this, done = std::move(done)](const Script& script, std::span<const std::string_view> keys,
-                                              std::span<const std::string_view> arguments) mutable {
-            post_script(script, keys, arguments, std::move(done));
+    auto posting(Completion done, Receiver receiver = Receiver::background) {
+        return [this, receiver, done = std::move(done)](const Script& script, std::span<const std::string_view> keys,
+                                                        std::span<const std::string_view> arguments) mutable {
+            post_script(script, keys, arguments, std::move(done), receiver);
         };
+    }
+
+    // The posting thread receives what has come; false when it has to leave that to the background.
+    bool attend() {
+        if constexpr (LetsAttend<T>) transport_.attend();
+        return LetsAttend<T>;
+    }
+
+    void stop_attending() {
+        if constexpr (LetsAttend<T>) transport_.wake();
     }
 
     // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
@@ -248,6 +265,12 @@ public:
 private:
     static constexpr std::size_t renewals_a_call = 100;
     static constexpr Milliseconds longest_farewell{1000};
+
+    void pass_on(Receiver receiver, const Command& command, Completion done) {
+        if constexpr (LetsAttend<T>)
+            if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
+        transport_.post(command, std::move(done));
+    }
 
     void begin_post() {
         start_background();

@@ -99,6 +99,14 @@ concept LetsWatch = requires(T& t, Listener& listener, Instant deadline) {
     t.interrupt_watch();
 };
 
+// Optional. post_attended(command, done): as post(), but the calling thread is going to receive the answer itself, by
+// attend(), which takes what has come and does not wait; or to call wake(), when it gives that up.
+template <class T>
+concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completion done) {
+    t.post_attended(command, std::move(done));
+    t.attend();
+};
+
 template <class T>
 concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
     Routes<T> && SurvivesFork<T>;

@@ -14,32 +14,36 @@ namespace redlatch {
 // than a near server's answer, and costs about as much CPU as yielding until then. Whether that pays is learned: a
 // server that is too far away for it, or too busy, is soon given no more than one try in `most_skipped` replies.
 //
-// reply_came() belongs to the thread that reads; until() may be called by any.
+// Any number of threads may use it; what one learns may overwrite what another does, which does no harm.
 template <class Time = Clock>  // what tells the time
 class BriefWait {
 public:
     static constexpr auto for_the_server = std::chrono::microseconds(100);
+    // Several servers may share the CPUs.
+    static constexpr auto for_several = std::chrono::microseconds(300);
     // For a reply that another thread reads: it comes when those before it have come.
     static constexpr auto for_the_reader = std::chrono::microseconds(200);
 
     // The reader's: true as soon as `came()`, false when it is time to sleep.
     template <class Came>
-    bool reply_came(Instant deadline, Came came) {
-        if (skip_ > 0) {
-            --skip_;
+    bool reply_came(Instant deadline, Came came, std::chrono::microseconds patience = for_the_server) {
+        if (const unsigned skip = skip_.load(std::memory_order_relaxed); skip > 0) {
+            skip_.store(skip - 1, std::memory_order_relaxed);
             return false;
         }
-        const Instant limit = Time::now() + for_the_server;
+        const Instant limit = Time::now() + patience;
         const bool in_time = yield_until(std::min(deadline, limit), came);
         const Instant now = Time::now();
+        unsigned penalty = penalty_.load(std::memory_order_relaxed);
         if (in_time && now <= limit + fair_turn) {
-            penalty_ = 0;
+            penalty = 0;
         } else if (now > limit) {
             // Too far away; or others want this CPU, and a yield takes so long that a sleeper would be served better.
-            skip_ = penalty_;
-            penalty_ = std::clamp(penalty_ * 2, 1U, most_skipped);
+            skip_.store(penalty, std::memory_order_relaxed);
+            penalty = std::clamp(penalty * 2, 1U, most_skipped);
         }
-        pays_.store(penalty_ <= 2, std::memory_order_relaxed);
+        penalty_.store(penalty, std::memory_order_relaxed);
+        pays_.store(penalty <= 2, std::memory_order_relaxed);
         return in_time;
     }
 
@@ -64,8 +68,8 @@ private:
         return false;
     }
 
-    unsigned skip_ = 0;
-    unsigned penalty_ = 0;
+    std::atomic<unsigned> skip_{0};
+    std::atomic<unsigned> penalty_{0};
     std::atomic<bool> pays_{true};
 };
 
