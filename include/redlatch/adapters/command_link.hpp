@@ -54,6 +54,7 @@ public:
         push({nullptr, std::make_unique<Completion>(std::move(done)), Clock::now() + timeout_});
         if (connected_) flush(lock);
         // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
+        if (reading_ && !attended) turned_away_ = true;
         if ((!reading_ && !attended) || !connected_) call_driver(lock);
     }
 
@@ -64,7 +65,8 @@ public:
         reading_ = true;
         read_once(lock, false, {});
         stop_reading(lock, false);
-        if (connected_ && in_flight() > 0) call_reader();
+        // The poster comes again; others, and a driver that found us reading, do not.
+        if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(turned_away_, false)) call_driver(lock);
     }
 
     // --- for the driver ---------------------------------------------------------------------------------------
@@ -77,7 +79,11 @@ public:
 
     Watch watch() {
         const std::lock_guard lock(mutex_);
-        if (in_flight() == 0 || reading_) return {};
+        if (in_flight() == 0) return {};
+        if (reading_) {
+            turned_away_ = true;
+            return {};
+        }
         if (!connected_) return {-1, opening_ ? never : std::min(front().due, next_attempt_)};
         return {link_.socket.fd(), front().due};
     }
@@ -451,6 +457,7 @@ private:
     bool opening_ = false;
     bool writing_ = false;
     bool reading_ = false;
+    bool turned_away_ = false;  // the driver or a poster left replies to the reader of the moment
     bool handing_out_ = false;  // the reader wakes threads, and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
