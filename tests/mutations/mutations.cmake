@@ -15,8 +15,8 @@ mutate(takes_it_from_others scripts/rlock.hpp
 
 # Frees the lock and tells nobody.
 mutate(release_without_publish scripts/rlock.hpp
-    "return redis.call(publish, channel, '0')\n)lua\"};\n\ninline constexpr Script rlock_hand_over"
-    "return 1\n)lua\"};\n\ninline constexpr Script rlock_hand_over"
+    "return redis.call(publish, channel, '0')\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over"
+    "return 1\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over"
     "integration/(rlock_wire|rlock_waiting)")
 
 # A delayed copy of a release ends the next hold.
@@ -63,8 +63,8 @@ mutate(renewal_refusal_ignored client/hold_keeper.hpp
 
 # The watchdog goes on after unlock().
 mutate(watchdog_outlives_unlock client/hold_keeper.hpp
-    "holds_.finish(held);\n        releasing_ = !Wire<T>::shared;"
-    "releasing_ = !Wire<T>::shared;"
+    "holds_.finish(hold);\n            return {id, 0"
+    "return {id, 0"
     "unit/rlock|integration/(rlock_watchdog|rlock_interface)")
 
 # An acquire of unknown outcome is forgotten, and locks its own thread's successors out.
