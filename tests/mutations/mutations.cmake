@@ -51,8 +51,8 @@ mutate(message_during_a_try_forgotten client/wait_line.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply client/hold_keeper.hpp
-    "asked.sent = Clock::now();\n            Reply reply = send(deadline);"
-    "Reply reply = send(deadline);\n            asked.sent = Clock::now();"
+    "asked.sent = Clock::now();\n            Reply reply = send(std::as_const(claim), deadline);"
+    "Reply reply = send(std::as_const(claim), deadline);\n            asked.sent = Clock::now();"
     "unit/rlock|integration/fault_lost")
 
 # The watchdog goes on although the server says that the hold is gone.
@@ -69,7 +69,7 @@ mutate(watchdog_outlives_unlock client/hold_keeper.hpp
 
 # An acquire of unknown outcome is forgotten, and locks its own thread's successors out.
 mutate(unknown_acquire_left_behind client/hold_keeper.hpp
-    "if (asked.unknown) take_back(lock, request.owner, now + lease);"
+    "if (asked.unknown) take_back(lock, request.owner, asked.hold, Clock::now() + lease_of(request.lease));"
     ""
     "unit/rlock|integration/fault_lost")
 
@@ -152,8 +152,8 @@ mutate(fair_lost_place_unnoticed client/fair_lock_state.hpp
 
 # Giving up leaves the entry behind.
 mutate(fair_stays_in_the_queue client/fair_lock_state.hpp
-    "if (!pending_.has(request.owner)) take_back(lock, request.owner, now + lease_of(request.lease));"
-    ""
+    "take_back(lock, request.owner, 0, now + lease_of(request.lease));"
+    "{}"
     "unit/fair_lock|integration/fair_lock_test")
 
 # The places of our waiters do not outlast the turn of a Redisson waiter before them.

@@ -17,7 +17,7 @@ namespace redlatch {
 // The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
 struct Hold {
     OwnerNumber owner = 0;
-    std::uint64_t id = 0;            // new for each hold, so that late answers meet no later hold
+    std::uint64_t id = 0;            // new for each hold of a client, so that late answers meet no later hold
     std::uint32_t count = 0;         // levels; 0 when the hold is lost
     std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
     std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
@@ -87,14 +87,14 @@ public:
     }
 
     // The owner's record, made when there is none, with a new hold in it.
-    Hold& start(OwnerNumber owner) {
+    Hold& start(OwnerNumber owner, std::uint64_t id) {
         Hold* hold = find(owner);
         if (!hold) {
             holds_.emplace_back();
             hold = &holds_.back();
             hold->owner = owner;
         }
-        hold->id = ++last_id_;
+        hold->id = id;
         hold->valid_until = {};
         hold->renewing = false;
         hold->lost.reset();
@@ -130,7 +130,6 @@ public:
 
 private:
     std::vector<Hold> holds_;
-    std::uint64_t last_id_ = 0;
 };
 
 }  // namespace redlatch
