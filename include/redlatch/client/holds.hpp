@@ -17,7 +17,7 @@ namespace redlatch {
 // The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
 struct Hold {
     OwnerNumber owner = 0;
-    std::uint64_t id = 0;            // new for each hold of a client, so that late answers meet no later hold
+    std::uint64_t id = 0;            // new for each hold, so that late answers meet no later hold
     std::uint32_t count = 0;         // levels; 0 when the hold is lost
     std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
     std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
