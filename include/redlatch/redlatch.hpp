@@ -8,6 +8,7 @@
 #include "redlatch/fair_lock.hpp"
 #include "redlatch/fenced_lock.hpp"
 #include "redlatch/multi_lock.hpp"
+#include "redlatch/mutex.hpp"
 #include "redlatch/permit_expirable_semaphore.hpp"
 #include "redlatch/read_write_lock.hpp"
 #include "redlatch/red_lock.hpp"

@@ -15,8 +15,8 @@ mutate(takes_it_from_others scripts/rlock.hpp
 
 # Frees the lock and tells nobody.
 mutate(release_without_publish scripts/rlock.hpp
-    "return redis.call(publish, channel, '0')\n)lua\"};\n\ninline constexpr Script rlock_hand_over"
-    "return 1\n)lua\"};\n\ninline constexpr Script rlock_hand_over"
+    "return redis.call(publish, channel, '0')\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over"
+    "return 1\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over"
     "integration/(rlock_wire|rlock_waiting)")
 
 # A delayed copy of a release ends the next hold.
@@ -51,8 +51,8 @@ mutate(message_during_a_try_forgotten client/wait_line.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply client/hold_keeper.hpp
-    "asked.sent = Clock::now();\n            Reply reply = send(deadline);"
-    "Reply reply = send(deadline);\n            asked.sent = Clock::now();"
+    "asked.sent = Clock::now();\n            Reply reply = send(std::as_const(claim), deadline);"
+    "Reply reply = send(std::as_const(claim), deadline);\n            asked.sent = Clock::now();"
     "unit/rlock|integration/fault_lost")
 
 # The watchdog goes on although the server says that the hold is gone.
@@ -63,13 +63,13 @@ mutate(renewal_refusal_ignored client/hold_keeper.hpp
 
 # The watchdog goes on after unlock().
 mutate(watchdog_outlives_unlock client/hold_keeper.hpp
-    "holds_.finish(held);\n        releasing_ = !Wire<T>::shared;"
-    "releasing_ = !Wire<T>::shared;"
+    "holds_.finish(hold);\n            return {id, 0"
+    "return {id, 0"
     "unit/rlock|integration/(rlock_watchdog|rlock_interface)")
 
 # An acquire of unknown outcome is forgotten, and locks its own thread's successors out.
 mutate(unknown_acquire_left_behind client/hold_keeper.hpp
-    "if (asked.unknown) take_back(lock, request.owner, now + lease);"
+    "if (asked.unknown) take_back(lock, request.owner, asked.hold, Clock::now() + lease_of(request.lease));"
     ""
     "unit/rlock|integration/fault_lost")
 
@@ -152,8 +152,8 @@ mutate(fair_lost_place_unnoticed client/fair_lock_state.hpp
 
 # Giving up leaves the entry behind.
 mutate(fair_stays_in_the_queue client/fair_lock_state.hpp
-    "if (!pending_.has(request.owner)) take_back(lock, request.owner, now + lease_of(request.lease));"
-    ""
+    "take_back(lock, request.owner, 0, now + lease_of(request.lease));"
+    "{}"
     "unit/fair_lock|integration/fair_lock_test")
 
 # The places of our waiters do not outlast the turn of a Redisson waiter before them.
@@ -339,3 +339,69 @@ mutate(next_expiry_ignored client/permit_wire.hpp
     "return over_in < 0 ? Milliseconds::max() : Milliseconds(over_in + 1);"
     "return Milliseconds::max();"
     "unit.permit|integration.permit")
+
+# SET without NX.
+mutate(mutex_takes_it_from_others client/mutex_wire.hpp
+    "send(Texts<6>{\"SET\", key_, value, \"NX\", \"PX\", lease})"
+    "send(Texts<5>{\"SET\", key_, value, \"PX\", lease})"
+    "integration/mutex")
+
+# A release ends whatever hold there is.
+mutate(mutex_release_compares_nothing scripts/mutex.hpp
+    "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end"
+    ""
+    "integration/mutex")
+
+# All holds of a thread have one value, and a late release ends a later hold.
+mutate(mutex_value_is_the_owner client/mutex_wire.hpp
+    "return {runtime_.uuid(), owner, hold};"
+    "return {runtime_.uuid(), owner, hold * 0};"
+    "unit/mutex|integration/mutex")
+
+# Somebody else's hold is kept alive, and the loss of ours goes unnoticed.
+mutate(mutex_renewal_compares_nothing scripts/mutex.hpp
+    "if current == ARGV[i + 1] then"
+    "if current then"
+    "integration/mutex")
+
+# An acquire that is sent again meets its own value, and waits for itself.
+mutate(mutex_resend_is_refused scripts/mutex.hpp
+    "if current ~= value then return left end"
+    "if true then return left end"
+    "integration/mutex")
+
+# The first answer without a lock is the last word, and nobody looks at the type of the key.
+mutate(mutex_refusal_is_not_looked_into client/mutex_wire.hpp
+    "if (!reply.is_nil()) return reply;"
+    "return reply.is_nil() ? Reply::of(-1) : reply;"
+    "unit/mutex|integration/mutex")
+
+# A server without a command for it cannot be given anything back.
+mutate(mutex_needs_the_native_delete client/mutex_wire.hpp
+    "if (!reply.is_error() || judge(reply) != Verdict::refused) return reply;"
+    "if (form != NativeDelete::Form::none) return reply;"
+    "unit/mutex|integration/mutex")
+
+# A hand-over resurrects a hold that was lost.
+mutate(mutex_hand_over_compares_nothing scripts/mutex.hpp
+    "if current ~= value then return nil end"
+    ""
+    "integration/mutex")
+
+# Ending by force deletes what is no lock.
+mutate(mutex_force_deletes_anything scripts/mutex.hpp
+    "if not redis.call('get', KEYS[1]) then return 0 end"
+    ""
+    "integration/mutex")
+
+# The holder of a plain mutex takes it a second time.
+mutate(mutex_is_reentrant client/hold_keeper.hpp
+    "if (hold && refuses_reentry(*hold)) throw not_reentrant();"
+    ""
+    "unit/mutex|integration/mutex")
+
+# A hold of another value is taken for a lost one that goes on, which blocks everybody for a lease.
+mutate(mutex_prolonged_loss_is_kept client/hold_keeper.hpp
+    "if (!Wire<T>::reentrant) return false;"
+    ""
+    "unit/mutex")

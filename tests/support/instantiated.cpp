@@ -10,6 +10,8 @@ template class redlatch::LockState<redlatch::HiredisTransport, redlatch::FencedW
 template class redlatch::RLock<redlatch::HiredisTransport>;
 template class redlatch::SpinLock<redlatch::HiredisTransport>;
 template class redlatch::FencedLock<redlatch::HiredisTransport>;
+template class redlatch::LockState<redlatch::HiredisTransport, redlatch::MutexWire>;
+template class redlatch::Mutex<redlatch::HiredisTransport>;
 template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::CountDownLatchWire>;
 template class redlatch::CountDownLatch<redlatch::HiredisTransport>;
 template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::SemaphoreWire>;

@@ -16,6 +16,8 @@ extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::
 extern template class redlatch::RLock<redlatch::HiredisTransport>;
 extern template class redlatch::SpinLock<redlatch::HiredisTransport>;
 extern template class redlatch::FencedLock<redlatch::HiredisTransport>;
+extern template class redlatch::LockState<redlatch::HiredisTransport, redlatch::MutexWire>;
+extern template class redlatch::Mutex<redlatch::HiredisTransport>;
 extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::CountDownLatchWire>;
 extern template class redlatch::CountDownLatch<redlatch::HiredisTransport>;
 extern template class redlatch::SynchronizerState<redlatch::HiredisTransport, redlatch::SemaphoreWire>;

@@ -222,6 +222,12 @@ private:
         if (is(digested<scripts::rlock_force_release>)) return "force release";
         if (is(digested<scripts::rlock_renew>)) return "renew";
         if (is(digested<scripts::rlock_remaining_lease>)) return "remaining lease";
+        if (is(digested<scripts::mutex_acquire>)) return "mutex acquire";
+        if (is(digested<scripts::mutex_release>)) return "mutex release";
+        if (is(digested<scripts::mutex_hand_over>)) return "mutex hand over";
+        if (is(digested<scripts::mutex_force_release>)) return "mutex force release";
+        if (is(digested<scripts::mutex_remaining_lease>)) return "mutex remaining lease";
+        if (is(digested<scripts::mutex_renew>)) return "mutex renew";
         if (is(digested<scripts::count_down_latch_set>)) return "set count";
         if (is(digested<scripts::count_down_latch_lower>)) return "count down";
         if (is(digested<scripts::count_down_latch_look>)) return "look";
@@ -253,6 +259,11 @@ private:
     }
 
     static std::optional<Reply> play_free_server(const SentCommand& command) {
+        if (command.what == "SET" || command.what == "mutex acquire") return text("OK");
+        if (command.what == "DELEX" || command.what == "DELIFEQ") return error("ERR unknown command");
+        if (command.what == "GET") return nil();
+        if (command.what == "mutex remaining lease") return number(-2);
+        if (command.what.starts_with("mutex") && command.what.ends_with("release")) return number(1);
         if (command.what == "HGET" || command.what.ends_with("acquire")) return nil();
         if (command.what.ends_with("release") && command.what != "force release")
             return command.argument(1) == "0" ? number(0) : number(-1);

@@ -5,6 +5,7 @@
 #include <redlatch/redlatch.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <stop_token>
 
@@ -20,7 +21,8 @@ Instant at(Milliseconds t) { return Instant(1h + t); }
 Instant sure_until(Milliseconds sent, Milliseconds lease) { return valid_until(at(sent), lease); }
 
 Hold& taken(Holds& holds, OwnerNumber owner, Milliseconds sent, std::optional<Milliseconds> lease) {
-    Hold& hold = holds.start(owner);
+    static std::uint64_t last_id = 0;
+    Hold& hold = holds.start(owner, ++last_id);
     hold.enter(at(sent), lease, timeout);
     return hold;
 }

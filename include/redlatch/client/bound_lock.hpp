@@ -15,8 +15,8 @@
 
 namespace redlatch {
 
-// A lock of the user's, `Lock`, that is a hash of owner -> hold count on the server: its public members, and below
-// them the same for an owner that is told, for LockFace and for composed locks.
+// A lock of the user's, `Lock`: its public members, and below them the same for an owner that is told, for LockFace and
+// for composed locks. What is no hash of owner -> hold count on the server asks in a way of its own.
 template <class Lock, class T, class State>
 class BoundLock : public LockFace<Lock> {
 public:

@@ -54,10 +54,9 @@ public:
         if (!settle(lock, request)) return false;
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
         if (!settle(lock, request)) return false;
-        const Milliseconds lease = lease_of(request.lease);
         if (request.one_try) {
-            const auto answer = ask(lock, request, [&](Instant deadline) {
-                return wire_.acquire(request.owner, 1, lease, false, runtime_.calling(deadline));
+            const auto answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
+                return wire_.acquire(claim, runtime_.calling(deadline));
             });
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
@@ -114,9 +113,8 @@ private:
 
     // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
-        const Milliseconds lease = lease_of(request.lease);
-        const std::optional<AcquireAnswer> answer = ask(lock, request, [&](Instant deadline) {
-            return wire_.acquire_or_queue(request.owner, lease, runtime_.calling(deadline));
+        const std::optional<AcquireAnswer> answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
+            return wire_.acquire_or_queue(claim, runtime_.calling(deadline));
         });
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
@@ -193,7 +191,7 @@ private:
             return;
         }
         places_.erase(request.owner);
-        if (!pending_.has(request.owner)) take_back(lock, request.owner, now + lease_of(request.lease));
+        if (!pending_.has(request.owner)) take_back(lock, request.owner, 0, now + lease_of(request.lease));
     }
 
     // --- being alive ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/client/lock_answers.hpp"
+#include "redlatch/client/lock_request.hpp"
 #include "redlatch/client/release_latch.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
@@ -29,6 +30,7 @@ public:
     static constexpr std::string_view kind = "fair ";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
+    static constexpr bool reentrant = true;
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
 
@@ -43,7 +45,7 @@ public:
           slot_(std::clamp(runtime.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
 
     const std::string& key() const noexcept { return key_; }
-    OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
+    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return {runtime_.uuid(), owner}; }
 
     // Where this waiter is told that it is its turn.
     std::string channel(OwnerNumber owner) const { return channels_ + std::string(text(owner).view()); }
@@ -53,16 +55,17 @@ public:
 
     // Takes the lock if it is nobody else's turn.
     template <class Send>
-    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
-        return acquire_with(owner, count, lease, Milliseconds(0), std::move(send));
+    auto acquire(const Claim& claim, Send send) {
+        return acquire_with(claim, Milliseconds(0), std::move(send));
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+    static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
 
     // The same, or queues up; whoever stands in the queue already keeps the place.
     template <class Send>
-    auto acquire_or_queue(OwnerNumber owner, Milliseconds lease, Send send) {
-        return acquire_with(owner, 1, lease, slot_, std::move(send));
+    auto acquire_or_queue(const Claim& claim, Send send) {
+        return acquire_with(claim, slot_, std::move(send));
     }
 
     template <class Send>
@@ -100,10 +103,10 @@ private:
     static constexpr Milliseconds longest_slot{5000};
 
     template <class Send>
-    auto acquire_with(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Milliseconds slot, Send send) {
+    auto acquire_with(const Claim& claim, Milliseconds slot, Send send) {
         return send(digested<scripts::fair_acquire>, keys(),
-                    Texts<6>{publish(), channels_, text(owner), NumberText(count), NumberText(lease.count()),
-                             NumberText(slot.count())});
+                    Texts<6>{publish(), channels_, text(claim.owner), NumberText(claim.count),
+                             NumberText(claim.lease.count()), NumberText(slot.count())});
     }
 
     std::string_view publish() const { return runtime_.transport().publish_command(); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/client/lock_answers.hpp"
+#include "redlatch/client/lock_request.hpp"
 #include "redlatch/client/rlock_wire.hpp"
 #include "redlatch/core/names.hpp"
 #include "redlatch/scripts/fenced_lock.hpp"
@@ -24,17 +25,16 @@ public:
         : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
 
     template <class Send>
-    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+    auto acquire(const Claim& claim, Send send) {
         return send(digested<scripts::fenced_acquire>, Texts<2>{this->key(), counter_},
-                    Texts<3>{this->text(owner), NumberText(count), NumberText(lease.count())});
+                    Texts<3>{this->text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count())});
     }
 
     template <class Send>
-    auto hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
-                   Send send) {
-        return send(
-            digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->latches().of(request)},
-            Texts<4>{this->text(owner), this->text(heir), NumberText(lease.count()), ReleaseLatches::ttl(again)});
+    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
+        return send(digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->latches().of(request)},
+                    Texts<4>{this->text(owner), this->text(heir.owner), NumberText(heir.lease.count()),
+                             ReleaseLatches::ttl(again)});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {

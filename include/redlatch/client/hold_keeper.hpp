@@ -32,6 +32,8 @@ namespace redlatch {
 // to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its lock:
 //   renewal         the script that renews holds of its kind
 //   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
+//   reentrant       whether its holder may take it once more. If so, the server knows a hold by its owner. If not, it knows
+//                   it by its number too, and whatever gives it back carries that number
 //   hands_over      whether a hold can go from one thread of this process to the next
 //   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
 //   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
@@ -69,23 +71,28 @@ public:
                   Error(errc::unreachable, key(), "an earlier command of this thread is not answered yet")});
             return;
         }
-        const Hold* hold = holds_.find(owner);
+        Hold* hold = holds_.find(owner);
+        if (hold && refuses_reentry(*hold)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed, not_reentrant()});
+            return;
+        }
         const bool again = hold && hold->live();
         const std::uint64_t id = again ? hold->id : 0;
-        const std::uint32_t count = again ? hold->count + 1 : 1;
+        const Claim claim{owner, again ? id : next_request(), again ? hold->count + 1 : 1, lease_of(lease)};
         begin_in_background(owner);
         lock.unlock();
         Asked asked;
+        asked.hold = claim.hold;
         asked.begun = asked.sent = Clock::now();
-        wire_.acquire(owner, count, lease_of(lease), false,
-                      runtime_.posting(
-                          [self = self(), owner, lease, id, asked = std::move(asked),
-                           tell = std::move(tell)](Reply reply) mutable {
-                              asked.reply = std::move(reply);
-                              asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
-                              self->tried(owner, lease, id, asked, tell);
-                          },
-                          receiver));
+        wire_.acquire(claim, runtime_.posting(
+                                 [self = self(), owner, lease, id, asked = std::move(asked),
+                                  tell = std::move(tell)](Reply reply) mutable {
+                                     asked.reply = std::move(reply);
+                                     asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
+                                     self->tried(owner, lease, id, asked, tell);
+                                 },
+                                 receiver));
     }
 
     // --- giving back ------------------------------------------------------------------------------------------
@@ -114,7 +121,7 @@ public:
             return done(errc::hold_lost);
         }
         const Leaving leaving = leave(*hold);
-        const std::uint64_t request = next_request();
+        const std::uint64_t request = release_number(leaving.hold);
         begin_in_background(owner);
         lock.unlock();
         wire_.release(owner, leaving.remaining, leaving.lease, request, false,
@@ -168,6 +175,13 @@ public:
         return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
     }
 
+    // The number of the owner's hold; 0 when it holds nothing.
+    std::uint64_t hold_number(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? hold->id : 0;
+    }
+
     std::stop_token lost(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -188,12 +202,12 @@ public:
             if (!hold.live()) continue;
             if (now >= hold.lost_at()) {
                 // Not before its owner, who is told now, has had all of the time that was promised.
-                if (Wire<T>::outlives_lease) give_back_later(hold, next_request(), hold.valid_until);
+                if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
                 hold.renewing = true;
-                due.push_back(
-                    {shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.owner)});
+                due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal,
+                               wire_.text(hold.owner, hold.id)});
             }
         }
         for (std::size_t n = pending_.take_expired(now); n > 0; --n)
@@ -218,12 +232,11 @@ public:
             }
             schedule();
         } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes &&
-                   !(hold && hold->live()) &&
-                   std::find(asking_.begin(), asking_.end(), renewal.owner) == asking_.end()) {
-            // Lost for us, but prolonged on the server after all: it must not block others for another lease. (An
-            // acquire that is on its way in the same name takes it over instead.)
+                   !takes_over(renewal.owner)) {
+            // Lost for us, but prolonged on the server after all: it must not block others for another lease.
             const Instant now = Clock::now();
-            pending_.add(renewal.owner, next_request(), now + runtime_.options().watchdog_timeout, now);
+            const Instant over = now + runtime_.options().watchdog_timeout;
+            pending_.add(renewal.owner, release_number(renewal.hold), over, now);
             schedule();
             deliver_pending(lock);
         }
@@ -251,11 +264,15 @@ protected:
     struct Asked {
         Reply reply;
         Instant begun;
-        Instant sent;          // of the last sending, which the reply answers
-        bool unknown = false;  // a sending remained without an answer
+        Instant sent;            // of the last sending, which the reply answers
+        bool unknown = false;    // a sending remained without an answer
+        std::uint64_t hold = 0;  // what was asked for
     };
 
     std::uint64_t next_request() { return runtime_.next_request(); }
+
+    // Of a request that gives this hold back.
+    std::uint64_t release_number(std::uint64_t hold) { return Wire<T>::reentrant ? next_request() : hold; }
 
     std::shared_ptr<HoldKeeper> self() { return std::static_pointer_cast<HoldKeeper>(shared_from_this()); }
 
@@ -294,7 +311,7 @@ protected:
         using Kind = TryAnswer::Kind;
         try {
             if (judge(asked.reply) != Verdict::answered) {
-                if (asked.unknown && id == 0) take_back(lock, owner, Clock::now() + lease_of(lease));
+                if (asked.unknown && id == 0) take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
                 return {Kind::failed, error_of(asked.reply, key())};
             }
             const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
@@ -338,17 +355,19 @@ protected:
         return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
     }
 
-    // `send(deadline)` sends the acquire script.
+    // `send(claim, deadline)` sends the acquire command.
     template <class Send>
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Send send) {
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, Send send) {
         const Instant give_up = give_up_at(request);
         Asked asked;
+        asked.hold = claim.hold;
         asked.begun = Clock::now();
         asking_.push_back(request.owner);
         lock.unlock();
-        asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool) {
+        asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
+            if (again) claim.first = false;
             asked.sent = Clock::now();
-            Reply reply = send(deadline);
+            Reply reply = send(std::as_const(claim), deadline);
             if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
             return reply;
         });
@@ -372,12 +391,16 @@ protected:
         throw error_of(asked.reply, key());
     }
 
-    // Asks for a first hold. Nothing when the caller wants no answer any more; otherwise held (and recorded) or blocked.
+    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise held
+    // (and recorded) or blocked. `first`: before any waiting.
     template <class Send>
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, Send send) {
-        const Asked asked = send_acquire(lock, request, send);
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
+                                     Send send) {
+        const bool announced = request.precedence && !request.one_try;
+        const Claim claim{request.owner, next_request(), 1, lease_of(request.lease), announced, first};
+        const Asked asked = send_acquire(lock, request, claim, send);
         if (judge(asked.reply) != Verdict::answered) {
-            if (asked.unknown) take_back(lock, request.owner, Clock::now() + lease_of(request.lease));
+            if (asked.unknown) take_back(lock, request.owner, asked.hold, Clock::now() + lease_of(request.lease));
             no_answer(request, asked);
             return std::nullopt;
         }
@@ -389,28 +412,29 @@ protected:
                           const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const Instant now = Clock::now();
         const Milliseconds lease = lease_of(wanted);
-        const AcquireAnswer answer = decode(lock, asked.reply, owner, now + lease);
+        const AcquireAnswer answer = decode(lock, asked, owner, now + lease);
         if (answer.kind != AcquireAnswer::Kind::held) return answer;
         if (now >= redlatch::valid_until(asked.sent, lease)) {
             // The answer took longer than the lease lasts.
-            take_back(lock, owner, now + lease);
+            take_back(lock, owner, asked.hold, now + lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
-        record(owner, asked.sent, wanted, answer.token);
+        record(owner, asked.hold, asked.sent, wanted, answer.token);
         return answer;
     }
 
-    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, OwnerNumber owner, Instant until) {
         try {
-            return wire_.read_acquire(reply, key());
+            return wire_.read_acquire(asked.reply, key());
         } catch (const Error&) {
-            take_back(lock, owner, until);
+            take_back(lock, owner, asked.hold, until);
             throw;
         }
     }
 
-    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease, std::int64_t token) {
-        Hold& hold = holds_.start(owner);
+    void record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                std::int64_t token) {
+        Hold& hold = holds_.start(owner, id);
         hold.token = token;
         hold.enter(sent, lease, runtime_.options().watchdog_timeout);
         runtime_.count_acquisition();
@@ -422,14 +446,15 @@ protected:
     // the hold it had turns out to be lost.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
         Hold* hold = holds_.find(request.owner);
+        if (hold && refuses_reentry(*hold)) throw not_reentrant();
         if (!hold || !hold->live()) return std::nullopt;
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
-        const Milliseconds lease = lease_of(request.lease);
-        const Asked asked = send_acquire(lock, request, [&](Instant deadline) {
-            return wire_.acquire(request.owner, count, lease, false, runtime_.calling(deadline));
+        const Claim claim{request.owner, id, count, lease_of(request.lease)};
+        const Asked asked = send_acquire(lock, request, claim, [&](const Claim& sent, Instant deadline) {
+            return wire_.acquire(sent, runtime_.calling(deadline));
         });
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
@@ -444,7 +469,7 @@ protected:
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // Lost while we asked: what the answer gave belongs to nobody.
-            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, owner, Clock::now() + lease_of(wanted));
+            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, owner, id, Clock::now() + lease_of(wanted));
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
@@ -454,6 +479,19 @@ protected:
         hold->enter(asked.sent, wanted, runtime_.options().watchdog_timeout);
         schedule();
         return true;
+    }
+
+    // Whether a thread that asks again would wait for itself. A hold that is over refuses nothing.
+    bool refuses_reentry(Hold& hold) {
+        if (Wire<T>::reentrant || !hold.live()) return false;
+        if (Clock::now() < hold.valid_until) return true;
+        lose(hold, "its lease ran out");
+        return false;
+    }
+
+    Error not_reentrant() const {
+        return {errc::would_deadlock, key(),
+                "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
     }
 
     // --- giving back, the ways --------------------------------------------------------------------------------
@@ -483,7 +521,7 @@ protected:
     // Whether there is a live hold to release a level of; otherwise a level of a lost one is over with.
     bool is_still_held(std::unique_lock<std::mutex>& lock, Hold& hold) {
         if (hold.live() && Clock::now() >= hold.valid_until) {
-            give_back_later(hold, next_request());
+            give_back_later(hold);
             lose(hold, "its lease ran out");
         }
         if (hold.live()) return true;
@@ -511,7 +549,7 @@ protected:
         if (judge(reply) != Verdict::answered) return error_of(reply, key()).code();
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
-        const ReleaseAnswer answer = decode_release(reply);
+        const ReleaseAnswer answer = wire_.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
             lose(*hold, "the server says that it is not held any more");
@@ -528,7 +566,7 @@ protected:
     std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
         const OwnerNumber owner = held.owner;
         const Leaving leaving = leave(held);
-        const std::uint64_t request = next_request();
+        const std::uint64_t request = release_number(leaving.hold);
         releasing_ = !Wire<T>::shared;
         lock.unlock();
         bool resent = false;
@@ -545,7 +583,7 @@ protected:
     template <class Released>
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
                                   std::uint64_t request, Instant until, bool resent, Released released) {
-        const ReleaseAnswer answer = decode_release(reply);
+        const ReleaseAnswer answer = wire_.read_release(reply);
         if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, owner, request, until);
         released(answer);
@@ -574,8 +612,8 @@ protected:
     // --- what is still to be given back -----------------------------------------------------------------------
 
     // An acquire of unknown outcome, or one that nobody wants: released in the background.
-    void take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, Instant until) {
-        pending_.add(owner, next_request(), until, Clock::now());
+    void take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t hold, Instant until) {
+        pending_.add(owner, release_number(hold), until, Clock::now());
         schedule();
         // Sent by this thread, so that it follows the acquire on the same connection.
         deliver_pending(lock);
@@ -591,8 +629,9 @@ protected:
         }
     }
 
-    void give_back_later(const Hold& hold, std::uint64_t request, Instant from = Clock::now()) {
-        pending_.add(hold.owner, request, Clock::now() + runtime_.options().watchdog_timeout, from);
+    void give_back_later(const Hold& hold, Instant from = Clock::now()) {
+        const Instant over = Clock::now() + runtime_.options().watchdog_timeout;
+        pending_.add(hold.owner, release_number(hold.id), over, from);
         schedule();
     }
 
@@ -629,6 +668,14 @@ protected:
         hold.lost.reset();
         report_loss(why);
         news();
+    }
+
+    // Whether a hold of the owner's that we believed lost is its own again: where the server knows holds by their owner
+    // only, by one that was taken since, or is just being asked for.
+    bool takes_over(OwnerNumber owner) {
+        if (!Wire<T>::reentrant) return false;
+        const Hold* hold = holds_.find(owner);
+        return (hold && hold->live()) || std::find(asking_.begin(), asking_.end(), owner) != asking_.end();
     }
 
     void report_loss(const std::string& why) {

@@ -87,14 +87,14 @@ public:
     }
 
     // The owner's record, made when there is none, with a new hold in it.
-    Hold& start(OwnerNumber owner) {
+    Hold& start(OwnerNumber owner, std::uint64_t id) {
         Hold* hold = find(owner);
         if (!hold) {
             holds_.emplace_back();
             hold = &holds_.back();
             hold->owner = owner;
         }
-        hold->id = ++last_id_;
+        hold->id = id;
         hold->valid_until = {};
         hold->renewing = false;
         hold->lost.reset();
@@ -130,7 +130,6 @@ public:
 
 private:
     std::vector<Hold> holds_;
-    std::uint64_t last_id_ = 0;
 };
 
 }  // namespace redlatch

@@ -13,9 +13,11 @@
 #include <charconv>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 
-// What the server says of a lock that is a hash of owner -> hold count. One round trip each; an
+// What the server says of a lock, most of all of one that is a hash of owner -> hold count. One round trip each; an
 // unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
 namespace redlatch {
 
@@ -82,6 +84,15 @@ int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view o
             return runtime.call({words, 1}, deadline);
         },
         limit);
+}
+
+// `ask(deadline)` sends the question; the answer is nothing, or a text.
+template <class T, class Ask>
+std::optional<std::string> ask_text(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
+    Reply reply = detail::inquire(runtime, key, ask, limit);
+    if (reply.is_nil()) return std::nullopt;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    return std::move(reply.text);
 }
 
 // `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.

@@ -29,7 +29,8 @@ template <class Lock>
 class LockFace {
 public:
     // Takes the lock, waiting for it. Reentrant: as many unlock() as lock(). One round trip when nobody holds it; a
-    // waiting thread sends nothing until the lock is released or its holder's lease ends.
+    // waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not reentrant; it
+    // and a SpinLock ask while they wait.)
     //   lock(Lease{d})   the hold ends by itself after d and is never renewed; without it the watchdog renews it
     //   lock(token)      gives up when a stop is requested; then, and only then, returns a bool: whether it is held
     //   lock(…, ec)      stores the error instead of throwing it

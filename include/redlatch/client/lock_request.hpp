@@ -4,6 +4,7 @@
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/ids.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <stop_token>
 
@@ -24,6 +25,16 @@ struct LockRequest {
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
     bool precedence = false;  // a writer that keeps new readers out while it waits
+};
+
+// What one acquire command asks of the server.
+struct Claim {
+    OwnerNumber owner = 0;
+    std::uint64_t hold = 0;   // a number for the hold, never used before by this client
+    std::uint32_t count = 1;  // the level
+    Milliseconds lease{};
+    bool announced = false;  // new readers are to stay out while it waits
+    bool first = true;       // neither was it sent before, nor is the lock known to be taken
 };
 
 }  // namespace redlatch

@@ -50,7 +50,7 @@ public:
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
         if (!settle(lock, request)) return false;
         if (request.one_try || (line_.empty() && !busy())) {
-            if (ask(lock, request)) return true;
+            if (ask(lock, request, true)) return true;
             if (request.one_try) return false;
         }
         lock.unlock();
@@ -99,8 +99,9 @@ public:
 private:
     using Keeper::deliver_pending, Keeper::failing_since_, Keeper::foreground_deadline, Keeper::holds_;
     using Keeper::lease_of, Keeper::mutex_, Keeper::next_request, Keeper::not_delivered, Keeper::pending_;
-    using Keeper::record, Keeper::reenter, Keeper::release_last, Keeper::releasing_, Keeper::report_loss;
-    using Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_, Keeper::withdraw;
+    using Keeper::record, Keeper::reenter, Keeper::release_last, Keeper::release_number, Keeper::releasing_;
+    using Keeper::report_loss, Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_,
+        Keeper::withdraw;
 
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
     bool busy() const { return releasing_ || handing_over_ != 0 || held_here_until() > Clock::now(); }
@@ -157,14 +158,13 @@ private:
 
     // --- asking the server ------------------------------------------------------------------------------------
 
-    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked.
-    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked. `first`: before any
+    // waiting.
+    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
         const std::uint64_t generation = line_.generation();
-        const Milliseconds lease = lease_of(request.lease);
-        const bool announced = request.precedence && !request.one_try;
-        const std::optional<AcquireAnswer> answer = Keeper::ask(lock, request, [&](Instant deadline) {
-            return wire_.acquire(request.owner, 1, lease, announced, runtime_.calling(deadline));
-        });
+        const std::optional<AcquireAnswer> answer = Keeper::ask(
+            lock, request, first,
+            [&](const Claim& claim, Instant deadline) { return wire_.acquire(claim, runtime_.calling(deadline)); });
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             held_here();
@@ -220,7 +220,7 @@ private:
                 const WaitLine::Step step = line_.step(now, held_here_until());
                 if (step.ask) {
                     me.trying = true;
-                    const bool held = settle(lock, request) && ask(lock, request);
+                    const bool held = settle(lock, request) && ask(lock, request, false);
                     me.trying = false;
                     if (held) return true;
                     if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
@@ -273,8 +273,9 @@ private:
         const OwnerNumber owner = held.owner;
         const OwnerNumber heir = next.owner;
         const std::optional<Milliseconds> heir_lease = next.lease;
+        const Claim claim{heir, next_request(), 1, lease_of(heir_lease)};
         const Instant until = held.valid_until;
-        const std::uint64_t request = next_request();
+        const std::uint64_t request = release_number(held.id);
         holds_.finish(held);
         line_.leave(next);
         heir_ = &next;
@@ -284,7 +285,7 @@ private:
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             // The heir's lease counts from the first sending that may have taken effect: a later one prolongs nothing.
             if (!again) sent = Clock::now();
-            return wire_.hand_over(owner, heir, lease_of(heir_lease), request, again, runtime_.calling(deadline));
+            return wire_.hand_over(owner, claim, request, again, runtime_.calling(deadline));
         });
         lock.lock();
         handing_over_ = 0;
@@ -293,10 +294,10 @@ private:
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        if (handed && waiting && now < redlatch::valid_until(sent, lease_of(heir_lease))) {
+        if (handed && waiting && now < redlatch::valid_until(sent, claim.lease)) {
             ++handoffs_;
             runtime_.count_handoff();
-            record(heir, sent, heir_lease, answer.token);
+            record(heir, claim.hold, sent, heir_lease, answer.token);
             line_.held_here();
             waiting->granted = true;
             rouse(*waiting);
@@ -305,7 +306,7 @@ private:
         if (waiting) line_.join_first(*waiting);
         // Handed to somebody who left, or too late for its lease: given back in the heir's name. Without a proper answer
         // it belongs to either of the two.
-        if (handed || !answered) pending_.add(heir, next_request(), now + lease_of(heir_lease), now);
+        if (handed || !answered) pending_.add(heir, release_number(claim.hold), now + claim.lease, now);
         settled_.notify_all();
         if (!answered) return not_delivered(lock, reply, owner, request, until);
         tell_representative();

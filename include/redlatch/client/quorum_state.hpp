@@ -354,7 +354,7 @@ private:
 
         Hold* hold = live_hold(request.owner);
         const bool first = !hold;
-        if (first) hold = &holds_.start(request.owner);
+        if (first) hold = &holds_.start(request.owner, ++last_hold_);
         Shares& shares = shares_[request.owner];
         shares.of.resize(members_.size());
         for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -577,6 +577,7 @@ private:
     std::size_t inside_ = 0;  // background threads that call members
     bool closed_ = false;
     Holds holds_;
+    std::uint64_t last_hold_ = 0;
     std::map<OwnerNumber, Shares> shares_;
     std::vector<Server> servers_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/client/lock_answers.hpp"
+#include "redlatch/client/lock_request.hpp"
 #include "redlatch/client/release_latch.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
@@ -22,10 +23,13 @@ namespace redlatch {
 template <Transport T>
 class ReadWriteWire {
 public:
+    static constexpr bool reentrant = true;
+
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+    static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
 
 protected:
     ReadWriteWire(Runtime<T>& runtime, std::string key)
@@ -76,10 +80,10 @@ public:
     ReadWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
     template <class Send>
-    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
-        return send(
-            digested<scripts::read_acquire>, Texts<2>{this->key_, this->mark_},
-            Texts<5>{text(owner), NumberText(count), NumberText(lease.count()), this->writer(owner), this->tag_});
+    auto acquire(const Claim& claim, Send send) {
+        return send(digested<scripts::read_acquire>, Texts<2>{this->key_, this->mark_},
+                    Texts<5>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count()),
+                             this->writer(claim.owner), this->tag_});
     }
 
     template <class Send>
@@ -110,7 +114,7 @@ public:
                                                 Texts<2>{text(owner), this->tag_});
     }
 
-    OwnerText text(OwnerNumber owner) const noexcept { return this->reader(owner); }
+    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return this->reader(owner); }
 };
 
 // The commands of the writer's side.
@@ -126,13 +130,12 @@ public:
 
     WriteWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
-    // `announced`: new readers are to stay out while it waits.
     template <class Send>
-    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool announced, Send send) {
-        if (announced) marked_ = true;
+    auto acquire(const Claim& claim, Send send) {
+        if (claim.announced) marked_ = true;
         return send(digested<scripts::write_acquire>, Texts<2>{this->key_, this->mark_},
-                    Texts<6>{text(owner), NumberText(count), NumberText(lease.count()), this->tag_,
-                             this->runtime_.uuid(), announced ? mark_ttl : "0"});
+                    Texts<6>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count()), this->tag_,
+                             this->runtime_.uuid(), claim.announced ? mark_ttl : "0"});
     }
 
     AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -179,7 +182,7 @@ public:
         return this->runtime_.call({words, 1}, deadline);
     }
 
-    OwnerText text(OwnerNumber owner) const noexcept { return this->writer(owner); }
+    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return this->writer(owner); }
 
 private:
     // What a writer that dies while it waits can cost the readers; renewed after half of it.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/client/lock_answers.hpp"
+#include "redlatch/client/lock_request.hpp"
 #include "redlatch/client/release_latch.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
@@ -25,6 +26,7 @@ public:
     static constexpr std::string_view kind = "rlock ";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
+    static constexpr bool reentrant = true;
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
 
@@ -38,12 +40,13 @@ public:
     const std::string& channel() const noexcept { return channel_; }
 
     template <class Send>
-    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+    auto acquire(const Claim& claim, Send send) {
         return send(digested<scripts::rlock_acquire>, Texts<1>{key_},
-                    Texts<3>{text(owner), NumberText(count), NumberText(lease.count())});
+                    Texts<3>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count())});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+    static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
 
     template <class Send>
@@ -61,10 +64,10 @@ public:
     }
 
     template <class Send>
-    auto hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
-                   Send send) {
-        return send(digested<scripts::rlock_hand_over>, Texts<2>{key_, latches_.of(request)},
-                    Texts<4>{text(owner), text(heir), NumberText(lease.count()), ReleaseLatches::ttl(again)});
+    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
+        return send(
+            digested<scripts::rlock_hand_over>, Texts<2>{key_, latches_.of(request)},
+            Texts<4>{text(owner), text(heir.owner), NumberText(heir.lease.count()), ReleaseLatches::ttl(again)});
     }
 
     template <class Send>
@@ -73,7 +76,7 @@ public:
                     Texts<1>{runtime_.transport().publish_command()});
     }
 
-    OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
+    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return {runtime_.uuid(), owner}; }
 
 protected:
     const ReleaseLatches& latches() const noexcept { return latches_; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/native_delete.hpp"
 #include "redlatch/client/notifier.hpp"
 #include "redlatch/client/options.hpp"
 #include "redlatch/client/retry.hpp"
@@ -89,6 +90,9 @@ public:
     // a mark outlives the local state that made it.
     std::uint64_t next_request() { return ++last_request_; }
 
+    // By what the server deletes a key that holds a certain value, as far as it is known.
+    NativeDelete& native_delete() noexcept { return native_delete_; }
+
     // --- commands ---------------------------------------------------------------------------------------------
 
     Reply call(const Command& command, Instant deadline) {
@@ -135,13 +139,19 @@ public:
                 });
     }
 
-    // The two ways in which a script is sent: for the wires, which know the words.
-    auto calling(Instant deadline) {
-        return [this, deadline](const Script& script, std::span<const std::string_view> keys,
-                                std::span<const std::string_view> arguments) {
-            return call_script(script, keys, arguments, deadline);
-        };
-    }
+    // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
+    // second word is the key.
+    struct Calling {
+        Reply operator()(const Script& script, std::span<const std::string_view> keys,
+                         std::span<const std::string_view> arguments) const {
+            return runtime.call_script(script, keys, arguments, deadline);
+        }
+        Reply operator()(std::span<const std::string_view> words) const { return runtime.call({words, 1}, deadline); }
+
+        Runtime& runtime;
+        Instant deadline;
+    };
+    Calling calling(Instant deadline) { return {*this, deadline}; }
 
     auto posting(Completion done, Receiver receiver = Receiver::background) {
         return [this, receiver, done = std::move(done)](const Script& script, std::span<const std::string_view> keys,
@@ -446,6 +456,7 @@ private:
 
     Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
     Counter last_request_{0};
+    NativeDelete native_delete_;
     std::atomic<bool> away_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> background_started_{false};

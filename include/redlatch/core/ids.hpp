@@ -50,9 +50,14 @@ inline OwnerNumber this_thread_number() noexcept {
     return number;
 }
 
-// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow.
+// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number of
+// one of its holds: "<uuid>:<number>:<hold>".
 class OwnerText {
 public:
+    OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
+        char* const end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), hold).ptr;
+        size_ = static_cast<std::size_t>(end - text_.data());
+    }
     OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
         char* end = uuid.copy(text_.data(), 36) + text_.data();
         *end++ = ':';
@@ -65,7 +70,7 @@ public:
     operator std::string_view() const noexcept { return view(); }
 
 private:
-    static constexpr std::size_t longest_suffix = 8;
+    static constexpr std::size_t longest_suffix = 1 + 20;
     std::array<char, 36 + 1 + 20 + longest_suffix> text_;
     std::size_t size_;
 };

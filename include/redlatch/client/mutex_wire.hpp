@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/lock_answers.hpp"
+#include "redlatch/client/lock_request.hpp"
+#include "redlatch/client/native_delete.hpp"
+#include "redlatch/client/retry.hpp"
+#include "redlatch/client/runtime.hpp"
+#include "redlatch/core/ids.hpp"
+#include "redlatch/scripts/mutex.hpp"
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+
+// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner and the number of
+// the hold. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
+template <Transport T>
+class MutexWire {
+public:
+    static constexpr std::string_view kind = "mutex ";
+    static constexpr const Script& renewal = digested<scripts::mutex_renew>;
+    static constexpr bool shared = false;
+    static constexpr bool reentrant = false;
+    static constexpr bool hands_over = true;
+    static constexpr bool outlives_lease = false;
+
+    MutexWire(Runtime<T>& runtime, std::string key) : runtime_(runtime), key_(std::move(key)) {}
+
+    const std::string& key() const noexcept { return key_; }
+
+    // None: nobody is told of a release.
+    const std::string& channel() const noexcept { return no_channel_; }
+
+    // The value of a hold.
+    OwnerText text(OwnerNumber owner, std::uint64_t hold) const noexcept { return {runtime_.uuid(), owner, hold}; }
+
+    // The first time by the plain command. If that is refused it does not say why, so the script asks once more, and is
+    // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the holder
+    // has left, and that the key is no lock at all.
+    template <class Send>
+    auto acquire(const Claim& claim, Send send) {
+        const OwnerText value = text(claim.owner, claim.hold);
+        const NumberText lease(claim.lease.count());
+        if constexpr (std::invocable<Send&, Texts<6>>) {
+            if (claim.first) {
+                Reply reply = send(Texts<6>{"SET", key_, value, "NX", "PX", lease});
+                if (!reply.is_nil()) return reply;
+            }
+        }
+        return send(digested<scripts::mutex_acquire>, Texts<1>{key_}, Texts<2>{value, lease});
+    }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
+        if (reply.kind == Reply::Kind::text && reply.text == "OK") return {AcquireAnswer::Kind::held, {}, 0};
+        if (!reply.is_integer() || reply.integer < -1) throw unexpected(reply, name);
+        return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
+    }
+
+    // By the server's own command where it has one. What was sent before without an answer is sent as a script.
+    template <class Send>
+    auto release(OwnerNumber owner, std::uint32_t, Milliseconds, std::uint64_t hold, bool again, Send send) {
+        const OwnerText value = text(owner, hold);
+        if constexpr (std::invocable<Send&, Texts<4>>) {
+            for (auto form = native().form(); !again && form != NativeDelete::Form::none; form = native().form()) {
+                Reply reply = form == NativeDelete::Form::delex ? send(Texts<4>{"DELEX", key_, "IFEQ", value})
+                                                                : send(Texts<3>{"DELIFEQ", key_, value});
+                if (!reply.is_error() || judge(reply) != Verdict::refused) return reply;
+                native().refused(form);
+            }
+        }
+        return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{value});
+    }
+
+    // Gives up this hold, or whatever came of asking for it.
+    template <class Send>
+    auto give_up(OwnerNumber owner, std::uint64_t hold, bool, Send send) {
+        return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{text(owner, hold)});
+    }
+
+    static ReleaseAnswer read_release(const Reply& reply) noexcept {
+        if (!reply.is_integer() || reply.integer < 0 || reply.integer > 1) return {ReleaseAnswer::Kind::senseless, 0};
+        return {reply.integer == 1 ? ReleaseAnswer::Kind::released : ReleaseAnswer::Kind::not_held, 0};
+    }
+
+    template <class Send>
+    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t hold, bool, Send send) {
+        return send(digested<scripts::mutex_hand_over>, Texts<1>{key_},
+                    Texts<3>{text(owner, hold), text(heir.owner, heir.hold), NumberText(heir.lease.count())});
+    }
+
+    static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
+
+    template <class Send>
+    auto force_release(Send send) {
+        return send(digested<scripts::mutex_force_release>, Texts<1>{key_}, Texts<0>{});
+    }
+
+    template <class Send>
+    auto remaining_lease(Send send) {
+        return send(digested<scripts::mutex_remaining_lease>, Texts<1>{key_}, Texts<0>{});
+    }
+
+    // The present holder's value, whoever it is. GET rather than EXISTS: a key of another type is an error, not a lock.
+    template <class Send>
+    auto value(Send send) {
+        return send(Texts<2>{"GET", key_});
+    }
+
+private:
+    NativeDelete& native() const noexcept { return runtime_.native_delete(); }
+
+    Runtime<T>& runtime_;
+    const std::string key_;
+    const std::string no_channel_{};
+};
+
+}  // namespace redlatch

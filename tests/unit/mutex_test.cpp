@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: MIT
+// Mutex: which commands it sends, in which order, and what it makes of answers that are late, wrong, or missing.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <set>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "support/scripted_transport.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Sorts = std::vector<std::string>;
+using Words = std::vector<std::string>;
+
+ClientOptions impatient() { return {.command_timeout = 20ms, .unreachable_timeout = 60ms}; }
+
+struct Bench {
+    explicit Bench(const ClientOptions& options = {}, SpinOptions pauses = {})
+        : client(redis.transport(), options), lock(client, "orders", pauses) {}
+
+    std::string owner() const { return client.id() + ":" + std::to_string(this_thread_number()); }
+
+    // The value of the n-th acquire that began with the plain command.
+    std::string value(std::size_t n = 0) const { return redis.sent("SET").at(n).words.at(2); }
+
+    bool is_free() { return lock.valid_until() == Instant::min() && lock.lost().stop_requested(); }
+
+    // As on a server that is known to have no such command.
+    void find_no_native_delete() {
+        lock.lock();
+        lock.unlock();
+    }
+
+    ScriptedRedis redis;
+    Client<ScriptedTransport> client;
+    Mutex<ScriptedTransport> lock;
+};
+
+std::error_code unlock(Bench& bench) {
+    std::error_code ec = errc::unsupported;
+    bench.lock.unlock(ec);
+    return ec;
+}
+
+std::error_code code_of(auto&& call) {
+    try {
+        call();
+        return {};
+    } catch (const Error& e) {
+        CHECK(e.name() == "orders");
+        return e.code();
+    }
+}
+
+}  // namespace
+
+// --- taking ---------------------------------------------------------------------------------------------------
+
+TEST_CASE("taking a free mutex is the plain command of the Redis documentation") {
+    Bench bench({.key_prefix = "shop:"});
+    bench.lock.lock();
+    const auto sent = bench.redis.sent("SET");
+    REQUIRE(sent.size() == 1);
+    CHECK(sent[0].words == Words{"SET", "shop:orders", bench.value(), "NX", "PX", "30000"});
+    CHECK(bench.redis.history() == Sorts{"SET"});
+    CHECK(bench.lock.valid_until() > Clock::now() + 20s);
+    CHECK(bench.lock.valid_until() < sent[0].at + 30s);
+    CHECK_FALSE(bench.lock.lost().stop_requested());
+    bench.lock.unlock();
+    CHECK(bench.is_free());
+
+    CHECK(bench.lock.try_lock(Lease(5'000'999us)));
+    CHECK(bench.redis.sent("SET").at(1).words.at(5) == "5000");
+    bench.lock.unlock();
+}
+
+TEST_CASE("each hold has a value of its own, that names client and thread") {
+    Bench bench;
+    std::set<std::string> values;
+    for (std::size_t round = 0; round < 3; ++round) {
+        Mutex<ScriptedTransport> another(bench.client, "orders");  // made anew, it goes on counting
+        another.lock();
+        another.unlock();
+        values.insert(bench.value(round));
+        REQUIRE(bench.redis.count("mutex release") == round + 1);
+        CHECK(bench.redis.sent("mutex release").back().argument(0) == bench.value(round));
+    }
+    CHECK(values.size() == 3);
+    for (const std::string& value : values) CHECK(value.starts_with(bench.owner() + ":"));
+}
+
+TEST_CASE("an acquire whose reply is lost is sent again as a script with the same value") {
+    Bench bench;
+    bench.redis.next("SET", lost());
+    bench.redis.next("mutex acquire", lost());
+    bench.lock.lock();
+    CHECK(bench.redis.history() == Sorts{"SET", "mutex acquire", "mutex acquire"});
+    for (const SentCommand& again : bench.redis.sent("mutex acquire")) {
+        CHECK(again.key(0) == "orders");
+        CHECK(again.argument(0) == bench.value());
+        CHECK(again.argument(1) == "30000");
+    }
+    CHECK_FALSE(unlock(bench));
+    CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value());
+}
+
+TEST_CASE("a plain command that had no effect is sent again as it is") {
+    Bench bench;
+    bench.redis.next("SET", error("LOADING Redis is loading the dataset in memory"));
+    bench.redis.next("SET", error("OOM command not allowed when used memory > 'maxmemory'."));
+    bench.lock.lock();
+    const auto sent = bench.redis.sent("SET");
+    REQUIRE(sent.size() == 3);
+    CHECK(sent[0].words == sent[2].words);
+    CHECK(bench.redis.count("mutex acquire") == 0);
+    bench.lock.unlock();
+}
+
+TEST_CASE("a refusal of the plain command is looked into by a script") {
+    Bench bench;
+    bench.redis.always("SET", nil());
+    bench.redis.next("mutex acquire", number(1000));
+    CHECK_FALSE(bench.lock.try_lock());
+    CHECK(bench.redis.history() == Sorts{"SET", "mutex acquire"});
+    CHECK(bench.redis.sent("mutex acquire").at(0).argument(0) == bench.value());
+    CHECK(bench.is_free());
+
+    // It may have come free in between.
+    CHECK(bench.lock.try_lock());
+    bench.lock.unlock();
+
+    bench.redis.next("mutex acquire", error("WRONGTYPE Operation against a key holding the wrong kind of value"));
+    CHECK(code_of([&] { bench.lock.lock(); }) == errc::wrong_type);
+    CHECK(bench.is_free());
+    CHECK(bench.redis.count("mutex release") == 1);
+}
+
+TEST_CASE("an acquire of unknown outcome is followed by a release of the very value that was sent") {
+    Bench bench(impatient());
+    bench.redis.always("SET", lost());
+    bench.redis.always("mutex acquire", lost());
+    CHECK(code_of([&] { bench.lock.lock(); }) == errc::unreachable);
+    CHECK(bench.is_free());
+    REQUIRE(bench.redis.wait_for("mutex release"));
+    CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value());
+    CHECK(bench.redis.sent("mutex release").at(0).key(0) == "orders");
+}
+
+TEST_CASE("an answer of a wrong shape is an error, and what it may have granted is given back") {
+    for (const Reply& reply : {text("QUEUED"), number(1'000'000), array({}), malformed()}) {
+        Bench bench;
+        if (reply.is_integer()) {
+            bench.redis.next("SET", nil());
+            bench.redis.next("mutex acquire", number(-2));
+        } else {
+            bench.redis.next("SET", reply);
+        }
+        CAPTURE(static_cast<int>(reply.kind));
+        CHECK(code_of([&] { bench.lock.lock(); }) == errc::protocol_error);
+        CHECK(bench.is_free());
+        REQUIRE(bench.redis.wait_for("mutex release"));
+        CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value());
+    }
+}
+
+TEST_CASE("a waiting thread asks by script, with a value a time, and listens to nothing") {
+    Bench bench({}, {.initial_delay = 1ms, .max_delay = 2ms});
+    bench.redis.next("SET", nil());
+    for (int i = 0; i < 4; ++i) bench.redis.next("mutex acquire", number(10'000));
+    bench.lock.lock();
+    CHECK(bench.redis.count("SET") == 1);
+    const auto asked = bench.redis.sent("mutex acquire");
+    REQUIRE(asked.size() == 5);
+    CHECK(asked[0].argument(0) == bench.value());
+    CHECK(asked[1].argument(0) != asked[2].argument(0));
+    CHECK_FALSE(bench.redis.is_wanted(""));
+    bench.lock.unlock();
+    CHECK(bench.redis.sent("mutex release").at(0).argument(0) == asked[4].argument(0));
+}
+
+TEST_CASE("a waiting thread sleeps no longer than the holder's lease") {
+    Bench bench({}, {.initial_delay = 1h, .max_delay = 1h});
+    bench.redis.next("SET", nil());
+    bench.redis.next("mutex acquire", number(30));
+    bench.redis.next("mutex acquire", number(20));
+    const Stopwatch watch;
+    bench.lock.lock();
+    CHECK(watch.elapsed() >= 50ms);
+    CHECK(bench.redis.count("mutex acquire") == 3);
+    bench.lock.unlock();
+}
+
+TEST_CASE("delays that cannot work are refused") {
+    Bench bench;
+    CHECK(code_of([&] {
+              Mutex<ScriptedTransport> bad(bench.client, "orders", SpinOptions{0ms, 1ms});
+          }) == errc::invalid_argument);
+    CHECK(code_of([&] {
+              Mutex<ScriptedTransport> bad(bench.client, "orders", SpinOptions{2ms, 1ms});
+          }) == errc::invalid_argument);
+}
+
+// --- not reentrant --------------------------------------------------------------------------------------------
+
+TEST_CASE("its holder is told that it would wait for itself, and nothing is sent") {
+    Bench bench;
+    bench.lock.lock();
+    Mutex<ScriptedTransport> same(bench.client, "orders");
+    std::stop_source stop;
+    std::error_code ec;
+    CHECK(code_of([&] { bench.lock.lock(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { bench.lock.lock(Lease(1s), stop.get_token()); }) == errc::would_deadlock);
+    CHECK(code_of([&] { bench.lock.try_lock(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { bench.lock.try_lock_for(1h); }) == errc::would_deadlock);
+    CHECK(code_of([&] { bench.lock.try_lock_until(Clock::now()); }) == errc::would_deadlock);
+    CHECK(code_of([&] { same.lock(); }) == errc::would_deadlock);
+    CHECK_FALSE(bench.lock.try_lock(ec));
+    CHECK(ec == errc::would_deadlock);
+    CHECK(ec == std::errc::resource_deadlock_would_occur);
+    CHECK(bench.redis.history() == Sorts{"SET"});
+    CHECK(bench.lock.valid_until() > Clock::now());
+    CHECK_FALSE(unlock(bench));
+    CHECK(unlock(bench) == errc::not_owner);
+}
+
+TEST_CASE("whoever lost its hold asks like anybody else, and owes an unlock for each") {
+    Bench bench;
+    bench.lock.lock(Lease(20ms));
+    const std::stop_token lost_token = bench.lock.lost();
+    REQUIRE(eventually([&] { return lost_token.stop_requested(); }));
+    bench.lock.lock();
+    CHECK(bench.redis.count("SET") == 2);
+    CHECK_FALSE(unlock(bench));
+    CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value(1));
+    CHECK(unlock(bench) == errc::hold_lost);
+    CHECK(unlock(bench) == errc::not_owner);
+}
+
+// --- giving back ----------------------------------------------------------------------------------------------
+
+TEST_CASE("a server that cannot delete by value is asked to only once a client") {
+    Bench bench;
+    for (int round = 0; round < 2; ++round) {
+        bench.lock.lock();
+        CHECK_FALSE(unlock(bench));
+    }
+    Mutex<ScriptedTransport> other(bench.client, "invoices");
+    other.lock();
+    other.unlock();
+    CHECK(bench.redis.history() ==
+          Sorts{"SET", "DELEX", "DELIFEQ", "mutex release", "SET", "mutex release", "SET", "mutex release"});
+    CHECK(bench.redis.sent("mutex release").at(2).key(0) == "invoices");
+}
+
+TEST_CASE("a server that can delete by value does so") {
+    Bench bench;
+    bench.redis.always("DELEX", number(1));
+    for (int round = 0; round < 2; ++round) {
+        bench.lock.lock();
+        CHECK_FALSE(unlock(bench));
+    }
+    CHECK(bench.redis.history() == Sorts{"SET", "DELEX", "SET", "DELEX"});
+    CHECK(bench.redis.sent("DELEX").at(1).words == Words{"DELEX", "orders", "IFEQ", bench.value(1)});
+    bench.lock.lock();
+    bench.redis.next("DELEX", number(0));
+    CHECK(unlock(bench) == errc::hold_lost);
+    CHECK(bench.client.stats().lost_holds == 1);
+}
+
+TEST_CASE("so does one that calls it otherwise") {
+    Bench bench;
+    bench.redis.always("DELIFEQ", number(1));
+    for (int round = 0; round < 2; ++round) {
+        bench.lock.lock();
+        CHECK_FALSE(unlock(bench));
+    }
+    CHECK(bench.redis.history() == Sorts{"SET", "DELEX", "DELIFEQ", "SET", "DELIFEQ"});
+    CHECK(bench.redis.sent("DELIFEQ").at(1).words == Words{"DELIFEQ", "orders", bench.value(1)});
+}
+
+TEST_CASE("a server that stops to know the command, as after a failover, gets the script") {
+    Bench bench;
+    bench.redis.next("DELEX", number(1));
+    for (int round = 0; round < 3; ++round) {
+        bench.lock.lock();
+        CHECK_FALSE(unlock(bench));
+    }
+    CHECK(bench.redis.history() ==
+          Sorts{"SET", "DELEX", "SET", "DELEX", "DELIFEQ", "mutex release", "SET", "mutex release"});
+}
+
+TEST_CASE("a troubled server is asked the same again") {
+    Bench bench;
+    bench.redis.next("DELEX", error("MISCONF Redis is configured to save RDB snapshots"));
+    bench.redis.next("DELEX", error("LOADING Redis is loading the dataset in memory"));
+    bench.redis.next("DELEX", number(1));
+    bench.lock.lock();
+    CHECK_FALSE(unlock(bench));
+    CHECK(bench.redis.history() == Sorts{"SET", "DELEX", "DELEX", "DELEX"});
+}
+
+TEST_CASE("a release whose reply is lost is sent again as a script, and finding nothing then is success") {
+    Bench bench;
+    bench.redis.next("DELEX", lost());
+    bench.redis.next("mutex release", number(0));
+    bench.lock.lock();
+    CHECK_FALSE(unlock(bench));
+    CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value());
+    CHECK(bench.client.stats().lost_holds == 0);
+
+    bench.find_no_native_delete();
+    bench.lock.lock();
+    bench.redis.next("mutex release", lost());
+    bench.redis.next("mutex release", number(0));
+    CHECK_FALSE(unlock(bench));
+    CHECK(bench.client.stats().lost_holds == 0);
+}
+
+TEST_CASE("a release of unknown outcome goes on in the background, with that value") {
+    for (const Reply& reply : {malformed(), text("OK"), number(2), number(-1)}) {
+        Bench bench;
+        bench.redis.next("DELEX", reply);
+        bench.lock.lock();
+        CHECK(unlock(bench) == errc::protocol_error);
+        REQUIRE(bench.redis.wait_for("mutex release"));
+        CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value());
+        CHECK(bench.redis.sent("mutex release").at(0).posted);
+        CHECK(bench.redis.count("DELIFEQ") == 0);
+        CHECK(bench.client.stats().lost_holds == 0);
+    }
+}
+
+TEST_CASE("a key that became something else is a lost hold") {
+    Bench bench;
+    bench.redis.next("DELEX", error("ERR Key should be of string type if conditions are specified"));
+    bench.redis.next("mutex release", error("WRONGTYPE Operation against a key holding the wrong kind of value"));
+    bench.lock.lock();
+    CHECK(unlock(bench) == errc::wrong_type);
+    CHECK(bench.client.stats().lost_holds == 1);
+}
+
+TEST_CASE("a hold that the server does not know any more is lost, but a guard ends in peace") {
+    Bench bench;
+    bench.redis.always("mutex release", number(0));
+    bench.lock.lock();
+    CHECK(unlock(bench) == errc::hold_lost);
+    { const std::lock_guard guard(bench.lock); }
+    CHECK(bench.client.stats().lost_holds == 2);
+}
+
+TEST_CASE("a hold goes to the next thread of the process by one command, under a value of its own") {
+    Bench bench;
+    std::string heirs_owner;
+    for (int round = 0; round < 100 && bench.client.stats().handoffs == 0; ++round) {
+        const std::uint64_t waits = bench.client.stats().waits;
+        bench.redis.always("SET", text("OK"));
+        bench.lock.lock();
+        auto heir = std::async(std::launch::async, [&] {
+            bench.lock.lock(Lease(7s));
+            heirs_owner = bench.owner();
+            const bool held = bench.lock.valid_until() <= Clock::now() + 7s;
+            bench.lock.unlock();
+            return held;
+        });
+        REQUIRE(eventually([&] { return bench.client.stats().waits > waits; }));
+        bench.lock.unlock();
+        CHECK(heir.get());
+    }
+    REQUIRE(bench.client.stats().handoffs == 1);
+    const SentCommand handed = bench.redis.sent("mutex hand over").at(0);
+    CHECK(handed.key(0) == "orders");
+    CHECK(handed.argument(0) == bench.redis.sent("SET").back().words.at(2));
+    CHECK(handed.argument(1).starts_with(heirs_owner + ":"));
+    CHECK(handed.argument(2) == "7000");
+    CHECK(bench.redis.sent("mutex release").back().argument(0) == handed.argument(1));
+}
+
+// --- the watchdog ---------------------------------------------------------------------------------------------
+
+TEST_CASE("a renewal names the value of this hold") {
+    Bench bench({.watchdog_timeout = 900ms});
+    bench.find_no_native_delete();
+    bench.lock.lock();
+    REQUIRE(bench.redis.wait_for("mutex renew"));
+    const SentCommand renewal = bench.redis.sent("mutex renew").at(0);
+    CHECK(renewal.key(0) == "orders");
+    CHECK(renewal.argument(0) == "900");
+    CHECK(renewal.argument(1) == bench.value(1));
+    bench.redis.always("mutex renew", array({number(0)}));
+    const std::stop_token lost_token = bench.lock.lost();
+    CHECK(eventually([&] { return lost_token.stop_requested(); }));
+    CHECK(unlock(bench) == errc::hold_lost);
+}
+
+TEST_CASE("a lost hold that is renewed after all is given back, whatever was taken since") {
+    Bench bench({.watchdog_timeout = 3s});
+    bench.redis.next("mutex renew", ScriptedRedis::hold_back);
+    bench.lock.lock();
+    REQUIRE(bench.redis.wait_for("mutex renew"));
+    CHECK(bench.lock.force_unlock());
+    bench.lock.lock();
+    bench.redis.answer(bench.redis.sent("mutex renew").at(0), array({number(1)}));
+    REQUIRE(bench.redis.wait_for("mutex release"));
+    CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value(0));
+    CHECK(bench.lock.valid_until() > Clock::now());
+    CHECK_FALSE(unlock(bench));
+    CHECK(bench.redis.sent("mutex release").back().argument(0) == bench.value(1));
+}
+
+// --- asking ---------------------------------------------------------------------------------------------------
+
+TEST_CASE("whether it is held, and by whom, is told by the value") {
+    Bench bench;
+    CHECK_FALSE(bench.lock.is_locked());
+    CHECK_FALSE(bench.lock.is_held());
+    CHECK(bench.redis.history() == Sorts{"GET"});
+    bench.redis.next("GET", text("somebody else's"));
+    CHECK(bench.lock.is_locked());
+
+    bench.lock.lock();
+    bench.redis.next("GET", text(bench.value()));
+    CHECK(bench.lock.hold_count() == 1);
+    bench.redis.next("GET", text(bench.value() + "1"));
+    CHECK_FALSE(bench.lock.is_held());
+    CHECK_FALSE(bench.lock.is_held());
+    bench.redis.next("GET", error("WRONGTYPE Operation against a key holding the wrong kind of value"));
+    CHECK(code_of([&] { bench.lock.is_held(); }) == errc::wrong_type);
+    bench.redis.next("GET", number(1));
+    CHECK(code_of([&] { bench.lock.is_locked(); }) == errc::protocol_error);
+    CHECK_FALSE(unlock(bench));
+}
+
+TEST_CASE("what the holder's lease has left is one question, and so is ending it by force") {
+    Bench bench;
+    CHECK(bench.lock.remaining_lease() == std::nullopt);
+    bench.redis.next("mutex remaining lease", number(1234));
+    CHECK(bench.lock.remaining_lease() == 1234ms);
+    bench.redis.next("mutex remaining lease", number(-1));
+    CHECK(bench.lock.remaining_lease() == Milliseconds::max());
+    bench.redis.next("mutex force release", number(0));
+    CHECK_FALSE(bench.lock.force_unlock());
+    CHECK(bench.redis.sent("mutex force release").at(0).key(0) == "orders");
+}
