@@ -168,6 +168,24 @@ mutate(fair_message_during_a_try_forgotten client/fair_lock_state.hpp
     "if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;\n                question.generation = place.generation();"
     "unit/fair_lock")
 
+# Whoever comes last is served first.
+mutate(fair_serves_the_last_first scripts/fair_lock.hpp
+    "redis.call('rpush', queue, owner)"
+    "redis.call('lpush', queue, owner)"
+    "integration/fair_lock_order")
+
+# A dead waiter costs the others a whole lease.
+mutate(fair_slot_of_a_whole_lease client/fair_wire.hpp
+    "runtime.options().watchdog_timeout / 6"
+    "runtime.options().watchdog_timeout"
+    "integration/fair_lock_order")
+
+# A try_lock() that failed stands in the queue.
+mutate(fair_try_lock_queues_up client/fair_lock_state.hpp
+    "return wire_.acquire(request.owner, 1, lease, false, deadline);"
+    "return wire_.acquire_or_queue(request.owner, lease, deadline);"
+    "integration/std_interface")
+
 # --- read-write lock --------------------------------------------------------------------------------------------------
 
 # A reader comes in while a writer holds the lock.
@@ -181,6 +199,12 @@ mutate(writer_beside_readers scripts/read_write_lock.hpp
     "    if left ~= -2 then\n        if mark_ttl == '0' then return left end"
     "    if false then\n        if mark_ttl == '0' then return left end"
     "integration/read_write")
+
+# Readers keep each other out.
+mutate(readers_exclude_readers scripts/read_write_lock.hpp
+    "    if mode ~= 'write' then\n        if redis.call('exists', mark) == 1"
+    "    if not mode then\n        if redis.call('exists', mark) == 1"
+    "integration/std_interface")
 
 # The field of a dead reader keeps writers out after its lease.
 mutate(dead_reader_blocks scripts/read_write_lock.hpp
