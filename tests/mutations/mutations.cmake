@@ -97,6 +97,12 @@ mutate(watcher_leaves_in_silence client/runtime.hpp
     ""
     "integration/rlock_waiting")
 
+# Whoever polls sleeps for the lease that another thread of the process was told.
+mutate(try_stops_the_spinning client/lock_state.hpp
+    "held_here_until(), me.ask_again)"
+    "held_here_until())"
+    "integration/(spin_lock|std_interface)")
+
 # Nesting draws a new token, and the outer section's writes are refused.
 mutate(reentry_draws_a_token scripts/fenced_lock.hpp
     "return {1, tonumber(redis.call('get', counter) or '0')}\n)lua"
