@@ -74,8 +74,8 @@ int sell(Mutex& mutex, int stock) {
     PlainCounter sold;
     const auto seller = [&] {
         for (;;) {
-            std::unique_lock guard{mutex, std::defer_lock};
-            if (!guard.try_lock() && !guard.try_lock_for(1min)) return;
+            std::unique_lock guard{mutex, std::try_to_lock};
+            if (!guard) guard.lock();
             if (stock == 0) return;
             --stock;
             sold.add_one();
@@ -100,8 +100,8 @@ bool shares(Mutex& mutex) {
             if (!eventually([&] { return readers == 2; }, 20s)) whole = false;
         }
         for (int i = 0; i < 20; ++i) {
-            const std::shared_lock guard{mutex, std::chrono::steady_clock::now() + 1min};
-            if (!guard || left != right) whole = false;
+            const std::shared_lock guard{mutex};
+            if (left != right) whole = false;
         }
     };
     const auto write = [&] {
@@ -322,10 +322,10 @@ TEST_CASE("std::try_lock says which one it could not have, and keeps none of the
     CHECK_FALSE(fair.is_locked());
 }
 
-TEST_CASE("code written for std::timed_mutex and std::shared_timed_mutex works with each kind") {
-    std::timed_mutex local;
+TEST_CASE("code written for std::mutex and std::shared_mutex works with each kind") {
+    std::mutex local;
     CHECK(sell(local, 40) == 40);
-    std::shared_timed_mutex local_shared;
+    std::shared_mutex local_shared;
     CHECK(shares(local_shared));
     RedisServer server;
     Client client{server.url()};
