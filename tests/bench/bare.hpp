@@ -77,7 +77,11 @@ public:
     void lock() { connection_.call(pop_); }
     void unlock() { connection_.call(push_); }
 
-    static std::vector<std::string> make(const std::string& name) { return {"RPUSH", name, "1"}; }
+    static std::vector<std::string> make(const std::string& name, std::size_t tokens = 1) {
+        std::vector<std::string> words{"LPUSH", name};
+        words.insert(words.end(), tokens, "1");
+        return words;
+    }
 
 private:
     Connection connection_;
