@@ -74,6 +74,25 @@ TEST_CASE("a spin lock goes on asking while other threads of its process try, an
     orders.force_unlock();
 }
 
+TEST_CASE("a spin lock waits on where an RLock of its process fails, because it may not listen") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.call("ACL", "SETUSER", "deaf", "on", "nopass", "~*", "resetchannels", "+@all");
+    redis.call("HSET", "orders", "somebody", 1);
+    Client client{"unix://deaf:x@" + server.socket_path()};
+    RLock listening{client, "orders"};
+    SpinLock spinning{client, "orders"};
+    std::error_code ec;
+    auto waiting = start_waiting(client, [&] { return spinning.try_lock_for(20s); });
+    CHECK_FALSE(elsewhere([&] { return listening.try_lock_for(20s, ec); }));
+    CHECK(ec == errc::rejected);
+    CHECK_FALSE(ready(waiting, 30ms));
+    redis.call("DEL", "orders");
+    CHECK(ready(waiting, patient(5s)));
+    CHECK(waiting.get());
+    redis.call("DEL", "orders");
+}
+
 TEST_CASE("a spin lock and an RLock of one name are one lock, and the release wakes both kinds") {
     RedisServer server;
     RawRedis redis{server};

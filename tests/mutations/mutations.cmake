@@ -103,6 +103,12 @@ mutate(try_stops_the_spinning client/lock_state.hpp
     "held_here_until())"
     "integration/(spin_lock|std_interface)")
 
+# Whoever polls fails with those that may not listen.
+mutate(refusal_ends_the_spinning client/wait_line.hpp
+    "[](const Waiter* w) { return !w->pause; }"
+    "[](const Waiter*) { return true; }"
+    "integration/spin_lock")
+
 # Nesting draws a new token, and the outer section's writes are refused.
 mutate(reentry_draws_a_token scripts/fenced_lock.hpp
     "return {1, tonumber(redis.call('get', counter) or '0')}\n)lua"

@@ -71,11 +71,12 @@ public:
         const std::lock_guard lock(mutex_);
         subscribed_ = false;
         wants_messages_ = false;
-        while (Waiter* waiter = line_.front()) {
+        while (Waiter* waiter = line_.first_listener()) {
             waiter->error = std::make_exception_ptr(error_of(why, key()));
             rouse(*waiter);
             line_.leave(*waiter);
         }
+        tell_representative();
     }
 
     // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who

@@ -53,6 +53,12 @@ public:
         return found == waiters_.end() ? nullptr : *found;
     }
 
+    // The first who waits for messages.
+    Waiter* first_listener() const {
+        const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->pause; });
+        return found == waiters_.end() ? nullptr : *found;
+    }
+
     void news() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
