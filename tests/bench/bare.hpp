@@ -36,6 +36,7 @@ public:
 
     Reply call(Words& words);   // one round trip
     void append(Words& words);  // to be sent with the next receive()
+    void flush();               // or now
     Reply receive();
 
 private:

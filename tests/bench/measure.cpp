@@ -41,9 +41,10 @@ void Bench::prepare(Placement placement, const std::optional<std::string>& token
     place_server(server_.pid(), placement);
 }
 
-Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds> time) {
+Slice measure(const std::function<std::uint64_t()>& commands, Fleet& fleet,
+              std::optional<std::chrono::nanoseconds> time) {
     fleet.gather();
-    const auto commands = bench.commands();
+    const auto commands_before = commands();
     const auto cpu = fleet.cpu_time();
     const auto began = now_ns();
     fleet.go();
@@ -56,7 +57,7 @@ Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds
     Slice slice;
     slice.seconds = static_cast<double>(ended - began) / 1e9;
     slice.cpu_us = static_cast<double>((fleet.cpu_time() - cpu).count()) / 1e3;
-    slice.commands = static_cast<double>(bench.commands() - commands);
+    slice.commands = static_cast<double>(commands() - commands_before);
     fleet.dismiss();
 
     const Shared& shared = fleet.shared();

@@ -79,8 +79,13 @@ struct Slice {
     double last_p50_us() const { return quantile(last_us, 0.5); }
 };
 
-/// Lets the fleet work for the time, or, if none is given, until it is done by itself.
-Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds> time);
+/// Lets the fleet work for the time, or, if none is given, until it is done by itself. `commands` counts those that
+/// clients have sent.
+Slice measure(const std::function<std::uint64_t()>& commands, Fleet& fleet,
+              std::optional<std::chrono::nanoseconds> time);
+inline Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds> time) {
+    return measure([&] { return bench.commands(); }, fleet, time);
+}
 
 /// What is compared: a name, and a function that measures it once.
 struct Subject {

@@ -21,5 +21,6 @@ bool fair_processes(Bench& bench, const std::string& link);
 bool rw_mixed(Bench& bench, const std::string& link);
 bool semaphore(Bench& bench, const std::string& link);
 bool latch_release(Bench& bench, const std::string& link);
+bool redlock(Bench& bench, const std::string& link);
 
 }  // namespace redlatch::bench
