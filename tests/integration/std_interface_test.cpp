@@ -28,7 +28,9 @@ using namespace std::chrono_literals;
 using redlatch::Client;
 using redlatch::FairLock;
 using redlatch::FencedLock;
+using redlatch::MultiLock;
 using redlatch::ReadWriteLock;
+using redlatch::RedLock;
 using redlatch::RLock;
 using redlatch::SpinLock;
 
@@ -48,6 +50,7 @@ static_assert(like_a_timed_mutex<FencedLock<>>);
 static_assert(like_a_timed_mutex<SpinLock<>>);
 static_assert(like_a_timed_mutex<ReadWriteLock<>>);
 static_assert(like_a_timed_mutex<ReadSide> && like_a_timed_mutex<WriteSide>);
+static_assert(like_a_timed_mutex<MultiLock> && like_a_timed_mutex<RedLock>);
 
 static_assert(SharedTimedLockable<std::shared_timed_mutex>);
 static_assert(SharedTimedLockable<ReadWriteLock<>>);
@@ -266,6 +269,9 @@ TEST_CASE("scoped_lock takes locks of every kind, in any order, without a deadlo
         SpinLock<> spin{client, "spin", {.initial_delay = 1ms, .max_delay = 2ms}};
         ReadWriteLock<> book{client, "book"};
         ReadWriteLock<> prices{client, "prices"};
+        RLock<> left{client, "left"};
+        RLock<> right{client, "right"};
+        MultiLock both{left, right};
     };
     Locks near{server.url()};
     Locks far{server.url()};
@@ -282,11 +288,12 @@ TEST_CASE("scoped_lock takes locks of every kind, in any order, without a deadlo
     auto& n = near;
     auto& f = far;
     std::vector<std::future<void>> threads;
-    threads.push_back(repeatedly(n.plain, n.fair, n.fenced, n.spin, n.book, n.prices.read_lock()));
-    threads.push_back(repeatedly(f.prices.read_lock(), f.book, f.spin, f.fenced, f.fair, f.plain));
-    threads.push_back(repeatedly(n.book.write_lock(), n.prices, n.fenced, n.plain, n.spin, n.fair));
-    threads.push_back(repeatedly(f.fair, f.spin, f.prices.read_lock(), f.plain, f.book, f.fenced));
-    for (auto& thread : threads) REQUIRE(ready(thread, patient(60s)));
+    threads.push_back(repeatedly(n.plain, n.fair, n.fenced, n.spin, n.book, n.prices.read_lock(), n.both));
+    threads.push_back(repeatedly(f.right, f.left, f.prices.read_lock(), f.book, f.spin, f.fenced, f.fair, f.plain));
+    threads.push_back(repeatedly(n.book.write_lock(), n.both, n.prices, n.fenced, n.plain, n.spin, n.fair));
+    threads.push_back(repeatedly(f.fair, f.spin, f.prices.read_lock(), f.plain, f.book, f.both, f.fenced));
+    // Much less than a lease: nobody may have waited for the end of one.
+    for (auto& thread : threads) REQUIRE(ready(thread, 20s));
     CHECK(counter.value() == times * threads.size());
     CHECK(RawRedis{server}.keys() == Words{"redisson_lock_token:{fenced}"});
 }
