@@ -63,6 +63,12 @@ void Connection::append(Words& words) {
         throw std::runtime_error(context_->errstr);
 }
 
+void Connection::flush() {
+    int done = 0;
+    while (!done)
+        if (redisBufferWrite(context_.get(), &done) != REDIS_OK) throw std::runtime_error(context_->errstr);
+}
+
 Connection::Reply Connection::receive() {
     void* reply = nullptr;
     redisGetReply(context_.get(), &reply);

@@ -36,6 +36,7 @@ public:
 
     Reply call(Words& words);   // one round trip
     void append(Words& words);  // to be sent with the next receive()
+    void flush();               // or now
     Reply receive();
 
 private:
@@ -77,7 +78,11 @@ public:
     void lock() { connection_.call(pop_); }
     void unlock() { connection_.call(push_); }
 
-    static std::vector<std::string> make(const std::string& name) { return {"RPUSH", name, "1"}; }
+    static std::vector<std::string> make(const std::string& name, std::size_t tokens = 1) {
+        std::vector<std::string> words{"LPUSH", name};
+        words.insert(words.end(), tokens, "1");
+        return words;
+    }
 
 private:
     Connection connection_;

@@ -53,10 +53,8 @@ std::vector<Subject> measure_all(Bench& bench, const Load& load, const std::stri
 }
 
 void print_all(const Setting& setting, const Subject& subject) {
-    print(setting, subject.name, "pairs_per_second", each_round(subject, &Slice::per_second), "1/s");
-    print(setting, subject.name, "fairness", each_round(subject, &Slice::fairness), "max/min");
+    print_throughput(setting, subject);
     print(setting, subject.name, "same_holder", each_round(subject, &Slice::same_holder), "share");
-    print(setting, subject.name, "longest_wait", each_round(subject, &Slice::longest_wait_ms), "ms");
     print(setting, subject.name, "held", each_round(subject, &Slice::held), "share");
     print_handoffs(setting, subject);
 }

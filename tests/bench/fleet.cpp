@@ -46,6 +46,7 @@ char Pipe::get() const {
 
 Worker& Seat::worker() { return fleet_.shared_->workers[index_]; }
 Critical& Seat::critical() { return fleet_.shared_->critical; }
+Shared& Seat::shared() { return *fleet_.shared_; }
 
 void Seat::start() {
     fleet_.status_.put(ready);

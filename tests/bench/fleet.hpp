@@ -43,6 +43,7 @@ public:
     std::size_t index() const { return index_; }  // counted through all processes
     Worker& worker();
     Critical& critical();
+    Shared& shared();
 
     void start();                // everything is prepared: returns when the measuring begins
     bool running() const;        // until the measuring ends

@@ -17,22 +17,30 @@ using redlatch::bench::Bench;
 constexpr const char* help = R"(redlatch_bench: measures redlatch against bare hiredis, on a private redis-server.
 
   --scenario NAME[,NAME...]  uncontended, threads, contended_threads, contended_processes, busy, wake_up,
-                             idle_wait, watchdog; all of them if not given
+                             idle_wait, watchdog, fair_threads, fair_processes, rw_mixed, semaphore,
+                             latch_release, redlock; all of them if not given
   --link unix|tcp            how the clients connect; both if not given
   --seconds S                measuring time of each subject of a scenario, in 5 rounds; 2 if not given.
-                             The work of wake_up (50 times 200 ms), idle_wait (10 s) and watchdog (5 periods)
-                             is fixed; it is cut down in proportion when S is below 2
+                             The work of wake_up (50 times 200 ms), idle_wait (10 s), watchdog (5 periods) and
+                             latch_release (50 releases) is fixed; it is cut down in proportion when S is below 2
   --help                     this text
 
 Every line on stdout is a JSON object: scenario, link, subject, metric, value, unit; where it applies placement
-(cross: client and server on a CPU each; same: on one CPU; free: left to the scheduler), processes, threads; where
-there are rounds, value is their median (of hand-offs: the quantile over all of them), and min and max of the rounds
-are beside it. Subjects take turns within a round, and a ratio is the median of the ratios round by round.
+(cross: client and server on a CPU each; same: on one CPU; free: left to the scheduler), processes, threads (of each
+process), waiters (of all processes, at any time); where there are rounds, value is their median (of hand-offs: the
+quantile over all of them), and min and max of the rounds are beside it. Subjects take turns within a round, and a
+ratio is the median of the ratios round by round.
 
   redlatch      this library, one client object for all threads of a process
-  bare_hiredis  the same two scripts with the same arguments by hiredis alone, a connection for each thread
+  bare_hiredis  the same two scripts with the same arguments by hiredis alone, a connection for each thread; for a
+                RedLock one for each server, and the five commands on their way at the same time
   pipelined     the scripts of all threads in one pipeline from one thread: the ceiling
-  token         a hand-off by BLPOP and RPUSH: the floor of every wait
+  token         a hand-off by BLPOP and LPUSH: the floor of every wait; for a semaphore a token for each permit
+  bare_publish  a connection for each waiter, which listens, and a PUBLISH that lets all go on
+  writers_first the read-write lock whose waiting writers keep new readers out
+  rlock         this library's RLock for readers and writers alike
+  one_frozen, rlock_one_server
+                a RedLock when one of its five servers does not answer; an RLock on one of the five
 
 Exit status: 0; 1 when a scenario failed, or the lock was held twice at once; 2 for wrong arguments.
 )";
@@ -51,6 +59,12 @@ const std::vector<Scenario> all_scenarios{
     {"wake_up", redlatch::bench::wake_up},
     {"idle_wait", redlatch::bench::idle_wait},
     {"watchdog", redlatch::bench::watchdog},
+    {"fair_threads", redlatch::bench::fair_threads},
+    {"fair_processes", redlatch::bench::fair_processes},
+    {"rw_mixed", redlatch::bench::rw_mixed},
+    {"semaphore", redlatch::bench::semaphore},
+    {"latch_release", redlatch::bench::latch_release},
+    {"redlock", redlatch::bench::redlock},
 };
 
 struct Options {

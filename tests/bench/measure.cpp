@@ -2,6 +2,7 @@
 #include "measure.hpp"
 
 #include <algorithm>
+#include <span>
 
 #include "bare.hpp"
 
@@ -17,17 +18,33 @@ double fairness(const Shared& shared, std::size_t workers) {
     return static_cast<double>(most->acquisitions) / static_cast<double>(least->acquisitions);
 }
 
+// When the waiters went on, and the last one of each time.
+void collect_releases(Slice& slice, const Shared& shared, std::size_t workers) {
+    for (std::size_t time = 0; time < Worker::max_releases; ++time) {
+        double last = 0;
+        for (const Worker& worker : std::span{shared.workers, workers}) {
+            if (time >= worker.release_count) continue;
+            const double us = static_cast<double>(worker.releases_ns[time]) / 1e3;
+            slice.releases_us.push_back(us);
+            last = std::max(last, us);
+        }
+        if (last == 0) return;
+        slice.last_us.push_back(last);
+    }
+}
+
 }  // namespace
 
-void Bench::prepare(Placement placement, const std::optional<std::string>& token) {
+void Bench::prepare(Placement placement, const std::optional<std::string>& token, std::size_t tokens) {
     redis_.call("FLUSHALL");
-    if (token) redis_.command(Token::make(*token));
+    if (token) redis_.command(Token::make(*token, tokens));
     place_server(server_.pid(), placement);
 }
 
-Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds> time) {
+Slice measure(const std::function<std::uint64_t()>& commands, Fleet& fleet,
+              std::optional<std::chrono::nanoseconds> time) {
     fleet.gather();
-    const auto commands = bench.commands();
+    const auto commands_before = commands();
     const auto cpu = fleet.cpu_time();
     const auto began = now_ns();
     fleet.go();
@@ -40,31 +57,44 @@ Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds
     Slice slice;
     slice.seconds = static_cast<double>(ended - began) / 1e9;
     slice.cpu_us = static_cast<double>((fleet.cpu_time() - cpu).count()) / 1e3;
-    slice.commands = static_cast<double>(bench.commands() - commands);
+    slice.commands = static_cast<double>(commands() - commands_before);
     fleet.dismiss();
 
     const Shared& shared = fleet.shared();
     const Critical& critical = shared.critical;
     std::uint64_t acquisitions = 0;
+    std::uint64_t shared_count = 0;
+    std::uint64_t violations = 0;
     std::int64_t longest_wait_ns = 0;
-    for (std::size_t i = 0; i < fleet.workers(); ++i) {
-        acquisitions += shared.workers[i].acquisitions;
-        longest_wait_ns = std::max(longest_wait_ns, shared.workers[i].longest_wait_ns);
+    for (const Worker& worker : std::span{shared.workers, fleet.workers()}) {
+        acquisitions += worker.acquisitions;
+        shared_count += worker.shared;
+        violations += worker.violations;
+        slice.release_commands += static_cast<double>(worker.release_commands);
+        longest_wait_ns = std::max(longest_wait_ns, worker.longest_wait_ns);
     }
     for (std::size_t i = 0; i < critical.handoff_count(); ++i)
         slice.handoffs_us.push_back(static_cast<double>(critical.handoff_ns(i)) / 1e3);
+    collect_releases(slice, shared, fleet.workers());
     slice.acquisitions = static_cast<double>(acquisitions);
+    slice.shared = static_cast<double>(shared_count);
     slice.fairness = fairness(shared, fleet.workers());
     slice.same_holder = static_cast<double>(critical.same_holder()) / slice.acquisitions;
     slice.held = static_cast<double>(critical.held_ns()) / static_cast<double>(ended - began);
     slice.longest_wait_ms = static_cast<double>(longest_wait_ns) / 1e6;
-    slice.violations = static_cast<double>(critical.violations(acquisitions));
+    slice.violations = static_cast<double>(violations + critical.violations(acquisitions - shared_count));
     return slice;
 }
 
 void alternate(std::vector<Subject>& subjects) {
     for (std::size_t round = 0; round < Bench::rounds; ++round)
         for (Subject& subject : subjects) subject.slices.push_back(subject.run());
+}
+
+void print_throughput(const Setting& setting, const Subject& subject) {
+    print(setting, subject.name, "pairs_per_second", each_round(subject, &Slice::per_second), "1/s");
+    print(setting, subject.name, "fairness", each_round(subject, &Slice::fairness), "max/min");
+    print(setting, subject.name, "longest_wait", each_round(subject, &Slice::longest_wait_ms), "ms");
 }
 
 void print_handoffs(const Setting& setting, const Subject& subject) {

@@ -32,13 +32,14 @@ public:
         return std::chrono::nanoseconds{static_cast<std::int64_t>(seconds_ * 1e9 / rounds)};
     }
 
-    /// An empty server in its place; with a token, if one is needed.
-    void prepare(Placement placement = Placement::free, const std::optional<std::string>& token = {});
+    /// An empty server in its place; with tokens, if they are needed.
+    void prepare(Placement placement = Placement::free, const std::optional<std::string>& token = {},
+                 std::size_t tokens = 1);
 
     /// Commands that clients have sent.
     std::uint64_t commands() {
-        // No script of the library calls BLPOP or RPUSH.
-        return static_cast<std::uint64_t>(redis_.client_commands({"blpop", "rpush"}));
+        // No script of the library calls BLPOP or LPUSH.
+        return static_cast<std::uint64_t>(redis_.client_commands({"blpop", "lpush"}));
     }
     std::uint64_t script_calls() { return static_cast<std::uint64_t>(redis_.script_calls()); }
     std::uint64_t keys() { return static_cast<std::uint64_t>(redis_.integer("DBSIZE")); }
@@ -53,6 +54,7 @@ private:
 struct Slice {
     double seconds = 0;
     double acquisitions = 0;
+    double shared = 0;  // of the acquisitions: those that others may have at the same time
     double commands = 0;
     double cpu_us = 0;  // of the clients
     double fairness = 0;
@@ -60,17 +62,30 @@ struct Slice {
     double held = 0;
     double longest_wait_ms = 0;
     std::vector<double> handoffs_us = {};  // from the unlock() of one to the return of another's lock()
+    std::vector<double> releases_us = {};  // from the release of all to the return of each
+    std::vector<double> last_us = {};      // of the last one, each time
+    double release_commands = 0;           // from the release until the return of the last one
     double violations = 0;
 
     double per_second() const { return acquisitions / seconds; }
+    double writes_per_second() const { return (acquisitions - shared) / seconds; }
     double commands_each() const { return commands / acquisitions; }
+    double commands_each_release() const { return release_commands / static_cast<double>(last_us.size()); }
     double cpu_us_each() const { return cpu_us / acquisitions; }
     double handoff_p50_us() const { return quantile(handoffs_us, 0.5); }
     double handoff_p99_us() const { return quantile(handoffs_us, 0.99); }
+    double release_p50_us() const { return quantile(releases_us, 0.5); }
+    double release_p99_us() const { return quantile(releases_us, 0.99); }
+    double last_p50_us() const { return quantile(last_us, 0.5); }
 };
 
-/// Lets the fleet work for the time, or, if none is given, until it is done by itself.
-Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds> time);
+/// Lets the fleet work for the time, or, if none is given, until it is done by itself. `commands` counts those that
+/// clients have sent.
+Slice measure(const std::function<std::uint64_t()>& commands, Fleet& fleet,
+              std::optional<std::chrono::nanoseconds> time);
+inline Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds> time) {
+    return measure([&] { return bench.commands(); }, fleet, time);
+}
 
 /// What is compared: a name, and a function that measures it once.
 struct Subject {
@@ -104,6 +119,9 @@ Figure ratio(const Subject& subject, const Subject& reference, Number number) {
         values.push_back(std::invoke(number, subject.slices[i]) / std::invoke(number, reference.slices[i]));
     return values;
 }
+
+/// Prints how many had it, how evenly, and how long somebody waited at most.
+void print_throughput(const Setting& setting, const Subject& subject);
 
 /// Prints how the lock went from hand to hand.
 void print_handoffs(const Setting& setting, const Subject& subject);

@@ -42,6 +42,7 @@ void print(const Setting& setting, std::string_view subject, std::string_view me
     if (!setting.placement.empty()) line += ",\"placement\":" + quoted(setting.placement);
     if (setting.processes) line += ",\"processes\":" + std::to_string(*setting.processes);
     if (setting.threads) line += ",\"threads\":" + std::to_string(*setting.threads);
+    if (setting.waiters) line += ",\"waiters\":" + std::to_string(*setting.waiters);
     line += ",\"subject\":" + quoted(subject) + ",\"metric\":" + quoted(metric) + ",\"value\":" + text(figure.value);
     if (figure.min && figure.max) line += ",\"min\":" + text(*figure.min) + ",\"max\":" + text(*figure.max);
     line += ",\"unit\":" + quoted(unit) + "}";

@@ -28,6 +28,7 @@ struct Setting {
     std::string placement = {};  // empty: does not apply
     std::optional<std::size_t> processes = {};
     std::optional<std::size_t> threads = {};  // of each process
+    std::optional<std::size_t> waiters = {};  // at any time, over all processes
 };
 
 /// Prints one JSON object on a line of stdout.

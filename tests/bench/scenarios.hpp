@@ -16,5 +16,11 @@ bool busy(Bench& bench, const std::string& link);
 bool wake_up(Bench& bench, const std::string& link);
 bool idle_wait(Bench& bench, const std::string& link);
 bool watchdog(Bench& bench, const std::string& link);
+bool fair_threads(Bench& bench, const std::string& link);
+bool fair_processes(Bench& bench, const std::string& link);
+bool rw_mixed(Bench& bench, const std::string& link);
+bool semaphore(Bench& bench, const std::string& link);
+bool latch_release(Bench& bench, const std::string& link);
+bool redlock(Bench& bench, const std::string& link);
 
 }  // namespace redlatch::bench

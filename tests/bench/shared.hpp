@@ -20,8 +20,21 @@ inline std::int64_t now_ns() {
 
 /// What one thread has counted. Only that thread writes it.
 struct alignas(64) Worker {
+    static constexpr std::size_t max_releases = 1024;
+
+    void acquired(std::int64_t asked, std::int64_t entered) {
+        ++acquisitions;
+        if (entered - asked > longest_wait_ns) longest_wait_ns = entered - asked;
+    }
+
     std::uint64_t acquisitions = 0;
+    std::uint64_t shared = 0;      // those of the acquisitions that others may have at the same time
+    std::uint64_t violations = 0;  // found by this thread beside others who should not have been there
     std::int64_t longest_wait_ns = 0;
+    volatile bool inside = false;  // has a permit
+    std::uint64_t release_commands = 0;
+    std::size_t release_count = 0;
+    std::int64_t releases_ns[max_releases] = {};  // from the release of all waiters until this one goes on
 };
 
 /// What the holder of the lock under test touches. Deliberately no atomics: were there ever two holders at once, the
@@ -34,8 +47,7 @@ public:
         if (owner_ != nobody) overlaps_ = overlaps_ + 1;
         owner_ = me;
         counter_ = counter_ + 1;
-        ++worker.acquisitions;
-        if (entered - asked > worker.longest_wait_ns) worker.longest_wait_ns = entered - asked;
+        worker.acquired(asked, entered);
         if (last_owner_ == me) {
             same_holder_ = same_holder_ + 1;
         } else if (last_owner_ != nobody && asked < released_at_ && handoff_count_ < max_handoffs) {
@@ -53,6 +65,9 @@ public:
         released_at_ = now_ns();
         held_ns_ = held_ns_ + released_at_ - entered_at_;
     }
+
+    /// Whether somebody is in: what a reader must never see.
+    bool occupied() const { return owner_ != nobody; }
 
     std::uint64_t violations(std::uint64_t acquisitions) const {
         return overlaps_ + (acquisitions > counter_ ? acquisitions - counter_ : counter_ - acquisitions);
@@ -84,9 +99,19 @@ private:
 
 /// What the processes of a fleet share.
 struct Shared {
-    static constexpr std::size_t max_workers = 64;
+    static constexpr std::size_t max_workers = 128;
+
+    /// How many have a permit. Each says so after it got it until before it gives it back, so there may be more than
+    /// are seen, but never fewer.
+    std::size_t inside() const {
+        std::size_t count = 0;
+        for (const Worker& worker : workers)
+            if (worker.inside) ++count;
+        return count;
+    }
 
     std::atomic<bool> stop{false};
+    volatile std::int64_t released_at = 0;  // when all waiters were let go on
     Critical critical;
     Worker workers[max_workers];
 };

@@ -20,13 +20,13 @@ inline std::string own_key(std::size_t thread) { return "own:" + std::to_string(
 inline std::string one_key(std::size_t) { return "one"; }
 inline const std::string token_key = "token";
 
-/// One client object for all threads of the process.
-template <class Body>
-auto redlatch_process(const std::string& url, KeyOf key, Body body) {
+/// One client object for all threads of the process, and a lock of some kind for each, made with the options.
+template <template <class> class Kind = RLock, class Body, class... Options>
+auto redlatch_process(const std::string& url, KeyOf key, Body body, Options... options) {
     return [=](Crew& crew) {
         Client redis{url};
         crew.run([&](Seat& seat) {
-            RLock lock{redis, key(seat.index())};
+            Kind<HiredisTransport> lock{redis, key(seat.index()), options...};
             body(seat, lock);
         });
     };

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "integration/rlock_helpers.hpp"
+#include "support/lockable.hpp"
 #include "support/plain_counter.hpp"
 
 using namespace redlatch::test;
@@ -27,25 +28,6 @@ using redlatch::Lease;
 using redlatch::RLock;
 
 namespace {
-
-template <class L>
-concept BasicLockable = requires(L& lock) {
-    { lock.lock() } -> std::same_as<void>;
-    { lock.unlock() } -> std::same_as<void>;
-};
-
-template <class L>
-concept Lockable = BasicLockable<L> && requires(L& lock) {
-    { lock.try_lock() } -> std::same_as<bool>;
-};
-
-template <class L>
-concept TimedLockable = Lockable<L> &&
-    requires(L& lock, std::chrono::duration<float, std::ratio<60>> relative,
-             std::chrono::time_point<std::chrono::system_clock, std::chrono::hours> absolute) {
-    { lock.try_lock_for(relative) } -> std::same_as<bool>;
-    { lock.try_lock_until(absolute) } -> std::same_as<bool>;
-};
 
 static_assert(TimedLockable<HiredisRLock>);
 static_assert(!std::copy_constructible<HiredisRLock> && !std::move_constructible<HiredisRLock>);

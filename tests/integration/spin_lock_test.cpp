@@ -58,6 +58,41 @@ TEST_CASE("the pauses between the questions double, up to the longest") {
     orders.unlock();
 }
 
+TEST_CASE("a spin lock goes on asking while other threads of its process try, and are told the holder's lease") {
+    // Their answer was taken for a promise of a message, which comes to nobody here: the waiter slept for that lease.
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock held{other, "orders"};
+    held.lock();
+    SpinLock orders{client, "orders"};
+    auto waiting = start_waiting(client, [&] { return orders.try_lock_for(20s); });
+    for (int i = 0; i < 10; ++i) CHECK_FALSE(orders.try_lock());
+    held.unlock();
+    CHECK(ready(waiting, patient(5s)));
+    CHECK(waiting.get());
+    orders.force_unlock();
+}
+
+TEST_CASE("a spin lock waits on where an RLock of its process fails, because it may not listen") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.call("ACL", "SETUSER", "deaf", "on", "nopass", "~*", "resetchannels", "+@all");
+    redis.call("HSET", "orders", "somebody", 1);
+    Client client{"unix://deaf:x@" + server.socket_path()};
+    RLock listening{client, "orders"};
+    SpinLock spinning{client, "orders"};
+    std::error_code ec;
+    auto waiting = start_waiting(client, [&] { return spinning.try_lock_for(20s); });
+    CHECK_FALSE(elsewhere([&] { return listening.try_lock_for(20s, ec); }));
+    CHECK(ec == errc::rejected);
+    CHECK_FALSE(ready(waiting, 30ms));
+    redis.call("DEL", "orders");
+    CHECK(ready(waiting, patient(5s)));
+    CHECK(waiting.get());
+    redis.call("DEL", "orders");
+}
+
 TEST_CASE("a spin lock and an RLock of one name are one lock, and the release wakes both kinds") {
     RedisServer server;
     RawRedis redis{server};

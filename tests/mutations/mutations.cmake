@@ -97,6 +97,18 @@ mutate(watcher_leaves_in_silence client/runtime.hpp
     ""
     "integration/rlock_waiting")
 
+# Whoever polls sleeps for the lease that another thread of the process was told.
+mutate(try_stops_the_spinning client/lock_state.hpp
+    "held_here_until(), me.ask_again)"
+    "held_here_until())"
+    "integration/(spin_lock|std_interface)")
+
+# Whoever polls fails with those that may not listen.
+mutate(refusal_ends_the_spinning client/wait_line.hpp
+    "[](const Waiter* w) { return !w->pause; }"
+    "[](const Waiter*) { return true; }"
+    "integration/spin_lock")
+
 # Nesting draws a new token, and the outer section's writes are refused.
 mutate(reentry_draws_a_token scripts/fenced_lock.hpp
     "return {1, tonumber(redis.call('get', counter) or '0')}\n)lua"
@@ -168,6 +180,24 @@ mutate(fair_message_during_a_try_forgotten client/fair_lock_state.hpp
     "if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;\n                question.generation = place.generation();"
     "unit/fair_lock")
 
+# Whoever comes last is served first.
+mutate(fair_serves_the_last_first scripts/fair_lock.hpp
+    "redis.call('rpush', queue, owner)"
+    "redis.call('lpush', queue, owner)"
+    "integration/fair_lock_order")
+
+# A dead waiter costs the others a whole lease.
+mutate(fair_slot_of_a_whole_lease client/fair_wire.hpp
+    "runtime.options().watchdog_timeout / 6"
+    "runtime.options().watchdog_timeout"
+    "integration/fair_lock_order")
+
+# A try_lock() that failed stands in the queue.
+mutate(fair_try_lock_queues_up client/fair_lock_state.hpp
+    "return wire_.acquire(request.owner, 1, lease, false, deadline);"
+    "return wire_.acquire_or_queue(request.owner, lease, deadline);"
+    "integration/std_interface")
+
 # --- read-write lock --------------------------------------------------------------------------------------------------
 
 # A reader comes in while a writer holds the lock.
@@ -181,6 +211,12 @@ mutate(writer_beside_readers scripts/read_write_lock.hpp
     "    if left ~= -2 then\n        if mark_ttl == '0' then return left end"
     "    if false then\n        if mark_ttl == '0' then return left end"
     "integration/read_write")
+
+# Readers keep each other out.
+mutate(readers_exclude_readers scripts/read_write_lock.hpp
+    "    if mode ~= 'write' then\n        if redis.call('exists', mark) == 1"
+    "    if not mode then\n        if redis.call('exists', mark) == 1"
+    "integration/std_interface")
 
 # The field of a dead reader keeps writers out after its lease.
 mutate(dead_reader_blocks scripts/read_write_lock.hpp

@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <redlatch/redlatch.hpp>
@@ -14,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "stress/duration.hpp"
 #include "support/history.hpp"
 #include "support/plain_counter.hpp"
 #include "support/process.hpp"
@@ -31,12 +31,6 @@ namespace {
 
 constexpr std::size_t processes = 8;
 constexpr std::size_t threads = 4;
-
-std::chrono::seconds duration() {
-    const char* wanted = std::getenv("REDLATCH_STRESS_SECONDS");
-    const int seconds = wanted != nullptr ? std::atoi(wanted) : 0;
-    return std::chrono::seconds{seconds > 0 ? seconds : 20};
-}
 
 struct Shared {
     std::atomic<std::size_t> ready{0};
@@ -115,7 +109,7 @@ void stress(RedisServer& server, Shared& shared, const TempDir& dir, long long o
             spawn_self("stress: worker", {server.url(), dir.file("shared"), dir.file("history"), std::to_string(i)}));
     }
     REQUIRE(eventually([&] { return shared.ready == processes * threads; }, patient(30s)));
-    const auto end = std::chrono::steady_clock::now() + duration();
+    const auto end = std::chrono::steady_clock::now() + stress_duration(20s);
     shared.end = monotonic_ns(end);
     while (std::chrono::steady_clock::now() < end) disturb();
     for (ChildProcess& worker : workers) {

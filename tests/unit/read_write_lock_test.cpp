@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/lockable.hpp"
 #include "support/scripted_transport.hpp"
 #include "support/wait.hpp"
 
@@ -56,21 +57,6 @@ std::error_code code_of(auto&& call) {
         return e.code();
     }
 }
-
-// What Cpp17SharedTimedLockable asks for, of a lock that is neither copied nor moved.
-template <class L>
-concept SharedTimedLockable = requires(L& lock, std::chrono::milliseconds d, std::chrono::system_clock::time_point t) {
-    { lock.lock() } -> std::same_as<void>;
-    { lock.unlock() } -> std::same_as<void>;
-    { lock.try_lock() } -> std::same_as<bool>;
-    { lock.try_lock_for(d) } -> std::same_as<bool>;
-    { lock.try_lock_until(t) } -> std::same_as<bool>;
-    { lock.lock_shared() } -> std::same_as<void>;
-    { lock.unlock_shared() } -> std::same_as<void>;
-    { lock.try_lock_shared() } -> std::same_as<bool>;
-    { lock.try_lock_shared_for(d) } -> std::same_as<bool>;
-    { lock.try_lock_shared_until(t) } -> std::same_as<bool>;
-};
 
 template <class L>
 concept WholeLock = requires(L& lock, std::chrono::milliseconds d, std::error_code& ec, std::stop_token stop) {

@@ -126,6 +126,15 @@ TEST_CASE("nobody sleeps longer than half a minute, whatever a server says") {
     CHECK(line.step(at(1ms), past).sleep_until == at(WaitLine::slow_poll + 1ms));
 }
 
+TEST_CASE("who asks after pauses of its own does so, whatever others were told meanwhile") {
+    WaitLine line;
+    line.blocked(line.generation(), 10s, at(0ms));
+    CHECK_FALSE(line.step(at(1ms), past, at(8ms)).ask);
+    CHECK(line.step(at(1ms), past, at(8ms)).sleep_until == at(8ms));
+    CHECK(line.step(at(8ms), past, at(8ms)).ask);
+    CHECK_FALSE(line.step(at(8ms), at(30s), at(8ms)).ask);
+}
+
 TEST_CASE("while a thread of this process holds the lock, nobody asks") {
     WaitLine line;
     line.blocked(line.generation(), 10ms, at(0ms));

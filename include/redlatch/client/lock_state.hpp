@@ -71,11 +71,12 @@ public:
         const std::lock_guard lock(mutex_);
         subscribed_ = false;
         wants_messages_ = false;
-        while (Waiter* waiter = line_.front()) {
+        while (Waiter* waiter = line_.first_listener()) {
             waiter->error = std::make_exception_ptr(error_of(why, key()));
             rouse(*waiter);
             line_.leave(*waiter);
         }
+        tell_representative();
     }
 
     // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
@@ -206,7 +207,7 @@ private:
 
     bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
         bool may_watch = true;
-        if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
+        pause(me);
         for (;;) {
             if (me.granted) {
                 if (const Hold* hold = holds_.find(me.owner); hold && hold->live()) return true;
@@ -217,13 +218,13 @@ private:
             if (request.stop.stop_requested() || now >= request.deadline) return false;
             Instant sleep_until = request.deadline;
             if (line_.is_front(me) && !releasing_ && handing_over_ == 0) {
-                const WaitLine::Step step = line_.step(now, held_here_until());
+                const WaitLine::Step step = line_.step(now, held_here_until(), me.ask_again);
                 if (step.ask) {
                     me.trying = true;
                     const bool held = settle(lock, request) && ask(lock, request, false);
                     me.trying = false;
                     if (held) return true;
-                    if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
+                    pause(me);
                     continue;
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
@@ -235,6 +236,10 @@ private:
             may_watch = true;
             me.sleeper.sleep(lock, sleep_until);
         }
+    }
+
+    static void pause(Waiter& me) {
+        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
     }
 
     void stand_again(Waiter& me) {

@@ -22,6 +22,7 @@ struct Waiter {
     bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
     bool trying = false;             // it is asking the server at this moment
     std::optional<Backoff> pause{};  // it asks again after pauses, and listens to no messages
+    Instant ask_again = never;       // the end of this pause, whatever others were told meanwhile
     std::exception_ptr error{};      // waiting is in vain
 };
 
@@ -52,6 +53,12 @@ public:
         return found == waiters_.end() ? nullptr : *found;
     }
 
+    // The first who waits for messages.
+    Waiter* first_listener() const {
+        const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->pause; });
+        return found == waiters_.end() ? nullptr : *found;
+    }
+
     void news() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
@@ -62,9 +69,6 @@ public:
         // One more than told: the key is gone only in the millisecond after its last.
         ask_again_ = now + std::min(holder_lease, longest_sleep) + Milliseconds(1);
     }
-
-    // The question is asked again at that time, if not before.
-    void ask_again_at(Instant when) { ask_again_ = std::min(ask_again_, when); }
 
     // A thread of this process holds the lock from now on: older news means nothing any more.
     void held_here() {
@@ -82,13 +86,14 @@ public:
         Instant sleep_until;
     };
 
-    // `held_until`: until when a thread of this process holds the lock; the past if none does.
-    Step step(Instant now, Instant held_until) const {
+    // `held_until`: until when a thread of this process holds the lock; the past if none does. `ask_again`: when the
+    // representative asks of its own accord.
+    Step step(Instant now, Instant held_until, Instant ask_again = never) const {
         if (generation_ != asked_) return {true, now};
         // Its unlock() or its loss will be news.
         if (held_until > now) return {false, held_until};
-        if (now >= ask_again_ || ask_again_ == never) return {true, now};
-        return {false, ask_again_};
+        if (now >= ask_again_ || ask_again_ == never || now >= ask_again) return {true, now};
+        return {false, std::min(ask_again_, ask_again)};
     }
 
 private:
