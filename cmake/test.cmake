@@ -15,7 +15,7 @@ if(ONLY)
     endif()
     set(stages ${ONLY})
 endif()
-redlatch_setup(compiler make clang format pkg-config redis redis-cli hiredis doctest)
+redlatch_setup(compiler make clang format pkg-config redis redis-cli hiredis doctest spin)
 
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 set(tests_only -DREDLATCH_BUILD_EXAMPLES=OFF -DREDLATCH_BUILD_BENCH=OFF)

@@ -205,6 +205,33 @@ TEST_CASE("the message of a thread's own release is no news to those who ask aft
     CHECK(bench.redis.count("acquire") == asked + 1);
 }
 
+// A thread had asked while another one of this process held the lock, and learned that only after the lock had been given
+// back. It was not in the line yet, so the message of that release was taken for no news to anybody here, and the thread
+// slept beside a free lock until the lease that it had been told of would have ended.
+TEST_CASE("a thread whose question was overtaken by a release of this process asks again") {
+    Bench bench;
+    bench.redis.next("acquire", number(30'000));
+    bench.redis.next("acquire", number(30'000));
+    bench.redis.always("release", number(2));  // listeners: another process, and we
+    {
+        Taker first(bench);
+        REQUIRE(is_waiting(bench));
+        REQUIRE(bench.redis.publish(channel));
+        REQUIRE(first.is_back());
+        first.finish();
+    }
+    const std::size_t asked = bench.redis.count("acquire");
+    bench.redis.next("acquire", ScriptedRedis::hold_back);
+    Taker second(bench);
+    REQUIRE(bench.redis.wait_for("acquire", asked + 1));
+    bench.lock.lock();
+    bench.lock.unlock();
+    REQUIRE(bench.redis.publish(channel));
+    bench.redis.answer(bench.redis.sent("acquire").at(asked), number(30'000));
+    REQUIRE(second.is_back());
+    CHECK(second.held);
+}
+
 TEST_CASE("any payload means that something may have changed") {
     for (const std::string& payload : {std::string("0"), std::string("1"), std::string(),
                                        std::string("garbage\0\r\n", 10), std::string(1 << 20, 'x')}) {

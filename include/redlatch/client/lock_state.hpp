@@ -138,8 +138,11 @@ private:
         return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
             // A message that came before this reply may have been ours already.
             if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
-                line_.empty() && messages == messages_)
+                line_.empty() && messages == messages_) {
                 ++own_messages_;
+                // Who asked before the release, and is on the way into the line, will not hear of it from the message.
+                line_.news();
+            }
             // Who waits here for a shared lock does not wait for this hold.
             if constexpr (!Wire<T>::shared) released_here(answer.listeners > 1);
         });

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT
+//
+// The watchdog against unlock, loss and cancelled acquires, within one client.
+//
+// Models client/hold_keeper.hpp (ask, take_back, release, tick, renewed, delivered) and client/holds.hpp (ids, lost_at).
+//
+// What the library does under its mutex is one atomic step; a command is on its way outside of it. The background
+// renews holds, notices that one has run out, and delivers pending releases. An acquire may be cancelled while it is on
+// its way, and a renewal may remain without an answer for ever (a frozen server).
+//
+// Bounds: 1 lock, 2 threads that take it ROUNDS times each, 1 renewal on its way at a time, LEASE ticks, FAULTS
+// commands without an answer.
+//
+// Properties: nobody is granted the lock while the other thread believes in its hold; no release meets a hold that
+// somebody believes in; a hold is declared lost by a refusal only if the server has none; every hold that is not given
+// back is renewed or reported lost; NO_EXPIRY: at the end nothing is left on the server that only time could end.
+//
+// verify: safety
+// verify: safety -DNO_EXPIRY -DROUNDS=1 -DFAULTS=2
+// verify: liveness renewed_or_lost -DROUNDS=1
+// bug: BUG_NO_HOLD_ID safety                   a late answer is taken for one about the hold of now
+// bug: BUG_TAKE_BACK_BLINDLY safety            a renewal of a lost hold is undone, although it is held anew
+// bug: BUG_NOT_SETTLED safety                  a thread asks while a release in its name is pending
+// bug: BUG_BELIEVE_TO_THE_END safety           a hold is watched and believed in until its release is answered
+// bug: BUG_FORGET_CANCELLED safety -DNO_EXPIRY -DROUNDS=1 -DFAULTS=2    a cancelled acquire is not taken back
+// bug: BUG_NOT_LOOKED_AT liveness renewed_or_lost -DROUNDS=1    who waits for a renewal's answer does not look at the time
+
+#ifndef LEASE
+#define LEASE 2
+#endif
+#ifndef ROUNDS
+#define ROUNDS 2
+#endif
+#ifndef FAULTS
+#define FAULTS 1
+#endif
+
+mtype = { SENT, YES, NO, FROZEN };
+
+byte holder;        // the thread + 1; 0: the key is absent
+byte ttl;
+
+// Of each thread.
+bool live[2];
+byte valid[2];
+byte fresh[2];      // the lease of an acquire on its way
+byte id[2];         // of its hold
+bool asking[2];
+bool pending[2];    // a release in its name is to be delivered
+bool orphaned[2];   // its hold was lost while a renewal was on its way
+bool renewed[2];    // since it was taken
+
+// The renewal on its way.
+mtype renewal;
+byte renewal_of, renewal_id, renewal_fresh;
+byte faults, finished;
+
+proctype thread(byte o) {
+    byte rounds;
+    mtype answer;
+
+take:
+#ifdef BUG_NOT_SETTLED
+    atomic { asking[o] = true; fresh[o] = LEASE; answer = SENT }
+#else
+    atomic { !pending[o] -> asking[o] = true; fresh[o] = LEASE; answer = SENT }
+#endif
+    if
+    :: atomic { holder == 0 || holder == o + 1 ->
+        assert(!live[1 - o] || valid[1 - o] == 0);
+        holder = o + 1; ttl = LEASE; answer = YES }
+    :: atomic { holder == 2 - o -> answer = NO }
+    fi;
+    if
+    :: atomic { answer == YES && fresh[o] > 0 ->
+        asking[o] = false; live[o] = true; renewed[o] = false;
+        valid[o] = fresh[o]; fresh[o] = 0; id[o] = (id[o] + 1) % 3; answer = 0 }
+    :: atomic { answer == NO -> asking[o] = false; fresh[o] = 0; answer = 0; goto next }
+    // Cancelled, or without an answer, or too late: whatever it gave is given back.
+    :: atomic { answer == YES && (fresh[o] == 0 || faults < FAULTS) ->
+        if :: fresh[o] > 0 -> faults++ :: else fi;
+        asking[o] = false; fresh[o] = 0; answer = 0;
+#ifndef BUG_FORGET_CANCELLED
+        pending[o] = true;
+#endif
+        goto next }
+    fi;
+
+    if
+    :: atomic { live[o] && valid[o] > 0 ->
+#ifndef BUG_BELIEVE_TO_THE_END
+        live[o] = false; valid[o] = 0
+#endif
+        }
+        // The release is on its way.
+        atomic { if :: holder == o + 1 -> holder = 0; ttl = 0 :: else fi }
+        atomic { live[o] = false; valid[o] = 0 }
+    :: !live[o]  // lost
+    fi;
+next:
+    atomic {
+        rounds++;
+        if :: rounds < ROUNDS -> goto take :: else finished++ fi
+    }
+}
+
+proctype renewer() {
+end:
+    do
+    :: atomic { renewal == 0 && live[0] && valid[0] > 0 ->
+        renewal = SENT; renewal_of = 0; renewal_id = id[0]; renewal_fresh = LEASE }
+    :: atomic { renewal == 0 && live[1] && valid[1] > 0 ->
+        renewal = SENT; renewal_of = 1; renewal_id = id[1]; renewal_fresh = LEASE }
+    // The server carries it out; or it is frozen, and never does.
+    :: atomic { renewal == SENT ->
+        if
+        :: holder == renewal_of + 1 -> ttl = LEASE; renewal = YES
+        :: else -> renewal = NO
+        fi }
+    :: atomic { renewal == SENT && faults < FAULTS -> faults++; renewal = FROZEN }
+    // The answer.
+    :: atomic { renewal == YES || renewal == NO ->
+        if
+#ifdef BUG_NO_HOLD_ID
+        :: live[renewal_of] ->
+#else
+        :: live[renewal_of] && id[renewal_of] == renewal_id ->
+#endif
+            if
+            :: renewal == YES ->
+                renewed[renewal_of] = true;
+                if :: renewal_fresh > valid[renewal_of] -> valid[renewal_of] = renewal_fresh :: else fi
+            :: else ->
+                assert(holder != renewal_of + 1);
+                live[renewal_of] = false; valid[renewal_of] = 0
+            fi
+        // Lost for us, but prolonged on the server after all.
+        :: !(live[renewal_of] && id[renewal_of] == renewal_id) && orphaned[renewal_of] && renewal == YES ->
+#ifdef BUG_TAKE_BACK_BLINDLY
+            pending[renewal_of] = true
+#else
+            pending[renewal_of] = pending[renewal_of] || !live[renewal_of] && !asking[renewal_of]
+#endif
+        :: else
+        fi;
+        orphaned[renewal_of] = false;
+        renewal = 0; renewal_of = 0; renewal_id = 0; renewal_fresh = 0 }
+    od
+}
+
+// Notices that a hold has run out.
+proctype clock(byte o) {
+end:
+    do
+#ifdef BUG_NOT_LOOKED_AT
+    :: atomic { live[o] && valid[o] == 0 && !(renewal != 0 && renewal_of == o && renewal_id == id[o]) ->
+#else
+    :: atomic { live[o] && valid[o] == 0 ->
+#endif
+        live[o] = false; orphaned[o] = renewal != 0 && renewal_of == o && renewal_id == id[o] }
+    od
+}
+
+// Delivers what is to be given back.
+proctype deliverer(byte o) {
+end:
+    do
+    :: atomic { pending[o] ->
+        assert(!live[o] || valid[o] == 0 || holder != o + 1);
+        if :: holder == o + 1 -> holder = 0; ttl = 0 :: else fi;
+        pending[o] = false }
+    od
+}
+
+#define run_down(x) if :: x > 0 -> x-- :: else fi
+
+proctype time() {
+end:
+    do
+    :: atomic {
+#ifdef NO_EXPIRY
+        holder == 0;  // so nothing but a release ends a hold
+#endif
+        if :: ttl == 1 -> holder = 0 :: else fi;
+        run_down(ttl);
+        run_down(valid[0]); run_down(valid[1]); run_down(fresh[0]); run_down(fresh[1]); run_down(renewal_fresh)
+    }
+    od
+}
+
+proctype end_state() {
+    atomic {
+        finished == 2 && renewal == 0 && !pending[0] && !pending[1];
+#ifdef NO_EXPIRY
+        assert(holder == 0)
+#endif
+    }
+}
+
+init {
+    atomic {
+        run thread(0); run thread(1); run renewer(); run time();
+        run clock(0); run clock(1); run deliverer(0); run deliverer(1);
+#ifdef NO_EXPIRY
+        run end_state()
+#endif
+    }
+}
+
+ltl renewed_or_lost { [] (live[0] -> <> (!live[0] || renewed[0])) }
