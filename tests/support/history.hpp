@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fcntl.h>
 #include <time.h>
 
 #include <algorithm>
@@ -16,8 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "plain_counter.hpp"
-#include "socket.hpp"
+#include "record_file.hpp"
 
 namespace redlatch::test {
 
@@ -43,42 +41,33 @@ struct Interval {
     std::uint64_t lock = 0;    // which lock, if there are several
     std::uint64_t token = 0;   // fencing token or permit number, if there is one
     std::uint64_t shared = 0;  // 1 for a reader, who may overlap with other readers
+    std::int64_t called = 0;   // when the acquire was called
+    std::int64_t told = 0;     // when the owner was told that it lost the hold; 0: never
 
     bool operator==(const Interval&) const = default;
 };
 
-/// Intervals in a file that any number of processes and threads append to. An append is one write with O_APPEND, so it
-/// is whole even when the writer is killed right after.
+/// Intervals in a file that any number of processes and threads append to.
 ///
 /// A process that may be killed while it holds appends twice: at the acquire with `until` = valid_until, and again at
 /// the end with the true end. `read` lets the later record of the same lock, owner and begin replace the earlier.
 class HistoryFile {
 public:
     /// Creates the file if it does not exist.
-    explicit HistoryFile(const std::string& path)
-        : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {
-        if (!fd_) throw_errno("open " + path);
-    }
+    explicit HistoryFile(const std::string& path) : records_(path) {}
 
-    void append(const Interval& interval) const {
-        const ssize_t written = without_eintr([&] { return ::write(fd_.get(), &interval, sizeof interval); });
-        if (written != static_cast<ssize_t>(sizeof interval)) throw_errno("append to a history");
-    }
+    void append(const Interval& interval) const { records_.append(interval); }
 
     std::vector<Interval> read() const {
         std::map<std::tuple<std::uint64_t, std::uint64_t, std::int64_t>, Interval> last;
-        Interval record;
-        constexpr ssize_t size = sizeof record;
-        for (off_t at = 0; ::pread(fd_.get(), &record, sizeof record, at) == size; at += size) {
-            last[{record.lock, record.owner, record.from}] = record;
-        }
+        for (const Interval& record : records_.read()) last[{record.lock, record.owner, record.from}] = record;
         std::vector<Interval> result;
         for (const auto& [key, interval] : last) result.push_back(interval);
         return result;
     }
 
 private:
-    Fd fd_;
+    RecordFile<Interval> records_;
 };
 
 namespace detail {

@@ -35,6 +35,9 @@ public:
     /// Read it when all sections are over and their threads joined, or in the lock.
     std::uint64_t value() const { return value_; }
 
+    /// For sections that read, do something else, and write, in steps of their own.
+    void set(std::uint64_t value) { value_ = value; }
+
 private:
     /// At least gives others a chance to run in between.
     static void pause_for(std::chrono::microseconds pause) {

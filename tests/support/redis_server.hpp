@@ -3,8 +3,12 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -23,6 +27,7 @@ struct RedisServerOptions {
     bool tcp = false;                    // listen on a port of 127.0.0.1 too
     bool appendonly = false;             // with `appendfsync always`: data survives kill() and restart()
     std::vector<std::string> args = {};  // added at the end, as on the command line: {"--maxmemory", "1mb"}
+    std::map<std::string, std::string> environment = {};  // added to ours
     std::chrono::milliseconds start_timeout{20'000};
     std::string program = "redis-server";
 };
@@ -79,6 +84,25 @@ public:
         }
     }
 
+    /// Of a server that was killed: its next start finds nothing.
+    void lose_data() {
+        std::filesystem::remove_all(dir_.file("appendonlydir"));
+        std::filesystem::remove(dir_.file("dump.rdb"));
+    }
+
+    /// Of a server with appendonly that was killed: its next start does not find what it wrote last, as after a power cut.
+    /// Returns how many bytes were cut off.
+    std::uintmax_t lose_last_bytes(std::uintmax_t bytes) {
+        std::uintmax_t lost = 0;
+        for (const auto& file : std::filesystem::directory_iterator{dir_.file("appendonlydir")}) {
+            if (!file.path().string().ends_with(".incr.aof")) continue;
+            const std::uintmax_t size = file.file_size();
+            lost += std::min(size, bytes);
+            std::filesystem::resize_file(file.path(), size - std::min(size, bytes));
+        }
+        return lost;
+    }
+
     /// Everything the server has printed, over all restarts.
     std::string log() const {
         std::ostringstream text;
@@ -90,8 +114,10 @@ private:
     /// False: the port was taken in the meantime, try again.
     bool launch(std::chrono::steady_clock::time_point deadline) {
         const auto log_size = log().size();
-        process_.emplace(
-            ChildProcess::exec({.path = options_.program, .args = arguments(), .output = dir_.file("redis.log")}));
+        process_.emplace(ChildProcess::exec({.path = options_.program,
+                                             .args = arguments(),
+                                             .environment = options_.environment,
+                                             .output = dir_.file("redis.log")}));
         while (!answers()) {
             if (!process_->running()) {
                 const std::string said = log().substr(log_size);

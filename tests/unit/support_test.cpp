@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "support/history.hpp"
+#include "support/plain_counter.hpp"
 #include "support/process.hpp"
 #include "support/proxy.hpp"
 #include "support/raw_redis.hpp"

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+// The troubles that the test kit makes for a server: each is real, and passes.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <string>
+
+#include "support/end_state.hpp"
+#include "support/raw_redis.hpp"
+#include "support/redis_server.hpp"
+#include "support/server_clock.hpp"
+#include "support/server_faults.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+TEST_CASE("a server's wall clock can be moved while it runs, and only its own") {
+    ServerClock clock;
+    RedisServer shifted{{.environment = clock.environment(REDLATCH_CLOCK_SHIM)}};
+    RedisServer other;
+    RawRedis redis{shifted};
+    const auto ahead = [&] {
+        return std::stoll(redis.list("TIME").at(0)) - std::stoll(RawRedis{other}.list("TIME").at(0));
+    };
+    CHECK(std::abs(ahead()) <= 1);
+    redis.text("SET", "key", "value", "PX", 60'000);
+    clock.set(30s);
+    CHECK(std::abs(ahead() - 30) <= 1);
+    CHECK(redis.pttl("key") < 31'000);
+    clock.set(-1h);
+    CHECK(std::abs(ahead() + 3600) <= 1);
+    CHECK(redis.pttl("key") > 3'600'000);
+    clock.set(61s);
+    CHECK_FALSE(redis.exists("key"));
+    clock.set(-1500ms);
+    CHECK(clock.offset() == -1500ms);
+}
+
+TEST_CASE("a killed server comes back with its data, without it, or without what it wrote last") {
+    RedisServer server{{.appendonly = true}};
+    RawRedis redis{server};
+    redis.text("SET", "first", "x");
+    redis.text("SET", "last", "x");
+    server.restart();
+    redis.reconnect();
+    CHECK(redis.keys().size() == 2);
+    server.kill();
+    CHECK(server.lose_last_bytes(3) == 3);
+    server.restart();
+    redis.reconnect();
+    CHECK(redis.keys() == std::vector<std::string>{"first"});
+    server.kill();
+    server.lose_data();
+    server.restart();
+    redis.reconnect();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a server refuses what needs memory, replicas, or a snapshot, and then takes it again") {
+    RedisServer server;
+    RawRedis redis{server};
+    const auto answer = [&] { return redis.call("SET", "key", "value").string; };
+    refuse_memory(redis, true);
+    CHECK(answer().starts_with("OOM"));
+    refuse_memory(redis, false);
+    CHECK(answer() == "OK");
+    miss_replicas(redis, true);
+    CHECK(answer().starts_with("NOREPLICAS"));
+    miss_replicas(redis, false);
+    CHECK(answer() == "OK");
+    FailedSnapshot snapshot{server};
+    CHECK(snapshot.begin(redis));
+    CHECK(answer().starts_with("MISCONF"));
+    snapshot.end(redis);
+    CHECK(answer() == "OK");
+    forbid_scripts(redis, true);
+    CHECK(redis.call("EVAL", "return 1", 0).string.starts_with("NOPERM"));
+    forbid_scripts(redis, false);
+    CHECK(redis.integer("EVAL", "return 1", 0) == 1);
+}
+
+TEST_CASE("a server is busy with a script, pauses, or sleeps, until that is over") {
+    RedisServer server{{.args = {"--busy-reply-threshold", "10", "--enable-debug-command", "yes"}}};
+    RawRedis redis{server};
+    {
+        EndlessScript script{server};
+        CHECK(script.is_noticed());
+        CHECK(redis.call("SET", "key", "value").string.starts_with("BUSY"));
+        script.end();
+    }
+    CHECK(redis.text("SET", "key", "value") == "OK");
+    for (const bool only_writes : {true, false}) {
+        CAPTURE(only_writes);
+        pause_commands(redis, 200ms, only_writes);
+        const Stopwatch watch;
+        CHECK(redis.text("SET", "key", "value") == "OK");
+        CHECK(watch.elapsed() > 150ms);
+    }
+    const Stopwatch watch;
+    sleep_server(redis, 200ms);
+    CHECK(RawRedis{server}.text("PING") == "PONG");
+    CHECK(watch.elapsed() >= 200ms);
+}
+
+TEST_CASE("what is left at the end is told, but for what is documented") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.text("SET", "redisson_lock_token:{orders}", "7");
+    redis.text("SET", "redisson_unlock_latch:{orders}:1", "1", "PX", 60'000);
+    CHECK(leftovers(redis, documented_keys()).empty());
+    redis.text("SET", "redisson_unlock_latch:{orders}:2", "1");  // for ever
+    redis.integer("HSET", "orders", "owner", 1);
+    RawRedis listener{server};
+    listener.command({"SUBSCRIBE", "redisson_lock__channel:{orders}"});
+    CHECK(leftovers(redis, documented_keys()).size() == 4);
+    CHECK(leftovers(redis, documented_keys(), 1).size() == 3);
+}

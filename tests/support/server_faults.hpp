@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+
+#include "raw_redis.hpp"
+#include "redis_server.hpp"
+#include "wait.hpp"
+
+/// Troubles of a server that runs: each begins, and ends when it is told to, or by itself after the time that is given.
+/// They go over a connection of the test's own, past any proxy.
+namespace redlatch::test {
+
+/// Nothing that writes more than it frees is accepted.
+inline void refuse_memory(RawRedis& redis, bool on) { redis.text("CONFIG", "SET", "maxmemory", on ? "1" : "0"); }
+
+/// No write is accepted: NOREPLICAS.
+inline void miss_replicas(RawRedis& redis, bool on) {
+    redis.text("CONFIG", "SET", "min-replicas-to-write", on ? "1" : "0");
+}
+
+/// No script is run for the default user: an error that does not say that it may pass.
+inline void forbid_scripts(RawRedis& redis, bool on) {
+    redis.text("ACL", "SETUSER", "default", on ? "-@scripting" : "+@scripting");
+}
+
+/// All commands, or those that write, wait for so long.
+inline void pause_commands(RawRedis& redis, std::chrono::milliseconds time, bool only_writes) {
+    redis.text("CLIENT", "PAUSE", time.count(), only_writes ? "WRITE" : "ALL");
+}
+
+/// The whole server sleeps for so long. Needs --enable-debug-command yes; the reply is not awaited.
+inline void sleep_server(RawRedis& redis, std::chrono::milliseconds time) {
+    redis.send({"DEBUG", "SLEEP", std::to_string(static_cast<double>(time.count()) / 1000)});
+}
+
+/// A snapshot fails, and then no write is accepted: MISCONF.
+class FailedSnapshot {
+public:
+    explicit FailedSnapshot(const RedisServer& server) : obstacle_(server.directory() + "/dump.rdb") {}
+
+    /// False when the server did not get that far.
+    bool begin(RawRedis& redis) {
+        std::filesystem::remove(obstacle_);
+        std::filesystem::create_directory(obstacle_);
+        redis.text("CONFIG", "SET", "save", "36000 1000000");
+        redis.call("BGSAVE");
+        return eventually([&] { return redis.info("persistence", "rdb_last_bgsave_status") == "err"; });
+    }
+
+    void end(RawRedis& redis) {
+        redis.text("CONFIG", "SET", "save", "");
+        std::filesystem::remove_all(obstacle_);
+    }
+
+private:
+    std::filesystem::path obstacle_;
+};
+
+/// A script of somebody's that does not end: the server answers BUSY to everybody else. Start the server with a short
+/// --busy-reply-threshold.
+class EndlessScript {
+public:
+    explicit EndlessScript(const RedisServer& server) : runner_(server), killer_(server) {
+        runner_.send({"EVAL", "while true do end", "0"});
+    }
+
+    /// Once it has run for longer than the threshold.
+    bool is_noticed() {
+        return eventually([&] { return killer_.call("PING").string.starts_with("BUSY"); }, std::chrono::seconds{10});
+    }
+
+    void end() {
+        killer_.call("SCRIPT", "KILL");
+        runner_.receive();
+    }
+
+private:
+    RawRedis runner_;
+    RawRedis killer_;
+};
+
+}  // namespace redlatch::test
