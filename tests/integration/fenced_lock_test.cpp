@@ -149,6 +149,30 @@ TEST_CASE("an acquire whose answer is lost is one hold with one token") {
     CHECK_FALSE(orders.is_locked());
 }
 
+// A hand-over whose replies are lost is sent again and again, and much may happen in between.
+TEST_CASE("a hand-over that is sent again has the outcome and the token that it had") {
+    RedisServer server;
+    RawRedis redis{server};
+    const std::string script{redlatch::scripts::fenced_hand_over};
+    const auto hand_over = [&] {
+        return redis.call("EVAL", script, 3, "orders", counter, "redisson_unlock_latch:{orders}:9", "me", "heir",
+                          10'000, 60'000);
+    };
+    redis.integer("HSET", "orders", "me", 1);
+    const RawReply handed = hand_over();
+    REQUIRE(handed.elements.size() == 2);
+    CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
+    // Somebody ends the heir's hold, and another one gets the next token.
+    redis.integer("DEL", "orders");
+    redis.integer("HSET", "orders", "another", 1);
+    redis.integer("INCR", counter);
+    CHECK(hand_over() == handed);
+    CHECK(redis.hgetall("orders") == Fields{{"another", "1"}});
+    redis.integer("DEL", "redisson_unlock_latch:{orders}:9");
+    CHECK(hand_over().is_nil());
+    CHECK(hand_over().is_nil());
+}
+
 TEST_CASE("the token of a dead holder is smaller than its successor's") {
     RedisServer server;
     RawRedis redis{server};

@@ -109,6 +109,25 @@ TEST_CASE("a renewal is a PEXPIRE of the whole watchdog timeout") {
     orders.unlock();
 }
 
+// The hold ran out while the hand-over was sent again and again: the heir must not take the third answer for a grant.
+TEST_CASE("a hand-over that nobody held is told so, however often it is sent") {
+    RedisServer server;
+    RawRedis redis{server};
+    const std::string script{redlatch::scripts::rlock_hand_over};
+    const auto hand_over = [&] {
+        return redis.call("EVAL", script, 2, "orders", "redisson_unlock_latch:{orders}:9", "me", "heir", 10'000,
+                          60'000);
+    };
+    CHECK(hand_over().is_nil());
+    CHECK(hand_over().is_nil());
+    redis.integer("HSET", "orders", "another", 1);
+    CHECK(hand_over().is_nil());
+    redis.call("DEL", "orders", "redisson_unlock_latch:{orders}:9");
+    redis.integer("HSET", "orders", "me", 1);
+    for (int sending = 0; sending < 3; ++sending) CHECK(hand_over().integer == 1);
+    CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
+}
+
 TEST_CASE("a hand-over inside a process replaces the owner, renews the lease and publishes nothing") {
     RedisServer server;
     RawRedis redis{server};

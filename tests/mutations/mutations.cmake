@@ -115,6 +115,18 @@ mutate(reentry_draws_a_token scripts/fenced_lock.hpp
     "return {1, redis.call('incr', counter)}\n)lua"
     "integration/fenced")
 
+# A hand-over that was sent three times succeeds, though nobody held the lock.
+mutate(third_hand_over_succeeds scripts/rlock.hpp
+    "if before == '0' then return nil end"
+    ""
+    "integration/rlock_wire")
+
+# The third answer to a hand-over has the token of whoever came next.
+mutate(third_hand_over_takes_a_token scripts/fenced_lock.hpp
+    "if before then return {1, tonumber(before)} end"
+    "if before then return {1, tonumber(redis.call('get', counter) or '0')} end"
+    "integration/fenced")
+
 # After a loss of data the tokens begin anew.
 mutate(tokens_begin_anew scripts/fenced_lock.hpp
     "math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])"

@@ -47,20 +47,25 @@ inline constexpr std::string_view fenced_hand_over{R"lua(
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
 local lock, counter, latch = KEYS[1], KEYS[2], KEYS[3]
 local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-if redis.call('exists', latch) == 1 then return {1, tonumber(redis.call('get', counter) or '0')} end
+-- What came of an earlier sending: the heir's token or, when neither held it, '0'.
+local before = redis.call('get', latch)
+if before == '0' then return nil end
+if before then return {1, tonumber(before)} end
 if redis.call('hexists', lock, owner) == 0 then
     if latch_ttl == '0' then return nil end
-    redis.pcall('set', latch, '1', 'px', latch_ttl)
-    if redis.call('hexists', lock, heir) == 0 then return nil end
-    return {1, tonumber(redis.call('get', counter) or '0')}
+    local token = redis.call('hexists', lock, heir) == 1 and redis.call('get', counter) or '0'
+    redis.pcall('set', latch, token, 'px', latch_ttl)
+    if token == '0' then return nil end
+    return {1, tonumber(token)}
 end
 redis.call('pexpire', lock, lease)
 local now = redis.call('time')
 local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
-redis.call('set', counter, string.format('%.0f', token))
+local text = string.format('%.0f', token)
+redis.call('set', counter, text)
 redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
+if latch_ttl ~= '0' then redis.call('set', latch, text, 'px', latch_ttl) end
 return {1, token}
 )lua"};
 

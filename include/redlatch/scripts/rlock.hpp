@@ -74,17 +74,21 @@ inline constexpr std::string_view rlock_hand_over{R"lua(
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
 local lock, latch = KEYS[1], KEYS[2]
 local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-if redis.call('exists', latch) == 1 then return 1 end
+-- What came of an earlier sending: '1' or, when neither held it, '0'.
+local before = redis.call('get', latch)
+if before == '0' then return nil end
+if before then return 1 end
 if redis.call('hexists', lock, owner) == 0 then
     if latch_ttl == '0' then return nil end
-    redis.pcall('set', latch, 1, 'px', latch_ttl)
-    if redis.call('hexists', lock, heir) == 1 then return 1 end
+    local handed = redis.call('hexists', lock, heir) == 1
+    redis.pcall('set', latch, handed and '1' or '0', 'px', latch_ttl)
+    if handed then return 1 end
     return nil
 end
 redis.call('pexpire', lock, lease)
 redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
 return 1
 )lua"};
 
