@@ -13,6 +13,7 @@
 #include "support/plain_counter.hpp"
 #include "support/process.hpp"
 #include "support/proxy.hpp"
+#include "support/server_faults.hpp"
 
 using namespace redlatch::test;
 using namespace std::chrono_literals;
@@ -147,6 +148,25 @@ TEST_CASE("an acquire whose answer is lost is one hold with one token") {
     CHECK(orders.hold_count() == 1);
     orders.unlock();
     CHECK_FALSE(orders.is_locked());
+}
+
+// The server refuses the release for good, so it keeps the hold, and the next hold of the same thread takes it over.
+TEST_CASE("a hold gets a greater token also where the server still has the last one of the same thread") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    FencedLock orders{client, "orders"};
+    const std::int64_t token = orders.lock_and_get_token();
+    forbid_scripts(redis, true);
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK(ec == errc::rejected);
+    forbid_scripts(redis, false);
+    REQUIRE(redis.exists("orders"));
+    CHECK(orders.lock_and_get_token() > token);
+    CHECK(orders.hold_count() == 1);
+    orders.unlock();
+    CHECK_FALSE(redis.exists("orders"));
 }
 
 // A hand-over whose replies are lost is sent again and again, and much may happen in between.

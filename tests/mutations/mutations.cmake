@@ -115,6 +115,12 @@ mutate(reentry_draws_a_token scripts/fenced_lock.hpp
     "return {1, redis.call('incr', counter)}\n)lua"
     "integration/fenced")
 
+# A hold that finds what the server kept of the last one takes its token, too.
+mutate(token_of_the_last_hold scripts/fenced_lock.hpp
+    "if count == '1' then return {1, draw_token()} end"
+    ""
+    "integration/fenced")
+
 # A hand-over that was sent three times succeeds, though nobody held the lock.
 mutate(third_hand_over_succeeds scripts/rlock.hpp
     "if before == '0' then return nil end"

@@ -14,11 +14,15 @@ inline constexpr std::string_view fenced_acquire{R"lua(
 -- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
-if redis.call('exists', lock) == 0 then
-    if count ~= '1' then return {-2, 0} end
+local function draw_token()
     local now = redis.call('time')
     local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
     redis.call('set', counter, string.format('%.0f', token))
+    return token
+end
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return {-2, 0} end
+    local token = draw_token()
     redis.call('hincrby', lock, owner, count)
     local limited = redis.pcall('pexpire', lock, lease)
     if type(limited) == 'table' then
@@ -37,7 +41,9 @@ end
 if not current then return {0, redis.call('pttl', lock)} end
 if current ~= count then redis.call('hincrby', lock, owner, count - current) end
 if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
--- Reentry, or the same command once more: the token of this hold, for none was drawn since.
+-- The same command once more; or what this owner held before, and could not give back: a new hold nevertheless.
+if count == '1' then return {1, draw_token()} end
+-- Reentry keeps the token of its hold, for none was drawn since.
 return {1, tonumber(redis.call('get', counter) or '0')}
 )lua"};
 
