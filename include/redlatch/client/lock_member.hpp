@@ -10,6 +10,7 @@
 #include "redlatch/core/ids.hpp"
 #include "redlatch/transport/transport.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <concepts>
@@ -46,8 +47,9 @@ inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
     std::int64_t seconds = 0;
     const char* const first = info.data() + at + field.size();
     const auto [end, error] = std::from_chars(first, info.data() + info.size(), seconds);
-    if (error != std::errc{} || end == first || seconds < 0) return std::nullopt;
-    return std::chrono::seconds(seconds);
+    if (error != std::errc{} || end == first) return std::nullopt;
+    // Counted by a clock that may have been set back: then it might have begun just now.
+    return std::chrono::seconds(std::max<std::int64_t>(seconds, 0));
 }
 
 // One of the locks that a lock over several is made of, whatever its type and its client's.

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+// How old a server is by its own word: what decides whether it may vote for a RedLock.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <redlatch/client/lock_member.hpp>
+
+using namespace redlatch;
+using namespace std::chrono_literals;
+
+TEST_CASE("the age of a server is read from its INFO") {
+    CHECK(read_uptime("# Server\r\nrun_id:1\r\nuptime_in_seconds:47\r\nuptime_in_days:0\r\n") == 47s);
+    CHECK(read_uptime("uptime_in_seconds:0\r\n") == 0s);
+    CHECK_FALSE(read_uptime("uptime_in_days:3\r\n"));
+    CHECK_FALSE(read_uptime("uptime_in_seconds:\r\n"));
+    CHECK_FALSE(read_uptime("uptime_in_seconds:99999999999999999999\r\n"));
+}
+
+// Redis counts by its wall clock. An error here would fail the whole RedLock, whatever its other servers say.
+TEST_CASE("a server whose clock was set back to before its start counts as just started") {
+    CHECK(read_uptime("uptime_in_seconds:-1\r\n") == 0s);
+    CHECK(read_uptime("uptime_in_seconds:-3600\r\n") == 0s);
+}
