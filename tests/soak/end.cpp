@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+#include "end.hpp"
+
+#include <redlatch/redlatch.hpp>
+#include <string>
+#include <vector>
+
+#include "support/end_state.hpp"
+#include "support/raw_redis.hpp"
+#include "support/wait.hpp"
+
+namespace redlatch::soak {
+
+namespace {
+
+// A hold that nobody has given back ends with its lease, and the place of a dead waiter when somebody looks.
+constexpr milliseconds patience = test::patient(5000ms);
+
+template <class Lock>
+void take(Lock& lock, std::string_view what, Verdict& verdict) {
+    if (lock.try_lock_for(patience))
+        lock.unlock();
+    else
+        verdict.complain(verdict.leftovers, std::string{what} + " cannot be taken when all is over");
+}
+
+void take_everything(Client<HiredisTransport>& client, Client<HiredisTransport>& second,
+                     Client<HiredisTransport>& third, Verdict& verdict) {
+    RLock rlock{client, info(Kind::rlock).of};
+    FairLock fair{client, info(Kind::fair).of};
+    FencedLock fenced{client, info(Kind::fenced).of};
+    SpinLock spin{client, info(Kind::spin).of};
+    Mutex mutex{client, info(Kind::mutex).of};
+    ReadWriteLock read_write{client, info(Kind::writer).of};
+    take(rlock, "rlock", verdict);
+    take(fair, "fair", verdict);
+    take(fenced, "fenced", verdict);
+    take(spin, "spin", verdict);
+    take(mutex, "mutex", verdict);
+    take(read_write, "writer", verdict);
+    take(read_write.read_lock(), "reader", verdict);
+    const std::string multi{info(Kind::multi).of};
+    RLock multi1{client, multi + "1"};
+    RLock multi2{client, multi + "2"};
+    MultiLock both{multi1, multi2};
+    take(both, "multi", verdict);
+    RLock red1{client, info(Kind::red).of};
+    RLock red2{second, info(Kind::red).of};
+    RLock red3{third, info(Kind::red).of};
+    RedLock majority{red1, red2, red3};
+    take(majority, "red", verdict);
+}
+
+void count_permits(Client<HiredisTransport>& client, const Shared& shared, test::RawRedis& redis, Verdict& verdict) {
+    PermitExpirableSemaphore permits{client, info(Kind::permits).of};
+    const bool all = test::eventually(
+        [&] { return permits.available_permits() == static_cast<std::ptrdiff_t>(permits_limit); }, patience, 20ms);
+    if (!all)
+        verdict.complain(verdict.leftovers,
+                         "permits: " + std::to_string(permits.available_permits()) + " are there when all is over");
+    std::uint64_t exact = 0;
+    for (std::uint64_t epoch = 1; epoch <= shared.semaphore_epoch; ++epoch) {
+        // A process died with permits of it, or the server lost it.
+        if (shared.lost_permits[epoch] || !redis.exists(semaphore_name(epoch))) continue;
+        ++exact;
+        const auto there = redis.integer("GET", semaphore_name(epoch));
+        if (there != static_cast<long long>(semaphore_limit))
+            verdict.complain(verdict.leftovers,
+                             semaphore_name(epoch) + ": " + std::to_string(there) + " permits are there");
+    }
+    verdict.remarks.push_back("semaphores whose permits were counted: " + std::to_string(exact));
+}
+
+// A latch stays as its owner left it when it was killed.
+bool is_orphan(const std::string& left, const Crowd& crowd) {
+    const std::string prefix = "key " + std::string{info(Kind::latch).of};
+    if (!left.starts_with(prefix)) return false;
+    const std::uint64_t number = std::stoull(left.substr(prefix.size()));
+    const std::size_t worker = (number >> 56) - 1;
+    return ((number >> 32) & 0xff'ffff) < crowd.incarnation(worker);
+}
+
+}  // namespace
+
+void judge_end(const test::RedisServer& server, const std::array<test::RedisServer, steady_servers>& steady,
+               Shared& shared, const Crowd& crowd, Verdict& verdict) {
+    test::RawRedis redis{server};
+    try {
+        Client client{server.url(), {.watchdog_timeout = watchdog_timeout}};
+        Client second{steady[0].url(), {.watchdog_timeout = watchdog_timeout}};
+        Client third{steady[1].url(), {.watchdog_timeout = watchdog_timeout}};
+        take_everything(client, second, third, verdict);
+        count_permits(client, shared, redis, verdict);
+    } catch (const std::exception& error) {
+        verdict.complain(verdict.leftovers, error.what());
+    }
+    std::vector<test::Documented> documented = test::documented_keys();
+    documented.push_back({std::string{info(Kind::semaphore).of}, false});
+    documented.push_back({std::string{info(Kind::permits).of}, false});
+    test::RawRedis second{steady[0]};
+    test::RawRedis third{steady[1]};
+    std::vector<std::string> left;
+    test::eventually(
+        [&] {
+            left = test::leftovers(redis, documented);
+            for (test::RawRedis* other : {&second, &third})
+                for (const std::string& one : test::leftovers(*other, documented))
+                    left.push_back("steady server: " + one);
+            std::erase_if(left, [&](const std::string& one) { return is_orphan(one, crowd); });
+            return left.empty();
+        },
+        patience, 20ms);
+    for (const std::string& one : left) verdict.complain(verdict.leftovers, "left behind: " + one);
+}
+
+}  // namespace redlatch::soak

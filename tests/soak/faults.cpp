@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT
+#include "faults.hpp"
+
+#include <algorithm>
+#include <iostream>
+#include <redlatch/redlatch.hpp>
+#include <utility>
+
+namespace redlatch::soak {
+
+namespace {
+
+// `appendfsync no` writes before it answers, so a killed server loses nothing. (`everysec` may hold writes back while a
+// sync is on its way.) Pauses of one fork or another do not matter.
+test::RedisServerOptions server_options(const test::ServerClock& clock) {
+    return {.appendonly = true,
+            .args = {"--appendfsync", "no", "--busy-reply-threshold", "50", "--enable-debug-command", "yes",
+                     "--maxmemory-policy", "noeviction"},
+            .environment = clock.environment(REDLATCH_CLOCK_SHIM),
+            .start_timeout = 60s};
+}
+
+constexpr std::array plain_locks{Kind::rlock, Kind::fair, Kind::fenced, Kind::spin, Kind::writer, Kind::mutex};
+
+}  // namespace
+
+Troublemaker::Troublemaker(Crowd& crowd, Shared& shared)
+    : crowd_(crowd),
+      shared_(shared),
+      server_(server_options(clock_)),
+      proxies_{test::Proxy{server_.url()}, test::Proxy{server_.url()}} {}
+
+test::RawRedis& Troublemaker::admin() {
+    if (!admin_) admin_.emplace(server_.url(), 5s);
+    return *admin_;
+}
+
+void Troublemaker::begin(const PlannedFault& planned) {
+    // What is late must not meet its successor.
+    const auto in_the_way = [&](const Active& active) {
+        const Lane lane = info(active.planned.kind).lane;
+        return lane == info(planned.kind).lane &&
+               (lane == Lane::server || active.planned.target == planned.target ||
+                (lane == Lane::network && planned.target % 2 == active.planned.target % 2));
+    };
+    for (Active& active : active_)
+        if (in_the_way(active)) active.due = 0;
+    end_due(1);
+
+    Fault fault{.kind = planned.kind, .from = test::monotonic_ns(), .lock = Fault::all_locks};
+    fault.worker = planned.target % worker_count;
+    Active active{.planned = planned, .fault = faults_.size(), .due = 0};
+    try {
+        switch (info(planned.kind).lane) {
+            case Lane::server: fault.bit = begin_at_server(planned, fault); break;
+            case Lane::network: fault.bit = begin_in_network(planned, active); break;
+            case Lane::workers:
+                if (planned.kind == FaultKind::worker_killed)
+                    crowd_.replace(fault.worker);
+                else
+                    crowd_.freeze(fault.worker);
+                fault.bit = true;
+        }
+    } catch (const std::exception& error) {
+        std::cerr << info(planned.kind).name << " did not begin: " << error.what() << std::endl;
+        admin_.reset();
+    }
+    fault.until = test::monotonic_ns();
+    active.due = fault.until + planned.lasts_ms * 1'000'000;
+    faults_.push_back(fault);
+    active_.push_back(std::move(active));
+}
+
+void Troublemaker::end_all() {
+    end_due(0, true);
+    admin_.reset();
+}
+
+void Troublemaker::end_due(std::int64_t now, bool all) {
+    for (Active& active : active_) {
+        if (!all && active.due > now) continue;
+        try {
+            switch (info(active.planned.kind).lane) {
+                case Lane::server: end_at_server(active); break;
+                case Lane::network: end_in_network(active); break;
+                case Lane::workers:
+                    if (active.planned.kind == FaultKind::worker_frozen) crowd_.thaw(faults_[active.fault].worker);
+            }
+        } catch (const std::exception& error) {
+            std::cerr << info(active.planned.kind).name << " did not end: " << error.what() << std::endl;
+            admin_.reset();
+        }
+        faults_[active.fault].until = test::monotonic_ns();
+        active.due = -1;
+    }
+    std::erase_if(active_, [](const Active& active) { return active.due == -1; });
+}
+
+// --- at the server ------------------------------------------------------------------------------------------------
+
+bool Troublemaker::begin_at_server(const PlannedFault& planned, Fault& fault) {
+    const milliseconds lasts{planned.lasts_ms};
+    switch (planned.kind) {
+        case FaultKind::restart_with_data:
+        case FaultKind::restart_without_data:
+        case FaultKind::restart_with_cut_tail: server_.kill(); return true;  // and started again at the end
+        case FaultKind::server_frozen: server_.stop(); return true;
+        case FaultKind::pause_all: test::pause_commands(admin(), lasts, false); return true;
+        case FaultKind::pause_writes: test::pause_commands(admin(), lasts, true); return true;
+        case FaultKind::busy_script:
+            script_ = std::make_unique<test::EndlessScript>(server_);
+            return script_->is_noticed();
+        case FaultKind::server_sleeps: test::sleep_server(admin(), lasts); return true;
+        case FaultKind::no_memory:
+            test::refuse_memory(admin(), true);
+            return admin().call("SET", "soak:probe", "x", "PX", 1).string.starts_with("OOM");
+        case FaultKind::failed_snapshot: return snapshot_.begin(admin());
+        case FaultKind::no_replicas:
+            test::miss_replicas(admin(), true);
+            return admin().call("SET", "soak:probe", "x", "PX", 1).string.starts_with("NOREPLICAS");
+        case FaultKind::scripts_forbidden:
+            test::forbid_scripts(admin(), true);
+            return admin().call("EVAL", "return 1", 0).string.starts_with("NOPERM");
+        case FaultKind::script_flush: return admin().text("SCRIPT", "FLUSH") == "OK";
+        case FaultKind::flush_all: {
+            const bool had_keys = admin().integer("DBSIZE") > 0;
+            admin().text("FLUSHALL");
+            new_epoch();
+            return had_keys;
+        }
+        case FaultKind::key_deleted: return admin().integer("DEL", lock_to_strike(planned.target, fault)) == 1;
+        case FaultKind::force_unlock: return force_unlock(lock_to_strike(planned.target, fault));
+        case FaultKind::clock_forward: clock_.set(clock_.offset() + longest_lease + 100ms); return true;
+        case FaultKind::clock_back: clock_.set(clock_.offset() - longest_lease); return true;
+        case FaultKind::kill_normal: return admin().kill_clients("normal") > 0;
+        case FaultKind::kill_pubsub: return admin().kill_clients("pubsub") > 0;
+        case FaultKind::kill_everybody: return admin().kill_clients("normal") + admin().kill_clients("pubsub") > 0;
+        case FaultKind::garbage_published: return publish_garbage(planned.draw);
+        default: return false;
+    }
+}
+
+void Troublemaker::end_at_server(Active& active) {
+    switch (active.planned.kind) {
+        case FaultKind::restart_with_data:
+        case FaultKind::restart_without_data:
+        case FaultKind::restart_with_cut_tail: faults_[active.fault].bit = restart(active.planned); break;
+        case FaultKind::server_frozen: server_.cont(); break;
+        case FaultKind::busy_script: std::exchange(script_, nullptr)->end(); break;
+        case FaultKind::server_sleeps: admin().receive(); break;
+        case FaultKind::no_memory: test::refuse_memory(admin(), false); break;
+        case FaultKind::failed_snapshot: snapshot_.end(admin()); break;
+        case FaultKind::no_replicas: test::miss_replicas(admin(), false); break;
+        case FaultKind::scripts_forbidden: test::forbid_scripts(admin(), false); break;
+        case FaultKind::clock_back: clock_.set(clock_.offset() + longest_lease); break;
+        default: break;
+    }
+}
+
+bool Troublemaker::restart(const PlannedFault& planned) {
+    admin_.reset();
+    bool bit = true;
+    if (planned.kind == FaultKind::restart_without_data) server_.lose_data();
+    if (planned.kind == FaultKind::restart_with_cut_tail) bit = server_.lose_last_bytes(1 + planned.draw % 5000) > 0;
+    if (planned.kind != FaultKind::restart_with_data) new_epoch();
+    server_.restart();
+    return bit;
+}
+
+void Troublemaker::new_epoch() {
+    const std::uint64_t now = shared_.semaphore_epoch;
+    for (std::uint64_t epoch = 1; epoch <= now; ++epoch) shared_.lost_permits[epoch] = true;
+    shared_.semaphore_epoch = now + 1;
+}
+
+std::string Troublemaker::lock_to_strike(std::uint64_t target, Fault& fault) const {
+    const Kind kind = plain_locks[target % plain_locks.size()];
+    fault.lock = lock_number(kind);
+    return std::string{info(kind).of};
+}
+
+bool Troublemaker::force_unlock(const std::string& name) {
+    Client client{server_.url(), {.command_timeout = 1s, .unreachable_timeout = 1s}};
+    if (name == info(Kind::writer).of) {
+        ReadWriteLock lock{client, name};
+        return lock.read_lock().force_unlock() || lock.write_lock().force_unlock();
+    }
+    if (name == info(Kind::mutex).of) return Mutex{client, name}.force_unlock();
+    if (name == info(Kind::fair).of) return FairLock{client, name}.force_unlock();
+    return RLock{client, name}.force_unlock();
+}
+
+bool Troublemaker::publish_garbage(std::uint64_t draw) {
+    const std::array<std::string, 8> payloads{"",
+                                              "garbage",
+                                              "-1",
+                                              "99999999999999999999999",
+                                              "0",
+                                              "1",
+                                              std::string(100'000, 'x'),
+                                              std::string("\0\r\n$-1\r\n", 8)};
+    long long told = 0;
+    for (const std::string& channel : admin().pubsub_channels())
+        told += admin().integer("PUBLISH", channel, payloads[draw++ % payloads.size()]);
+    return told > 0;
+}
+
+// --- in the network -----------------------------------------------------------------------------------------------
+
+bool Troublemaker::begin_in_network(const PlannedFault& planned, Active& active) {
+    test::Proxy& proxy = proxies_[planned.target % proxies_.size()];
+    const test::ProxyCounts counts = proxy.counts();
+    active.before = counts.dropped;
+    const int times = 1 + static_cast<int>(planned.draw % 6);
+    const std::size_t bytes = 1 + planned.draw % 120;
+    const milliseconds delay{20 + static_cast<std::int64_t>(planned.draw % 600)};
+    switch (planned.kind) {
+        case FaultKind::connections_cut: proxy.kill_all(); break;
+        case FaultKind::delayed:
+            proxy.delay(planned.draw % 3 == 0 ? 0ms : delay, planned.draw % 3 == 1 ? 0ms : delay);
+            break;
+        case FaultKind::request_dropped: proxy.drop_next_requests(times); break;
+        case FaultKind::reply_dropped: proxy.drop_next_replies(times); break;
+        case FaultKind::reply_swallowed: proxy.drop_next_replies(1 + times / 3, {}, test::Then::silence); break;
+        case FaultKind::request_cut: proxy.cut_after_request_bytes(bytes); break;
+        case FaultKind::reply_cut: proxy.cut_after_reply_bytes(1 + bytes % 20); break;
+        case FaultKind::client_half_closed: proxy.half_close(test::Side::client); break;
+        case FaultKind::server_half_closed: proxy.half_close(test::Side::server); break;
+        case FaultKind::blackhole: proxy.blackhole(true); break;
+        case FaultKind::one_byte_segments: proxy.trickle(1, 1ms); break;
+        case FaultKind::throttled: proxy.trickle(64, 20ms); break;
+        case FaultKind::connections_refused:
+            proxy.refuse(true);
+            proxy.kill_all();
+            active.before = counts.refused;
+            break;
+        default: return false;
+    }
+    return counts.open > 0;
+}
+
+void Troublemaker::end_in_network(Active& active) {
+    test::Proxy& proxy = proxies_[active.planned.target % proxies_.size()];
+    Fault& fault = faults_[active.fault];
+    switch (active.planned.kind) {
+        case FaultKind::delayed: proxy.delay(0ms, 0ms); break;
+        case FaultKind::request_dropped:
+        case FaultKind::reply_dropped:
+        case FaultKind::reply_swallowed:
+        case FaultKind::request_cut:
+        case FaultKind::reply_cut:
+            fault.bit = proxy.counts().dropped > active.before;
+            proxy.clear_rules();
+            break;
+        case FaultKind::blackhole: proxy.blackhole(false); break;
+        case FaultKind::one_byte_segments:
+        case FaultKind::throttled: proxy.trickle(0, 0ms); break;
+        case FaultKind::connections_refused:
+            fault.bit = proxy.counts().refused > active.before;
+            proxy.refuse(false);
+            break;
+        default: break;
+    }
+}
+
+}  // namespace redlatch::soak

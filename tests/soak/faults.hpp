@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "crowd.hpp"
+#include "plan.hpp"
+#include "support/proxy.hpp"
+#include "support/raw_redis.hpp"
+#include "support/redis_server.hpp"
+#include "support/server_clock.hpp"
+#include "support/server_faults.hpp"
+
+namespace redlatch::soak {
+
+// A fault that was made: when, and what it struck.
+struct Fault {
+    FaultKind kind{};
+    std::int64_t from = 0;
+    std::int64_t until = 0;
+    std::uint64_t lock = 0;  // the only one that it concerns; all: 0xffff
+    std::uint64_t worker = 0;
+    bool bit = false;  // it had an effect that was seen
+
+    static constexpr std::uint64_t all_locks = 0xffff;
+};
+
+// The server, the two proxies before it, and whatever is done to them and to the workers.
+class Troublemaker {
+public:
+    Troublemaker(Crowd& crowd, Shared& shared);
+
+    // What a worker is to connect to.
+    std::string url(std::size_t worker) const { return proxies_[worker % proxies_.size()].url(); }
+    const test::RedisServer& server() const { return server_; }
+
+    void begin(const PlannedFault& planned);
+    void end_due(std::int64_t now, bool all = false);
+    void end_all();
+
+    const std::vector<Fault>& faults() const { return faults_; }
+
+private:
+    struct Active {
+        PlannedFault planned;
+        std::size_t fault;  // in faults_
+        std::int64_t due;
+        std::uint64_t before = 0;  // a count, from before it
+    };
+
+    bool begin_at_server(const PlannedFault& planned, Fault& fault);
+    void end_at_server(Active& active);
+    bool begin_in_network(const PlannedFault& planned, Active& active);
+    void end_in_network(Active& active);
+    bool restart(const PlannedFault& planned);
+    bool publish_garbage(std::uint64_t draw);
+    bool force_unlock(const std::string& name);
+    std::string lock_to_strike(std::uint64_t target, Fault& fault) const;
+    void new_epoch();
+    test::RawRedis& admin();
+
+    Crowd& crowd_;
+    Shared& shared_;
+    test::ServerClock clock_;
+    test::RedisServer server_;
+    std::array<test::Proxy, 2> proxies_;
+    std::optional<test::RawRedis> admin_;
+    std::unique_ptr<test::EndlessScript> script_;
+    test::FailedSnapshot snapshot_{server_};
+    std::vector<Active> active_;
+    std::vector<Fault> faults_;
+};
+
+}  // namespace redlatch::soak

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+// redlatch_soak <seconds> <seed>: all primitives, in many processes, under every fault that we can make, at least one a
+// second; and at the end the question whether each promise was kept. Started by cmake/soak.cmake.
+#include <array>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "crowd.hpp"
+#include "end.hpp"
+#include "faults.hpp"
+#include "queue_watch.hpp"
+#include "support/process.hpp"
+#include "support/shared_memory.hpp"
+#include "support/temp_dir.hpp"
+#include "verdict.hpp"
+
+namespace redlatch::soak {
+
+namespace {
+
+void print(const Verdict& verdict, std::int64_t seconds, const std::vector<Fault>& faults) {
+    std::set<FaultKind> kinds_of_faults;
+    for (const Fault& fault : faults) kinds_of_faults.insert(fault.kind);
+    for (const std::string& remark : verdict.remarks) std::cout << remark << "\n";
+    for (const std::string& complaint : verdict.complaints) std::cout << "WRONG: " << complaint << "\n";
+    std::cout << "soak: seconds=" << seconds << " cycles=" << verdict.cycles << " faults=" << faults.size()
+              << " kinds=" << kinds_of_faults.size() << " overlaps=" << verdict.overlaps
+              << " lost_updates=" << verdict.lost_updates << " stale_writes=" << verdict.stale_writes
+              << " late_losses=" << verdict.late_losses << " leftovers=" << verdict.leftovers
+              << " max_wake_ms=" << verdict.max_wake_ms << std::endl;
+}
+
+// Makes the faults at their times. True when the workers all lived through it.
+bool make_trouble(const std::vector<PlannedFault>& plan, std::int64_t began, std::int64_t seconds, Crowd& crowd,
+                  Troublemaker& troublemaker, Verdict& verdict) {
+    std::size_t next = 0;
+    for (std::int64_t now = began; now < began + ns(std::chrono::seconds{seconds}); now = test::monotonic_ns()) {
+        troublemaker.end_due(now);
+        if (next < plan.size() && began + plan[next].at_ms * 1'000'000 <= now) troublemaker.begin(plan[next++]);
+        if (const auto dead = crowd.find_dead(); !dead.empty()) {
+            for (const std::string& one : dead) verdict.complain(one);
+            return false;
+        }
+        std::this_thread::sleep_for(2ms);
+    }
+    return true;
+}
+
+int soak(std::int64_t seconds, std::uint64_t seed) {
+    std::cout << "soak: seed=" << seed << " seconds=" << seconds << std::endl;
+    const test::TempDir dir;
+    const Paths paths{dir.path()};
+    auto shared = test::SharedMemory<Shared>::create(paths.shared());
+    const Journal journal{paths.journal()};
+    test::ChildProcess resource = test::spawn_self("soak: fenced resource", {paths.directory});
+    Crowd crowd{*shared, paths, seed};
+    Troublemaker troublemaker{crowd, *shared};
+    Verdict verdict;
+
+    std::vector<std::string> urls;
+    for (std::size_t worker = 0; worker < worker_count; ++worker) urls.push_back(troublemaker.url(worker));
+    std::array<test::RedisServer, steady_servers> steady;
+    crowd.start(urls, {steady[0].url(), steady[1].url()});
+    if (!test::eventually([&] { return shared->ready >= worker_count; }, test::patient(30s)))
+        throw std::runtime_error("the workers do not start");
+
+    const std::int64_t began = test::monotonic_ns();
+    QueueWatch queue{troublemaker.server()};
+    const bool alive = make_trouble(make_plan(seed, seconds), began, seconds, crowd, troublemaker, verdict);
+    troublemaker.end_all();
+    const std::vector<test::QueueSight> sights = queue.end();
+    shared->stop = true;
+    for (const std::string& wrong : crowd.join(test::patient(30s))) verdict.complain(wrong);
+    if (alive) judge_end(troublemaker.server(), steady, *shared, crowd, verdict);
+
+    const std::vector<Entry> entries = journal.read();
+    judge(entries, troublemaker.faults(), sights, began, verdict);
+    judge_coverage(entries, troublemaker.faults(), seconds, verdict);
+    print(verdict, seconds, troublemaker.faults());
+    if (!verdict.complaints.empty()) {
+        for (const Fault& fault : troublemaker.faults())
+            std::cout << "fault: " << info(fault.kind).name << " " << (fault.from - began) / 1'000'000 << " to "
+                      << (fault.until - began) / 1'000'000 << " ms, worker " << fault.worker << ", lock " << fault.lock
+                      << (fault.bit ? "" : ", without effect") << "\n";
+        std::cout << "soak: seed=" << seed << " has failed" << std::endl;
+    }
+    return verdict.complaints.empty() ? 0 : 1;
+}
+
+int run(int argc, char** argv) {
+    if (argc != 3) {
+        std::cerr << "usage: redlatch_soak <seconds> <seed>\n";
+        return 2;
+    }
+    return soak(std::atoll(argv[1]), std::strtoull(argv[2], nullptr, 10));
+}
+
+}  // namespace
+
+}  // namespace redlatch::soak
+
+int main(int argc, char** argv) { return redlatch::test::role_main(argc, argv, redlatch::soak::run); }

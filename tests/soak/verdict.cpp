@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT
+#include "verdict.hpp"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "story.hpp"
+
+namespace redlatch::soak {
+
+namespace {
+
+using test::Interval;
+using test::Section;
+using test::Turn;
+using test::Windows;
+
+// A call that ends with its deadline takes a moment, too: with a hundred threads and more on a few processors, a long one.
+constexpr milliseconds returning{300};
+
+class Judge {
+public:
+    Judge(const Story& story, const std::vector<test::QueueSight>& queue, Verdict& verdict)
+        : story_(story), queue_(queue), verdict_(verdict) {
+        verdict_.cycles = story.all_turns.size() + story.semaphore_turns.size() + story.rounds.size();
+        for (const Entry& entry : story.failures)
+            verdict_.complain("unexpected error " + std::to_string(entry.token) + " " +
+                              story_.where(entry, entry.returned));
+    }
+
+    void locks() {
+        for (const KindInfo& kind : kinds) {
+            if (!kind.is_lock || kind.kind == Kind::reader) continue;
+            const std::uint64_t lock = lock_number(kind.kind);
+            const std::vector<Entry>& turns = turns_of(lock);
+            const Windows& excused = story_.ended.at(lock);
+            std::vector<Interval> intervals;
+            std::vector<Section> sections;
+            for (const Entry& turn : turns) {
+                if (turn.until > turn.held) intervals.push_back(Story::interval(turn));
+                if (turn.wrote != 0)
+                    sections.push_back({.lock = lock,
+                                        .owner = turn.owner,
+                                        .from = turn.held,
+                                        .until = turn.wrote,
+                                        .read = turn.read,
+                                        .unsure = turn.killed != 0 || turn.wrote > turn.valid});
+            }
+            for (const auto& [a, b] : test::find_overlaps(intervals, excused))
+                verdict_.complain(verdict_.overlaps,
+                                  std::string{kind.name} + ": overlap of " + story_.text(a) + " and " + story_.text(b));
+            for (const auto& [a, b] : test::find_lost_updates(sections, excused))
+                verdict_.complain(verdict_.lost_updates, std::string{kind.name} + ": lost update: " + story_.text(a) +
+                                                             ", then " + story_.text(b));
+            for (const Entry& turn : turns)
+                if (story_.is_lost_early(turn))
+                    verdict_.complain(verdict_.overlaps, kind_of(turn) + ": a hold ended before its lease, " +
+                                                             story_.where(turn, turn.returned));
+            losses(turns);
+            if (kind.kind == Kind::fenced) fenced(intervals);
+            if (kind.kind == Kind::fair) fair(turns);
+        }
+    }
+
+    void permits() {
+        const std::uint64_t lock = lock_number(Kind::permits);
+        std::vector<Interval> intervals;
+        std::vector<std::uint64_t> ids;
+        for (const Entry& turn : turns_of(lock)) {
+            if (turn.until > turn.held) intervals.push_back(Story::interval(turn));
+            ids.push_back(turn.token);
+            if (story_.is_lost_early(turn))
+                verdict_.complain(verdict_.overlaps,
+                                  "permits: ended before its lease, " + story_.where(turn, turn.returned));
+        }
+        for (const Interval& one : test::find_crowds(intervals, permits_limit, story_.ended.at(lock)))
+            verdict_.complain(verdict_.overlaps, "permits: more than there are: " + story_.text(one));
+        for ([[maybe_unused]] const std::uint64_t id : test::find_repeated(ids))
+            verdict_.complain(verdict_.overlaps, "permits: one was given out twice");
+    }
+
+    void semaphores() {
+        std::vector<Interval> intervals;
+        for (const Entry& turn : story_.semaphore_turns)
+            if (turn.until > turn.held && !story_.ended.at(Fault::all_locks).meet(turn.called, turn.until))
+                for (std::uint64_t i = 0; i < turn.token; ++i) intervals.push_back(Story::interval(turn));
+        for (const Interval& one : test::find_crowds(intervals, semaphore_limit, story_.ended.at(Fault::all_locks)))
+            verdict_.complain(verdict_.overlaps, "semaphore: more permits than there are: " + story_.text(one));
+    }
+
+    void latches() {
+        for (const auto& [number, round] : story_.rounds) {
+            for (const auto& wait : test::find_early_returns(round))
+                verdict_.complain(verdict_.overlaps,
+                                  "latch: a wait returned at " + story_.at(wait.returned) + ", too early");
+            const auto last = test::last_return(round);
+            if (last && !story_.troubled.meet(last->from - ns(echo), last->until))
+                woke(Kind::latch, last->from, last->until, "latch " + std::to_string(number));
+        }
+        for (const Entry& entry : story_.latch_counts)
+            if (entry.read == 1 && !story_.ended.at(Fault::all_locks).meet(entry.called - ns(5s), entry.returned))
+                verdict_.complain(verdict_.lost_updates, "latch: " + std::to_string(entry.token) +
+                                                             " left, which does not agree with the count-downs, " +
+                                                             story_.where(entry, entry.returned));
+    }
+
+    void wake_ups() {
+        std::vector<Turn> turns;
+        for (const auto* entries : {&story_.all_turns, &story_.gave_up})
+            for (const Entry& entry : *entries)
+                if (kinds[entry.kind].is_lock) turns.push_back(Story::turn(entry, entry.owner));
+        std::uint64_t measured = 0;
+        for (const test::WakeUp& wake : test::find_wake_ups(turns)) {
+            if (story_.troubled.meet(wake.from - ns(echo), wake.until)) continue;
+            // Nobody can be prompt in a process that stands still.
+            if (pauses(wake.after.owner).meet(wake.from, wake.until)) continue;
+            ++measured;
+            woke(static_cast<Kind>(wake.after.lock), wake.from, wake.until, std::to_string(wake.after.owner));
+        }
+        std::ostringstream said;
+        said << "wake-ups measured: " << measured;
+        for (const auto& [kind, most] : longest_wakes_)
+            said << ", " << info(kind).name << " " << most / 1'000'000 << " ms";
+        verdict_.remarks.push_back(said.str());
+        if (measured == 0) verdict_.complain("no wake-up could be measured");
+        if (verdict_.max_wake_ms > longest_wake.count())
+            verdict_.complain("a waiter slept for " + std::to_string(verdict_.max_wake_ms) + " ms after a release");
+    }
+
+    void deadlines() {
+        std::vector<std::string> late;
+        std::uint64_t calls = 0;
+        for (const Entry& entry : story_.gave_up) {
+            if (entry.deadline == 0 || entry.killed != 0) continue;
+            ++calls;
+            const std::vector<test::TimedCall> call{{entry.called, entry.deadline, entry.returned}};
+            if (!test::find_late_calls(call, ns(returning), pauses(entry.owner)).empty())
+                late.push_back(kind_of(entry) + " returned " + story_.ms(entry.returned - entry.deadline) +
+                               " after its deadline, " + story_.where(entry, entry.returned));
+        }
+        verdict_.remarks.push_back("calls that came to their deadline: " + std::to_string(calls));
+        for (const std::string& one : late) verdict_.complain("late: " + one);
+    }
+
+private:
+    // Losses have to be told by valid_until; and where the server has forgotten a hold that is renewed, at the next
+    // renewal, unless something else stands in its way.
+    void losses(const std::vector<Entry>& turns) {
+        for (const Entry& turn : turns) {
+            if (turn.killed != 0 || turn.valid == 0) continue;
+            const Windows& pauses_then = pauses(turn.owner);
+            const std::int64_t told = turn.told != 0 ? turn.told : turn.released;
+            if (told > turn.valid + ns(telling) && !pauses_then.meet(turn.valid - ns(telling), told))
+                verdict_.complain(verdict_.late_losses, kind_of(turn) + ": loss told " + story_.ms(told - turn.valid) +
+                                                            " after valid_until, " + story_.where(turn, told));
+            if (turn.watched == 0 || turn.kind == static_cast<std::uint32_t>(Kind::reader) ||
+                turn.kind == static_cast<std::uint32_t>(Kind::red))
+                continue;
+            const milliseconds in_time = watchdog_timeout / 3 + command_timeout + telling;
+            const Fault* fault = story_.forgotten_by(turn, in_time);
+            if (fault == nullptr || told <= fault->until + ns(in_time) || pauses_then.meet(fault->until, told))
+                continue;
+            verdict_.complain(verdict_.late_losses, kind_of(turn) + ": " + std::string{info(fault->kind).name} +
+                                                        " told only after " + Story::ms(told - fault->until) + ", " +
+                                                        story_.where(turn, told));
+        }
+    }
+
+    void fenced(std::vector<Interval> intervals) {
+        // One that was lost at once may have no token.
+        std::erase_if(intervals, [](const Interval& one) { return one.token == 0; });
+        for (const auto& [a, b] : test::find_stale_tokens(intervals))
+            verdict_.complain(verdict_.stale_writes,
+                              "fenced: token does not rise: " + story_.text(a) + ", then " + story_.text(b));
+        std::vector<test::FencedWrite> writes;
+        std::map<std::pair<std::uint64_t, std::uint64_t>, std::int64_t> valid;  // by owner and token: until when
+        for (const Interval& one : intervals) valid[{one.owner, one.token}] = one.until;
+        std::uint64_t refused = 0;
+        for (const Entry& entry : story_.writes) {
+            writes.push_back({.resource = entry.lock,
+                              .owner = entry.owner,
+                              .token = entry.token,
+                              .sent = entry.called,
+                              .answered = entry.returned,
+                              .accepted = entry.read == 1});
+            if (entry.read == 1) continue;
+            ++refused;
+            const auto hold = valid.find({entry.owner, entry.token});
+            if (hold != valid.end() && entry.returned < hold->second &&
+                !story_.ended.at(entry.lock).meet(entry.called, entry.returned))
+                verdict_.complain(verdict_.overlaps,
+                                  "fenced: a valid holder's write was refused, " + story_.where(entry, entry.called));
+        }
+        for (const auto& [a, b] : test::find_stale_writes(writes))
+            verdict_.complain(verdict_.stale_writes, "fenced: stale write of token " + std::to_string(b.token) +
+                                                         " accepted after " + std::to_string(a.token) + " at " +
+                                                         story_.at(b.sent));
+        if (!test::find_shared_tokens(intervals).empty())
+            verdict_.complain(verdict_.stale_writes, "fenced: two holds have one token");
+        verdict_.remarks.push_back("fenced writes: " + std::to_string(writes.size()) + ", refused " +
+                                   std::to_string(refused));
+    }
+
+    // Of those seen in the queue, one behind the other, none came before its turn: but for times of trouble, in which
+    // a place may be lost.
+    void fair(const std::vector<Entry>& entries) {
+        std::vector<Turn> turns;
+        for (const Entry& entry : entries) turns.push_back(Story::turn(entry, entry.on_wire));
+        for (const Entry& entry : story_.gave_up)
+            if (entry.kind == static_cast<std::uint32_t>(Kind::fair))
+                turns.push_back(Story::turn(entry, entry.on_wire));
+        std::vector<test::QueueSight> sights;
+        for (const test::QueueSight& sight : queue_)
+            if (!story_.troubled.meet(sight.asked, sight.at)) sights.push_back(sight);
+        for (const test::Overtaking& one : test::find_overtaking(sights, turns))
+            if (!story_.troubled.meet(one.sight.at, one.second.held) &&
+                !story_.stood_still.meet(one.sight.asked - ns(500ms), one.second.held))
+                verdict_.complain("fair: overtaken at " + story_.at(one.sight.at) + ": called " +
+                                  story_.at(one.first.called) + ", held " + story_.at(one.first.held) + ", gave up " +
+                                  story_.at(one.first.gave_up) + ", by one that called " +
+                                  story_.at(one.second.called) + ", held " + story_.at(one.second.held) +
+                                  ", released " + story_.at(one.second.released));
+        verdict_.remarks.push_back("pairs seen in the queue of the fair lock: " + std::to_string(sights.size()));
+    }
+
+    void woke(Kind kind, std::int64_t from, std::int64_t until, const std::string& who) {
+        longest_wakes_[kind] = std::max(longest_wakes_[kind], until - from);
+        const std::int64_t took = (until - from + 999'999) / 1'000'000;
+        verdict_.max_wake_ms = std::max(verdict_.max_wake_ms, took);
+        if (took > longest_wake.count())
+            verdict_.complain(std::string{info(kind).name} + ": nobody came in for " + std::to_string(took) +
+                              " ms after a release at " + story_.at(from) + ", while " + who + " waited");
+    }
+
+    const std::vector<Entry>& turns_of(std::uint64_t lock) const {
+        static const std::vector<Entry> none;
+        const auto found = story_.turns.find(lock);
+        return found == story_.turns.end() ? none : found->second;
+    }
+
+    const Windows& pauses(std::uint64_t owner) const {
+        static const Windows none;
+        const auto found = story_.pauses.find(worker_of(owner));
+        return found == story_.pauses.end() ? none : found->second;
+    }
+
+    const Story& story_;
+    const std::vector<test::QueueSight>& queue_;
+    Verdict& verdict_;
+    std::map<Kind, std::int64_t> longest_wakes_;
+};
+
+}  // namespace
+
+void judge(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
+           const std::vector<test::QueueSight>& queue, std::int64_t began, Verdict& verdict) {
+    const Story story{journal, faults, began};
+    Judge judge{story, queue, verdict};
+    judge.locks();
+    judge.permits();
+    judge.semaphores();
+    judge.latches();
+    judge.wake_ups();
+    judge.deadlines();
+}
+
+}  // namespace redlatch::soak
