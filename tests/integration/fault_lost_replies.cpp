@@ -179,6 +179,30 @@ TEST_CASE("a delayed copy of a release does nothing to a later hold of the same 
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
+// Seen in the soak: an acquire of unknown outcome is given back, that release sits in the network beyond the end of the
+// lease, and then there was nothing to wait for any more. The next hold of the thread was ended by the late copy.
+TEST_CASE("a release that is on its way longer than its lease does nothing to the next hold of that thread") {
+    FaultyPath path;
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    path.proxy.drop_next_replies(1, acquire_digest, Then::silence);
+    path.proxy.hold_next_requests(1, release_digest);
+    CHECK_FALSE(orders.try_lock_for(50ms, Lease{100ms}));
+    REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }));
+
+    REQUIRE(orders.try_lock_for(10s));
+    const auto deletions = path.redis.command_calls()["del"];
+    const auto scripts = path.redis.script_calls();
+    path.proxy.release();
+    REQUIRE(eventually([&] { return path.redis.script_calls() > scripts; }));
+    CHECK(path.redis.command_calls()["del"] == deletions);
+    CHECK(orders.is_held());
+    std::error_code ec;
+    orders.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK_FALSE(path.redis.exists("orders"));
+}
+
 TEST_CASE("a delayed copy of an acquire takes nothing from a later holder") {
     FaultyPath path;
     Client client{path.url(), quick()};

@@ -73,6 +73,12 @@ mutate(unknown_acquire_left_behind client/hold_keeper.hpp
     ""
     "unit/rlock|integration/fault_lost")
 
+# A release that is on its way is forgotten at the end of its lease, and ends the next hold.
+mutate(release_on_its_way_forgotten client/pending_releases.hpp
+    "now >= i.give_up && !i.again && !i.on_the_way; });"
+    "now >= i.give_up; });"
+    "unit/pending|integration/fault_lost")
+
 # A release whose reply was lost is reported as a lost hold.
 mutate(resent_release_is_a_loss client/hold_keeper.hpp
     "answer.kind == ReleaseAnswer::Kind::not_held && !resent"

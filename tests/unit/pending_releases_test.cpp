@@ -76,6 +76,29 @@ TEST_CASE("after the lease is over nothing is sent any more, and it is told") {
     CHECK(pending.has(8));
 }
 
+TEST_CASE("what was sent holds up its owner beyond the end of the lease, until it is answered") {
+    PendingReleases pending;
+    pending.add(7, 1, at(10s), at(0ms));
+    pending.add(8, 2, at(10s), at(20s));
+    pending.add(9, 3, at(10s), at(20s), true);
+    CHECK(pending.take_due(at(0ms)).size() == 1);
+    CHECK(pending.end_leases(at(9999ms)) == 0);
+    CHECK(pending.end_leases(at(10s)) == 3);
+    CHECK(pending.end_leases(at(11s)) == 0);
+    CHECK(pending.has(7));        // on its way
+    CHECK_FALSE(pending.has(8));  // never sent
+    CHECK(pending.has(9));        // a copy may be on its way
+    CHECK(pending.look_at() == at(20s));
+    pending.failed(1, at(12s));
+    CHECK(pending.look_at() < at(13s));
+    REQUIRE(pending.take_due(at(13s)).size() == 1);
+    pending.delivered(1);
+    CHECK_FALSE(pending.has(7));
+    REQUIRE(pending.take_due(at(20s)).size() == 1);
+    pending.delivered(3);
+    CHECK(pending.empty());
+}
+
 TEST_CASE("a failed release is looked at when it is to be sent, but not after its lease is over") {
     PendingReleases pending;
     pending.add(7, 1, at(10ms), at(0ms));

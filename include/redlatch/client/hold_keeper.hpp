@@ -210,7 +210,7 @@ public:
                                wire_.text(hold.owner, hold.id)});
             }
         }
-        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
+        for (std::size_t n = pending_.end_leases(now); n > 0; --n)
             runtime_.raise(Event::Kind::unlock_not_delivered, key(),
                            "its lease is over, so others are not blocked any more");
         settled_.notify_all();
@@ -655,6 +655,8 @@ protected:
         else
             pending_.failed(request, Clock::now());
         settled_.notify_all();
+        // The state may be forgotten now.
+        if (pending_.empty()) runtime_.timers().schedule(*this, Clock::now());
         news();
         schedule();
     }

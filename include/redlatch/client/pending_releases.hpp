@@ -7,13 +7,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace redlatch {
 
 // Releases that could not be delivered in the foreground: of holds given back while no server answered, and of
-// acquires whose outcome is unknown. Each is sent until it is answered or the lease it is about is over. Until then
-// nothing else may be done in that owner's name, or a late copy would end the wrong hold.
+// acquires whose outcome is unknown. Each is sent until it is answered; one that was never sent, at most until the lease
+// it is about is over. Until then nothing else may be done in that owner's name, or a late copy would end the wrong
+// hold.
 class PendingReleases {
 public:
     struct Item {
@@ -23,6 +25,7 @@ public:
         Instant next;     // when to send
         bool again;       // a copy of it may be on its way already
         bool on_the_way = false;
+        bool over = false;  // the lease is, but a copy may still arrive
         Backoff backoff{Milliseconds(50), Milliseconds(1000)};
     };
 
@@ -45,7 +48,7 @@ public:
     std::vector<Item> take_due(Instant now) {
         std::vector<Item> due;
         for (Item& item : items_) {
-            if (item.on_the_way || item.next > now || now >= item.give_up) continue;
+            if (item.on_the_way || item.next > now || (now >= item.give_up && !item.over)) continue;
             item.on_the_way = true;
             due.push_back(item);
             item.again = true;
@@ -53,7 +56,18 @@ public:
         return due;
     }
 
-    // Takes out those whose lease is over: how many there were.
+    // How many leases have ended since the last look. What was never sent is forgotten; what was stays until it is
+    // answered, for a copy that is still on its way would end the owner's next hold.
+    std::size_t end_leases(Instant now) {
+        const std::size_t before = items_.size();
+        std::erase_if(items_, [&](const Item& i) { return now >= i.give_up && !i.again && !i.on_the_way; });
+        std::size_t ended = before - items_.size();
+        for (Item& item : items_)
+            if (now >= item.give_up && !std::exchange(item.over, true)) ++ended;
+        return ended;
+    }
+
+    // Takes out those whose time is over: how many there were.
     std::size_t take_expired(Instant now) {
         return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
     }
@@ -72,7 +86,10 @@ public:
 
     Instant look_at() const {
         Instant at = never;
-        for (const Item& i : items_) at = std::min(at, i.on_the_way ? i.give_up : std::min(i.next, i.give_up));
+        for (const Item& i : items_) {
+            if (!i.over) at = std::min(at, i.give_up);
+            if (!i.on_the_way) at = std::min(at, i.next);
+        }
         return at;
     }
 
