@@ -55,7 +55,7 @@ public:
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && in_background_.empty() && !is_waited_for();
+        return !holds_.any_live() && pending_.empty() && errands_.empty() && !is_waited_for();
     }
 
     // --- taking, without waiting ------------------------------------------------------------------------------
@@ -65,34 +65,39 @@ public:
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         std::unique_lock lock(mutex_);
-        if (!is_settled(owner)) {
+        if (!is_settled(owner) || contains(asking_, owner) || contains(leaving_, owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed,
+            tell({TryAnswer::Kind::failed, 0,
                   Error(errc::unreachable, key(), "an earlier command of this thread is not answered yet")});
             return;
         }
         Hold* hold = holds_.find(owner);
         if (hold && refuses_reentry(*hold)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed, not_reentrant()});
+            tell({TryAnswer::Kind::failed, 0, not_reentrant()});
             return;
         }
         const bool again = hold && hold->live();
         const std::uint64_t id = again ? hold->id : 0;
         const Claim claim{owner, again ? id : next_request(), again ? hold->count + 1 : 1, lease_of(lease)};
-        begin_in_background(owner);
+        errands_.push_back({owner, true});
         lock.unlock();
         Asked asked;
         asked.hold = claim.hold;
         asked.begun = asked.sent = Clock::now();
-        wire_.acquire(claim, runtime_.posting(
-                                 [self = self(), owner, lease, id, asked = std::move(asked),
-                                  tell = std::move(tell)](Reply reply) mutable {
-                                     asked.reply = std::move(reply);
-                                     asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
-                                     self->tried(owner, lease, id, asked, tell);
-                                 },
-                                 receiver));
+        Completion done = [self = self(), owner, lease, id, asked, tell = std::move(tell)](Reply reply) mutable {
+            asked.reply = std::move(reply);
+            asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
+            self->tried(owner, lease, id, asked, tell);
+        };
+        try {
+            wire_.acquire(claim, runtime_.posting(std::move(done), receiver));
+        } catch (...) {
+            // Nothing was sent.
+            lock.lock();
+            end_errand(owner, true);
+            throw;
+        }
     }
 
     // --- giving back ------------------------------------------------------------------------------------------
@@ -108,37 +113,45 @@ public:
             throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
         }
         if (!is_still_held(lock, *hold)) return errc::hold_lost;
-        if (hold->count > 1) return release_level(lock, *hold);
-        return let_go(lock, *hold);
+        overtake(owner);
+        const Among leaving(leaving_, owner, lock);
+        return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
     }
 
     // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
-    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done, Receiver receiver) {
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
         if (!hold || !is_still_held(lock, *hold)) {
             lock.unlock();
             return done(errc::hold_lost);
         }
+        overtake(owner);
         const Leaving leaving = leave(*hold);
         const std::uint64_t request = release_number(leaving.hold);
-        begin_in_background(owner);
+        errands_.push_back({owner, false});
         lock.unlock();
-        wire_.release(owner, leaving.remaining, leaving.lease, request, false,
-                      runtime_.posting(
-                          [self = self(), owner, leaving, request, sent = Clock::now(),
-                           done = std::move(done)](const Reply& reply) {
-                              std::unique_lock relock(self->mutex_);
-                              self->end_in_background(owner);
-                              const std::error_code outcome =
-                                  leaving.remaining > 0
-                                      ? self->level_released(reply, owner, leaving, sent)
+        Completion answered = [self = self(), owner, leaving, request, sent = Clock::now(), done](const Reply& reply) {
+            std::unique_lock relock(self->mutex_);
+            self->end_errand(owner, false);
+            const std::error_code outcome =
+                leaving.remaining > 0 ? self->level_released(reply, owner, leaving, sent)
                                       : self->last_released(relock, reply, owner, request, leaving.until, false,
                                                             [&](const ReleaseAnswer&) { self->news(); });
-                              relock.unlock();
-                              done(outcome);
-                          },
-                          receiver));
+            relock.unlock();
+            done(outcome);
+        };
+        try {
+            wire_.release(owner, leaving.remaining, leaving.lease, request, false,
+                          runtime_.posting(std::move(answered), receiver));
+        } catch (...) {
+            // Nothing was sent yet; the background goes on trying.
+            lock.lock();
+            end_errand(owner, false);
+            if (leaving.remaining == 0) pending_.add(owner, request, leaving.until, Clock::now());
+            schedule();
+            throw;
+        }
     }
 
     // Ends anyone's hold: whether there was one. Asks until `limit`, and not for longer than unreachable_timeout.
@@ -175,11 +188,11 @@ public:
         return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
     }
 
-    // The number of the owner's hold; 0 when it holds nothing.
-    std::uint64_t hold_number(OwnerNumber owner) {
+    // The number of the owner's hold, and until when it is certain.
+    HeldPart part(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         const Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? hold->id : 0;
+        return hold && hold->live() ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
     }
 
     std::stop_token lost(OwnerNumber owner) {
@@ -257,7 +270,10 @@ protected:
     }
 
     // Whether nothing is on its way in this owner's name.
-    virtual bool is_settled(OwnerNumber owner) const { return !pending_.has(owner) && !is_in_background(owner); }
+    virtual bool is_settled(OwnerNumber owner) const {
+        return !pending_.has(owner) &&
+               std::none_of(errands_.begin(), errands_.end(), [owner](const Errand& e) { return e.owner == owner; });
+    }
 
     // ------------------------------------------------------------------------------------------------------------
 
@@ -278,18 +294,53 @@ protected:
 
     // --- what is on its way in the background, one thing at a time for an owner -------------------------------------
 
-    bool is_in_background(OwnerNumber owner) const {
-        return std::find(in_background_.begin(), in_background_.end(), owner) != in_background_.end();
+    // A try or a release of this owner's.
+    struct Errand {
+        OwnerNumber owner;
+        bool taking;
+        bool overtaken = false;  // a release was sent after it, on whatever way: what it gives is not known
+    };
+
+    auto find_errand(OwnerNumber owner, bool taking) {
+        return std::find_if(errands_.begin(), errands_.end(),
+                            [&](const Errand& e) { return e.owner == owner && e.taking == taking; });
     }
 
-    void begin_in_background(OwnerNumber owner) { in_background_.push_back(owner); }
+    void overtake(OwnerNumber owner) {
+        if (const auto errand = find_errand(owner, true); errand != errands_.end()) errand->overtaken = true;
+    }
 
-    void end_in_background(OwnerNumber owner) {
-        in_background_.erase(std::find(in_background_.begin(), in_background_.end(), owner));
+    void end_errand(OwnerNumber owner, bool taking) {
+        errands_.erase(find_errand(owner, taking));
         settled_.notify_all();
         // The state may be forgotten when nobody uses it any more; that is not urgent.
         runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000));
     }
+
+    static bool contains(const std::vector<OwnerNumber>& owners, OwnerNumber owner) {
+        return std::find(owners.begin(), owners.end(), owner) != owners.end();
+    }
+
+    // An owner's place among those whose commands a caller waits for.
+    class Among {
+    public:
+        Among(std::vector<OwnerNumber>& owners, OwnerNumber owner, std::unique_lock<std::mutex>& lock)
+            : owners_(owners), owner_(owner), lock_(lock) {
+            owners_.push_back(owner);
+        }
+        Among(const Among&) = delete;
+        Among& operator=(const Among&) = delete;
+
+        ~Among() {
+            if (!lock_.owns_lock()) lock_.lock();
+            owners_.erase(std::find(owners_.begin(), owners_.end(), owner_));
+        }
+
+    private:
+        std::vector<OwnerNumber>& owners_;
+        const OwnerNumber owner_;
+        std::unique_lock<std::mutex>& lock_;
+    };
 
     // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
     void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
@@ -299,7 +350,7 @@ protected:
         lock.unlock();
         const bool wanted = tell(answer);
         lock.lock();
-        end_in_background(owner);
+        end_errand(owner, true);
         lock.unlock();
         if (answer.kind == TryAnswer::Kind::held && !wanted)
             release_in_background(
@@ -312,13 +363,18 @@ protected:
         try {
             if (judge(asked.reply) != Verdict::answered) {
                 if (asked.unknown && id == 0) take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
-                return {Kind::failed, error_of(asked.reply, key())};
+                return {Kind::failed, 0, error_of(asked.reply, key())};
+            }
+            if (find_errand(owner, true)->overtaken) {
+                take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+                return {Kind::refused};
             }
             const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
                                       : take_in_again(lock, owner, id, lease, asked);
-            return {held ? Kind::held : Kind::refused, std::nullopt};
+            if (!held) return {Kind::refused};
+            return {Kind::held, holds_.find(owner)->id};
         } catch (const Error& error) {
-            return {Kind::failed, error};
+            return {Kind::failed, 0, error};
         }
     }
 
@@ -362,7 +418,7 @@ protected:
         Asked asked;
         asked.hold = claim.hold;
         asked.begun = Clock::now();
-        asking_.push_back(request.owner);
+        const Among asking(asking_, request.owner, lock);
         lock.unlock();
         asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
             if (again) claim.first = false;
@@ -372,7 +428,6 @@ protected:
             return reply;
         });
         lock.lock();
-        std::erase(asking_, request.owner);
         if (judge(asked.reply) == Verdict::answered)
             failing_since_.reset();
         else if (!failing_since_ && asked.reply.kind != Reply::Kind::no_time)
@@ -675,7 +730,7 @@ protected:
     bool takes_over(OwnerNumber owner) {
         if (!Wire<T>::reentrant) return false;
         const Hold* hold = holds_.find(owner);
-        return (hold && hold->live()) || std::find(asking_.begin(), asking_.end(), owner) != asking_.end();
+        return (hold && hold->live()) || contains(asking_, owner);
     }
 
     void report_loss(const std::string& why) {
@@ -701,8 +756,9 @@ protected:
     bool releasing_ = false;                // a last release is on its way
 
 private:
-    std::vector<OwnerNumber> in_background_;      // in whose names something is on its way in the background
+    std::vector<Errand> errands_;                 // what is on its way in the background
     std::vector<OwnerNumber> asking_;             // whose acquires are on their way
+    std::vector<OwnerNumber> leaving_;            // whose releases are
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
 };
 
