@@ -212,6 +212,12 @@ mutate(writer_beside_readers scripts/read_write_lock.hpp
     "    if false then\n        if mark_ttl == '0' then return left end"
     "integration/read_write")
 
+# A message that comes before the reader listens is told only to the writer, who listens to the same channel.
+mutate(no_second_try_on_a_warm_channel client/lock_state.hpp
+    "if (subscribed_ && !listened) line_.news();"
+    "static_cast<void>(listened);"
+    "unit/read_write_lock")
+
 # Readers keep each other out.
 mutate(readers_exclude_readers scripts/read_write_lock.hpp
     "    if mode ~= 'write' then\n        if redis.call('exists', mark) == 1"
