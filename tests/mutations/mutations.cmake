@@ -194,8 +194,8 @@ mutate(fair_slot_of_a_whole_lease client/fair_wire.hpp
 
 # A try_lock() that failed stands in the queue.
 mutate(fair_try_lock_queues_up client/fair_lock_state.hpp
-    "return wire_.acquire(request.owner, 1, lease, false, deadline);"
-    "return wire_.acquire_or_queue(request.owner, lease, deadline);"
+    "return wire_.acquire(claim, runtime_.calling(deadline));"
+    "return wire_.acquire_or_queue(claim, runtime_.calling(deadline));"
     "integration/std_interface")
 
 # --- read-write lock --------------------------------------------------------------------------------------------------
