@@ -194,8 +194,8 @@ mutate(fair_slot_of_a_whole_lease client/fair_wire.hpp
 
 # A try_lock() that failed stands in the queue.
 mutate(fair_try_lock_queues_up client/fair_lock_state.hpp
-    "return wire_.acquire(request.owner, 1, lease, false, deadline);"
-    "return wire_.acquire_or_queue(request.owner, lease, deadline);"
+    "return wire_.acquire(claim, runtime_.calling(deadline));"
+    "return wire_.acquire_or_queue(claim, runtime_.calling(deadline));"
     "integration/std_interface")
 
 # --- read-write lock --------------------------------------------------------------------------------------------------
@@ -211,6 +211,12 @@ mutate(writer_beside_readers scripts/read_write_lock.hpp
     "    if left ~= -2 then\n        if mark_ttl == '0' then return left end"
     "    if false then\n        if mark_ttl == '0' then return left end"
     "integration/read_write")
+
+# A message that comes before the reader listens is told only to the writer, who listens to the same channel.
+mutate(no_second_try_on_a_warm_channel client/lock_state.hpp
+    "if (subscribed_ && !listened) line_.news();"
+    "static_cast<void>(listened);"
+    "unit/read_write_lock")
 
 # Readers keep each other out.
 mutate(readers_exclude_readers scripts/read_write_lock.hpp

@@ -255,7 +255,10 @@ private:
         if (wants_messages_) return;
         wants_messages_ = true;
         runtime_.start_background();
+        const bool listened = subscribed_;
         subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+        // Another lock of ours listens there: what has come since the question was told to that one alone.
+        if (subscribed_ && !listened) line_.news();
     }
 
     // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
