@@ -378,7 +378,7 @@ mutate(permit_ids_used_again client/synchronizer_state.hpp
 
 # A process with waiters sleeps although a lease has ended.
 mutate(next_expiry_ignored client/permit_wire.hpp
-    "return over_in < 0 ? Milliseconds::max() : Milliseconds(over_in + 1);"
+    "return over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1);"
     "return Milliseconds::max();"
     "unit.permit|integration.permit")
 
@@ -447,3 +447,15 @@ mutate(mutex_prolonged_loss_is_kept client/hold_keeper.hpp
     "if (!Wire<T>::reentrant) return false;"
     ""
     "unit/mutex")
+
+# An own release is no news to a thread that asked before it, and comes into the line after it.
+mutate(own_release_is_no_news client/lock_state.hpp
+    "                line_.news();\n            }\n            // Who waits"
+    "            }\n            // Who waits"
+    "unit.rlock_waiting")
+
+# One more than the largest number of milliseconds.
+mutate(next_expiry_overflows client/permit_wire.hpp
+    "over_in < 0 || over_in == Milliseconds::max().count()"
+    "over_in < 0"
+    "unit.fuzz_findings")
