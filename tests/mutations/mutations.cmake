@@ -5,7 +5,7 @@
 mutate(counts_twice_on_resend scripts/rlock.hpp
     "if current ~= count then redis.call('hincrby', lock, owner, count - current) end\nlocal left"
     "redis.call('hincrby', lock, owner, 1)\nlocal left"
-    "integration/(rlock_wire|fault_lost)")
+    "integration/rlock_wire|faults/lost")
 
 # Takes the lock whoever holds it: SET without NX.
 mutate(takes_it_from_others scripts/rlock.hpp
@@ -23,7 +23,7 @@ mutate(release_without_publish scripts/rlock.hpp
 mutate(release_ignores_its_mark scripts/rlock.hpp
     "if redis.call('exists', latch) == 1 then return 0 end"
     ""
-    "integration/(rlock_wire|fault_lost)")
+    "integration/rlock_wire|faults/lost")
 
 # Reentry with a short lease cuts a longer one.
 mutate(reentry_shortens_the_lease scripts/rlock.hpp
@@ -41,7 +41,7 @@ mutate(renewal_creates_the_key scripts/rlock.hpp
 mutate(no_second_try_once_subscribed client/lock_state.hpp
     "subscribed_ = true;\n        expect_anything();\n        tell_representative();"
     "subscribed_ = true;"
-    "unit/rlock|integration/(rlock_waiting|fault_network|fault_server)")
+    "unit/rlock|integration/rlock_waiting|faults/(network|server)")
 
 # A message that comes during a try is forgotten.
 mutate(message_during_a_try_forgotten client/wait_line.hpp
@@ -53,7 +53,7 @@ mutate(message_during_a_try_forgotten client/wait_line.hpp
 mutate(validity_from_the_reply client/hold_keeper.hpp
     "asked.sent = Clock::now();\n            Reply reply = send(deadline);"
     "Reply reply = send(deadline);\n            asked.sent = Clock::now();"
-    "unit/rlock|integration/fault_lost")
+    "unit/rlock|faults/lost")
 
 # The watchdog goes on although the server says that the hold is gone.
 mutate(renewal_refusal_ignored client/hold_keeper.hpp
@@ -71,13 +71,13 @@ mutate(watchdog_outlives_unlock client/hold_keeper.hpp
 mutate(unknown_acquire_left_behind client/hold_keeper.hpp
     "if (asked.unknown) take_back(lock, request.owner, now + lease);"
     ""
-    "unit/rlock|integration/fault_lost")
+    "unit/rlock|faults/lost")
 
 # A release whose reply was lost is reported as a lost hold.
 mutate(resent_release_is_a_loss client/hold_keeper.hpp
     "answer.kind == ReleaseAnswer::Kind::not_held && !resent"
     "answer.kind == ReleaseAnswer::Kind::not_held"
-    "unit/rlock|integration/fault_lost")
+    "unit/rlock|faults/lost")
 
 # One process keeps the lock to itself.
 mutate(no_limit_to_local_hand_overs client/lock_state.hpp

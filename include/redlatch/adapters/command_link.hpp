@@ -187,7 +187,7 @@ private:
         if (connected_) {
             if (was_connected_) reconnects_.fetch_add(1, std::memory_order_relaxed);
             was_connected_ = true;
-            backoff_.reset();
+            proven_ = false;
             attempt_failed_ = false;
             next_attempt_ = {};
             // Posted commands that waited for the connection get their full time from now on.
@@ -208,6 +208,11 @@ private:
         connected_ = false;
         why_not_ = Reply::of(Reply::Kind::not_sent, "the connection to " + url_.display() + " is closed: " + why);
         link_.socket.shut_down();
+        // Whoever accepts connections only to close them is asked with pauses, like one that refuses them.
+        if (!proven_) {
+            attempt_failed_ = true;
+            next_attempt_ = Clock::now() + backoff_.next();
+        }
         answer_all(lock, first,
                    Reply::of(Reply::Kind::unanswered, "the connection to " + url_.display() + " ended: " + why));
     }
@@ -382,6 +387,7 @@ private:
                 completions_.emplace_back(std::move(*slot.done), std::move(batch_[taken]));
             }
         }
+        if (taken > 0 && !std::exchange(proven_, true)) backoff_.reset();
         const bool unasked = taken < batch_.size();
         // Told without the mutex: whom we wake would have to wait for it at once.
         handing_out_ = finished_.size() > 1;
@@ -438,6 +444,7 @@ private:
     std::size_t head_ = 0;
     bool connected_ = false;
     bool was_connected_ = false;
+    bool proven_ = false;          // this connection has brought a reply
     bool attempt_failed_ = false;  // the last one, and not for want of time
     bool opening_ = false;
     bool writing_ = false;

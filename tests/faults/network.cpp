@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;

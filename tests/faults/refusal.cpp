@@ -3,7 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;

@@ -4,7 +4,7 @@
 #include <functional>
 #include <thread>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 #include "support/scripted_server.hpp"
 
 using namespace redlatch;

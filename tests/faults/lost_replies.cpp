@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A reply, or a request, that is lost on the way: what was asked for happens once, and the caller is told the truth.
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;

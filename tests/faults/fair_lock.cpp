@@ -11,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 #include "integration/rlock_helpers.hpp"
 
 using namespace redlatch;

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 #include "support/history.hpp"
 #include "support/plain_counter.hpp"
 #include "support/shared_memory.hpp"

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 #include "support/history.hpp"
 #include "support/plain_counter.hpp"
 
