@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -58,7 +59,7 @@ public:
 
     // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
     // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) {
+    std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
         if (!hold) {
@@ -77,6 +78,9 @@ public:
         }
         if (hold->count > 1) return release_level(lock, *hold);
         return let_go(lock, *hold);
+    } catch (const std::bad_alloc&) {
+        // What could not be sent ends with its lease.
+        return make_error_code(std::errc::not_enough_memory);
     }
 
     // Ends anyone's hold: whether there was one.
@@ -137,9 +141,9 @@ public:
                 if (Wire<T>::outlives_lease) give_back_later(hold, next_request(), hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
-                hold.renewing = true;
                 due.push_back(
                     {shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.owner)});
+                hold.renewing = true;
             }
         }
         for (std::size_t n = pending_.take_expired(now); n > 0; --n)
@@ -288,14 +292,30 @@ protected:
             take_back(lock, request.owner, now + lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
-        record(request.owner, asked.sent, request.lease, answer.token);
+        record_or_take_back(lock, request, asked.sent, answer.token);
         return answer;
+    }
+
+    // A hold that cannot be recorded, for want of memory or of a thread, is none.
+    void record_or_take_back(std::unique_lock<std::mutex>& lock, const LockRequest& request, Instant sent,
+                             std::int64_t token) {
+        try {
+            record(request.owner, sent, request.lease, token);
+        } catch (...) {
+            forget(request.owner);
+            take_back(lock, request.owner, Clock::now() + lease_of(request.lease));
+            throw;
+        }
+    }
+
+    void forget(OwnerNumber owner) {
+        if (Hold* hold = holds_.find(owner)) holds_.finish(*hold);
     }
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
         try {
             return Wire<T>::read_acquire(reply, key());
-        } catch (const Error&) {
+        } catch (...) {
             take_back(lock, owner, until);
             throw;
         }
@@ -447,10 +467,15 @@ protected:
         const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
         if (due.empty()) return;
         lock.unlock();
-        for (const auto& item : due)
-            wire_.post_release(item.owner, item.request, item.again,
-                               [self = std::static_pointer_cast<HoldKeeper>(shared_from_this()),
-                                request = item.request](Reply reply) { self->delivered(request, reply); });
+        for (const auto& item : due) {
+            try {
+                wire_.post_release(item.owner, item.request, item.again,
+                                   [self = std::static_pointer_cast<HoldKeeper>(shared_from_this()),
+                                    request = item.request](Reply reply) { self->delivered(request, reply); });
+            } catch (...) {  // no memory, no thread: again in a moment
+                delivered(item.request, Reply::of(Reply::Kind::not_sent, std::string()));
+            }
+        }
         lock.lock();
     }
 
@@ -469,15 +494,16 @@ protected:
     // --- losing -----------------------------------------------------------------------------------------------
 
     void lose(Hold& hold, const char* why) {
+        // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        if (hold.lost) runtime_.notify([source = *hold.lost]() mutable { source.request_stop(); });
         hold.lose();
-        if (hold.lost) runtime_.notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
         hold.lost.reset();
         report_loss(why);
         news();
     }
 
-    void report_loss(const std::string& why) {
+    void report_loss(std::string_view why) noexcept {
         runtime_.count_lost_hold();
         runtime_.raise(Event::Kind::hold_lost, key(), why);
     }

@@ -191,9 +191,9 @@ private:
         });
         std::unique_lock lock(mutex_);
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
-        line_.join(me);
-        if (!me.pause) listen();
         try {
+            line_.join(me);
+            if (!me.pause) listen();
             const bool held = wait_in_line(lock, request, me);
             leave(lock, me);
             return held;
@@ -245,9 +245,9 @@ private:
 
     void listen() {
         if (wants_messages_) return;
-        wants_messages_ = true;
         runtime_.start_background();
         subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+        wants_messages_ = true;
     }
 
     // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
@@ -293,10 +293,10 @@ private:
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        if (handed && waiting && now < redlatch::valid_until(sent, lease_of(heir_lease))) {
+        if (handed && waiting && now < redlatch::valid_until(sent, lease_of(heir_lease)) &&
+            recorded(heir, sent, heir_lease, answer.token)) {
             ++handoffs_;
             runtime_.count_handoff();
-            record(heir, sent, heir_lease, answer.token);
             line_.held_here();
             waiting->granted = true;
             rouse(*waiting);
@@ -314,6 +314,17 @@ private:
         if (handed) return {};
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
+    }
+
+    // False when there is no memory for it.
+    bool recorded(OwnerNumber heir, Instant sent, std::optional<Milliseconds> lease, std::int64_t token) {
+        try {
+            record(heir, sent, lease, token);
+            return true;
+        } catch (...) {
+            this->forget(heir);
+            return false;
+        }
     }
 
     WaitLine line_;
