@@ -110,9 +110,9 @@ struct OtherLocks final : CutWork {
         add_refused(operations, "FairLock", fair, near_fair, fair_scripts);
         // Into the queue and out of it again.
         operations.push_back({"FairLock queueing up", digest(scripts::fair_acquire), [this] { near_fair.lock(); },
-                              [this] { return queue_up(); }, [this] { near_fair.unlock(); }});
+                              [this] { return queue_up(); }, [this] { come_again(); }});
         operations.push_back({"FairLock leaving the queue", digest(scripts::fair_leave), [this] { near_fair.lock(); },
-                              [this] { return queue_up(); }, [this] { near_fair.unlock(); }});
+                              [this] { return queue_up(); }, [this] { come_again(); }});
         add_lock(operations, "ReadLock", both.read_lock(),
                  {digest(scripts::read_acquire), digest(scripts::read_release), digest(scripts::read_force_release),
                   digest(scripts::read_remaining_lease), digest(scripts::read_hold_count),
@@ -134,6 +134,13 @@ struct OtherLocks final : CutWork {
     std::string queue_up() {
         if (fair.try_lock_for(20ms)) return "held";
         return text(eventually([this] { return !redis.exists(queue); }, 200ms));
+    }
+
+    // Waits until what was left is settled: the leaving may have to be sent again.
+    void come_again() {
+        near_fair.unlock();
+        fair.lock();
+        fair.unlock();
     }
 
     RawRedis& redis;

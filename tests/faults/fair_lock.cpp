@@ -186,7 +186,7 @@ TEST_CASE("a waiter whose entry has an unknown outcome at its deadline leaves ne
     }
 }
 
-TEST_CASE("lost refreshes are sent again, in time for the place") {
+TEST_CASE("fault: wait longer than a slot with lost refreshes: they are sent again, in time for the place") {
     Line line;
     ClientOptions options = quick();
     options.watchdog_timeout = patient(3000ms);

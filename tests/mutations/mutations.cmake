@@ -339,3 +339,41 @@ mutate(next_expiry_ignored client/permit_wire.hpp
     "return over_in < 0 ? Milliseconds::max() : Milliseconds(over_in + 1);"
     "return Milliseconds::max();"
     "unit.permit|integration.permit")
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+# Half a command stays in the buffer when memory runs out, and makes nonsense of all that follow.
+mutate(half_a_command_is_sent adapters/command_link.hpp
+    "out_.resize(before);\n            throw;"
+    "throw;"
+    "faults/no_memory")
+
+# Connections that are accepted and closed at once are made again in a storm.
+mutate(reconnects_in_a_storm adapters/command_link.hpp
+    "if (!proven_) {\n            attempt_failed_"
+    "if (false) {\n            attempt_failed_"
+    "faults/data_loss")
+
+# A wake-up that meets a drain leaves a byte that nobody reads any more.
+mutate(wake_up_left_in_the_pipe adapters/wake_pipe.hpp
+    "if (came) woken_.exchange(false);"
+    "static_cast<void>(came), woken_.exchange(false);"
+    "unit/wake_pipe")
+
+# A grant that was on the way for longer than its lease is believed.
+mutate(late_grant_believed client/hold_keeper.hpp
+    "if (now >= redlatch::valid_until(asked.sent, lease)) {"
+    "if (false) {"
+    "faults/(client_ends|network)")
+
+# A waiter that times out when it is told keeps the news to itself.
+mutate(leaving_waiter_wakes_nobody client/lock_state.hpp
+    "} else if (was_front) {\n            rouse(*line_.front());"
+    "} else if (was_front) {"
+    "faults/pubsub|integration/rlock_waiting")
+
+# A write to a connection that was killed ends the program.
+mutate(write_raises_a_signal adapters/socket.hpp
+    "MSG_NOSIGNAL | MSG_DONTWAIT"
+    "MSG_DONTWAIT"
+    "faults/failed_calls")
