@@ -124,7 +124,7 @@ void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutRep
     bench.proxy.clear_rules();
     bench.proxy.refuse(false);
     const std::string where = call.what + ", byte " + std::to_string(rule.bytes) + ": ";
-    if (took > late + 200ms) report.add(where + "took " + std::to_string(took.count()) + " ms");
+    if (took > late + 2s) report.add(where + "took " + std::to_string(took.count()) + " ms");
     if (done) call.undo();
     const auto settled = [&] {
         const std::string now = bench.picture();

@@ -133,7 +133,7 @@ struct OtherLocks final : CutWork {
     // Leaving goes on in the background.
     std::string queue_up() {
         if (fair.try_lock_for(20ms)) return "held";
-        return text(eventually([this] { return !redis.exists(queue); }, 200ms));
+        return text(eventually([this] { return !redis.exists(queue); }, 5s));
     }
 
     // Waits until what was left is settled: the leaving may have to be sent again.
