@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Everything that must hold: cmake -P cmake/test.cmake
-#   test   g++: all of ctest, on the header tree       asan   g++ with ASan and UBSan: unit, integration, stress tests
-#   clang  clang++-14: unit and integration tests,     tsan   g++ with TSan: the same
+#   test   g++: all of ctest, on the header tree       asan   g++ with ASan and UBSan: all tests of programs
+#   clang  clang++-14: unit, integration, fault tests, tsan   g++ with TSan: the same
 #          on the single header
 # `cmake -DONLY=tsan -P cmake/test.cmake` does one of them. A later one runs even when an earlier one failed.
 cmake_minimum_required(VERSION 3.25)
@@ -45,7 +45,7 @@ foreach(stage IN LISTS stages)
         list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_SANITIZE=thread ${tests_only})
     elseif(stage STREQUAL "clang")
         list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=single ${tests_only})
-        set(choice --label-regex "^(unit|integration)$")
+        set(choice --label-regex "^(unit|integration|faults)$")
     endif()
 
     string(TIMESTAMP begun %s)

@@ -119,8 +119,8 @@ public:
     void notify(std::function<void()> job) {
         const std::lock_guard lock(queue_->mutex);
         if (queue_->stopped) return;
-        queue_->jobs.push_back(std::move(job));
         if (!thread_.joinable()) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+        queue_->jobs.push_back(std::move(job));
         queue_->changed.notify_one();
     }
 
@@ -796,6 +796,9 @@ struct Renewal {
     OwnerText field;  // the owner, as the hold is called there
 };
 
+// When Timers will look at whom.
+using TimerEntries = std::set<std::pair<Instant, Watched*>>;
+
 // What the background thread knows of a primitive's local state: something that has times at which it wants to be
 // looked at, and a channel that it listens to. All members are called on the background thread (renewed() on any),
 // with no lock held.
@@ -819,6 +822,11 @@ public:
 private:
     friend class Timers;
     std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
+    // Its entry while it has no time there: made with it, so that to schedule it needs no memory.
+    TimerEntries::node_type entry_ = [this] {
+        TimerEntries one{{never, this}};
+        return one.extract(one.begin());
+    }();
 };
 
 }  // namespace redlatch
@@ -969,13 +977,18 @@ public:
         auto [entry, is_new] = channels_.try_emplace(channel);
         Channel& c = entry->second;
         auto mine = std::find_if(c.listeners.begin(), c.listeners.end(), [&](const Wish& w) { return w.who == &who; });
-        if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
+        try {
+            if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
+            if (is_new) subscribe_(channel, true);
+        } catch (...) {
+            if (is_new) channels_.erase(entry);
+            throw;
+        }
         if (!mine->keen) {
             mine->keen = true;
             ++c.keen;
             ++keen_;
         }
-        if (is_new) subscribe_(channel, true);
         return c.confirmed;
     }
 
@@ -1107,11 +1120,13 @@ private:
         }
     }
 
-    void drop(Channels::iterator entry) {
-        const std::string channel = entry->first;
+    void drop(Channels::iterator entry) noexcept {
         keen_ -= entry->second.keen;
-        channels_.erase(entry);
-        subscribe_(channel, false);
+        const auto dropped = channels_.extract(entry);
+        try {
+            subscribe_(dropped.key(), false);
+        } catch (...) {  // no memory for it: messages that still come are for nobody
+        }
     }
 
     static std::vector<std::shared_ptr<Watched>> alive(const Channel& c) {
@@ -1158,15 +1173,16 @@ public:
 
     // To be called with the watched one's own mutex held, which tick() takes too: so an entry that is taken out at
     // this moment is still to be looked at, and the first test may be made without our mutex.
-    void schedule(Watched& watched, Instant at) {
+    void schedule(Watched& watched, Instant at) noexcept {
         if (watched.scheduled_.load() <= at) return;
         {
             const std::lock_guard lock(mutex_);
             const Instant scheduled = watched.scheduled_;
             if (scheduled <= at) return;
-            if (scheduled != never) entries_.erase({scheduled, &watched});
+            if (scheduled != never) watched.entry_ = entries_.extract({scheduled, &watched});
             watched.scheduled_ = at;
-            entries_.insert({at, &watched});
+            watched.entry_.value().first = at;
+            entries_.insert(std::move(watched.entry_));
             if (at >= sleeping_until_) return;
         }
         wake_();
@@ -1183,11 +1199,13 @@ public:
     std::vector<std::shared_ptr<Watched>> take_due(Instant until) {
         const std::lock_guard lock(mutex_);
         std::vector<std::shared_ptr<Watched>> due;
+        due.reserve(entries_.size());  // so that a failure leaves all as it is
         sleeping_until_ = {};
         while (!entries_.empty() && entries_.begin()->first <= until) {
             Watched* watched = entries_.begin()->second;
-            entries_.erase(entries_.begin());
+            auto entry = entries_.extract(entries_.begin());
             watched->scheduled_ = never;
+            watched->entry_ = std::move(entry);
             // Null for one whose destructor waits for our mutex.
             if (auto alive = watched->weak_from_this().lock()) due.push_back(std::move(alive));
         }
@@ -1204,7 +1222,7 @@ public:
 private:
     const std::function<void()> wake_;
     std::mutex mutex_;
-    std::set<std::pair<Instant, Watched*>> entries_;
+    TimerEntries entries_;
     Instant sleeping_until_{};
 };
 
@@ -1341,31 +1359,39 @@ public:
 
     // The same without waiting; `done` is called on any thread.
     void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
-        begin_post();
-        pass_on(receiver, command,
-                [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); });
+        start_background();
+        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
+        count(commands_);
+        count_post();
+        try {
+            pass_on(receiver, command, std::move(finish));
+        } catch (...) {
+            uncount_post();
+            throw;
+        }
     }
 
     void post_script(const Script& script, std::span<const std::string_view> keys,
                      std::span<const std::string_view> arguments, Completion done,
                      Receiver receiver = Receiver::background) {
         const ScriptWords words(script, keys, arguments);
-        begin_post();
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
-        pass_on(receiver, words.by_digest(),
-                [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
-                 done = std::move(done)](Reply reply) mutable {
-                    if (judge(reply) != Verdict::no_script) return finish_post(done, std::move(reply));
-                    const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
-                    const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
-                    const ScriptWords again(script, k, a);
-                    count(commands_);
-                    transport_.post(again.by_text(), [this, done = std::move(done)](Reply answer) {
-                        finish_post(done, std::move(answer));
-                    });
-                });
+        post(
+            words.by_digest(),
+            [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+             done = std::move(done)](Reply reply) mutable {
+                if (judge(reply) != Verdict::no_script) return done(std::move(reply));
+                const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+                const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+                try {
+                    post(ScriptWords(script, k, a).by_text(), done);
+                } catch (...) {
+                    done(Reply::of(Reply::Kind::not_sent, no_memory));
+                }
+            },
+            receiver);
     }
 
     // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
@@ -1389,10 +1415,9 @@ public:
         };
     }
 
-    // The posting thread receives what has come; false when it has to leave that to the background.
-    bool attend() {
+    // The posting thread receives what has come.
+    void attend() {
         if constexpr (LetsAttend<T>) transport_.attend();
-        return LetsAttend<T>;
     }
 
     void stop_attending() {
@@ -1407,7 +1432,7 @@ public:
         bool again = false;
         for (;;) {
             const Instant now = Clock::now();
-            Reply reply = send(std::min(deadline, now + options_.command_timeout), again);
+            Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
             const Verdict verdict = judge(reply);
             if (verdict == Verdict::answered) {
                 back_again();
@@ -1450,12 +1475,14 @@ public:
         if constexpr (LetsWatch<T>) transport_.interrupt_watch();
     }
 
-    // Tells the user's handler.
-    void raise(Event::Kind kind, std::string_view name, std::string detail) {
+    // Tells the user's handler, if there is memory to do so.
+    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
         if (!options_.on_event) return;
-        notifier_.notify([handler = options_.on_event, event = Event{kind, std::string(name), std::move(detail)}] {
-            handler(event);
-        });
+        try {
+            notifier_.notify([handler = options_.on_event,
+                              event = Event{kind, std::string(name), std::string(detail)}] { handler(event); });
+        } catch (...) {
+        }
     }
 
     // Runs something of the user's, such as the callbacks of a stop token.
@@ -1484,10 +1511,14 @@ public:
     template <class State>
     State& use_state(const std::string& key) {
         const std::lock_guard lock(mutex_);
-        auto& entry = states_[std::string(State::kind) + key];
-        if (!entry.state) entry.state = std::make_shared<State>(*this, key);
-        ++entry.users;
-        return static_cast<State&>(*entry.state);
+        auto entry = states_.find({State::kind, key});
+        if (entry == states_.end()) {
+            auto state = std::make_shared<State>(*this, key);
+            const StateName name{State::kind, state->key()};
+            entry = states_.emplace(name, StateEntry{std::move(state)}).first;
+        }
+        ++entry->second.users;
+        return static_cast<State&>(*entry->second.state);
     }
 
     // One user less; without users and holds it is forgotten.
@@ -1511,17 +1542,35 @@ private:
         transport_.post(command, std::move(done));
     }
 
-    void begin_post() {
-        start_background();
-        count(commands_);
+    void finish_post(const Completion& done, Reply reply) {
+        try {
+            done(std::move(reply));
+        } catch (...) {  // no memory; whoever posted it looks after itself
+        }
+        uncount_post();
+    }
+
+    void count_post() {
         const std::lock_guard lock(posts_mutex_);
         ++posts_;
     }
 
-    void finish_post(const Completion& done, Reply reply) {
-        done(std::move(reply));
+    void uncount_post() {
         const std::lock_guard lock(posts_mutex_);
         if (--posts_ == 0) posts_done_.notify_all();
+    }
+
+    static constexpr const char* no_memory = "out of memory";
+
+    // A command for which there was no memory was not sent, and is tried again like any such.
+    template <class Send>
+    static Reply or_not_sent(Send send) {
+        try {
+            return send();
+        } catch (const std::bad_alloc&) {
+            std::this_thread::sleep_for(Milliseconds(1));
+            return Reply::of(Reply::Kind::not_sent, no_memory);
+        }
     }
 
     // The words of EVALSHA or EVAL, without an allocation where they are few.
@@ -1559,6 +1608,14 @@ private:
         std::span<std::string_view> words_;
     };
 
+    // Kind and key: text that belongs to the state itself, so that looking it up needs no memory.
+    using StateName = std::pair<std::string_view, std::string_view>;
+    struct StateNameHash {
+        std::size_t operator()(const StateName& name) const noexcept {
+            return std::hash<std::string_view>()(name.first) * 31 + std::hash<std::string_view>()(name.second);
+        }
+    };
+
     struct StateEntry {
         std::shared_ptr<Watched> state;
         std::size_t users = 0;
@@ -1568,7 +1625,7 @@ private:
     void forget_state(State& state, std::size_t users_less) {
         std::shared_ptr<Watched> last;  // destroyed after mutex_ is free: a state's destructor takes other mutexes
         const std::lock_guard lock(mutex_);
-        const auto entry = states_.find(std::string(State::kind) + state.key());
+        const auto entry = states_.find({State::kind, state.key()});
         if (entry == states_.end() || entry->second.state.get() != &state) return;
         entry->second.users -= users_less;
         if (entry->second.users > 0 || !state.is_idle()) return;
@@ -1579,22 +1636,36 @@ private:
     // The background thread.
     void serve() {
         while (!stopping_.load(std::memory_order_acquire)) {
-            transport_.run(listener_, std::min(timers_.sleep_until(), subscriptions_.due()));
-            look_after(Clock::now());
+            try {
+                transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
+                look_after(Clock::now());
+            } catch (...) {
+                // For want of memory: what is left in unfinished_ is looked after in a moment.
+                unfinished_until_ = Clock::now() + Milliseconds(5);
+            }
         }
     }
 
     void look_after(Instant now) {
         std::vector<Renewal> due;
-        for (const auto& watched : timers_.take_due(now)) watched->tick(now, now, due);
-        if (!due.empty()) {
+        try {
+            tick_due(now, now, due);
             // What would be due soon comes along: holds that were taken at different times are renewed together
             // from then on, a hundred in a call.
-            const Instant soon = now + options_.watchdog_timeout / 6;
-            for (const auto& watched : timers_.take_due(soon)) watched->tick(now, soon, due);
+            if (!due.empty()) tick_due(now, now + options_.watchdog_timeout / 6, due);
+        } catch (...) {
             renew(std::move(due));
+            throw;
         }
+        if (!due.empty()) renew(std::move(due));
+        unfinished_until_ = never;
         subscriptions_.sweep(now);
+    }
+
+    // Who could not be looked after, for want of memory, stays in unfinished_.
+    void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
+        if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
+        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->tick(now, horizon, due);
     }
 
     void renew(std::vector<Renewal> due) {
@@ -1605,9 +1676,16 @@ private:
         for (std::size_t first = 0; first < due.size();) {
             std::size_t last = first;
             while (last < due.size() && last - first < renewals_a_call && way(due[last]) == way(due[first])) ++last;
-            renew_together({std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(first)),
-                            std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(last))});
+            renew_or_try_again(std::span(due).subspan(first, last - first));
             first = last;
+        }
+    }
+
+    void renew_or_try_again(std::span<const Renewal> batch) {
+        try {
+            renew_together({batch.begin(), batch.end()});
+        } catch (...) {
+            for (const Renewal& renewal : batch) renewal.of->renewed(renewal, Watched::Renewed::unknown, Clock::now());
         }
     }
 
@@ -1698,10 +1776,13 @@ private:
     std::mutex posts_mutex_;
     std::condition_variable posts_done_;
     std::size_t posts_ = 0;  // on their way
-    std::unordered_map<std::string, StateEntry> states_;
+    std::unordered_map<StateName, StateEntry, StateNameHash> states_;
     ConnectionListener listener_{*this};
     // Destroyed before what its completions refer to.
     T transport_;
+    // The background thread's own: who is still to be looked after, and when at the latest.
+    std::vector<std::shared_ptr<Watched>> unfinished_;
+    Instant unfinished_until_ = never;
     std::thread background_;
 };
 
@@ -2385,7 +2466,7 @@ private:
     int finish_connect(const sockaddr* address, socklen_t size, Instant deadline) noexcept {
         if (fd_ < 0) return errno;
         const int flags = ::fcntl(fd_, F_GETFL);
-        ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK);
+        if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
         // A unix socket whose backlog is full answers EAGAIN and has to be asked again.
         while (::connect(fd_, address, size) != 0) {
             if (errno == EISCONN) break;
@@ -2403,8 +2484,7 @@ private:
             if (error != 0) return error;
             break;
         }
-        ::fcntl(fd_, F_SETFL, flags);
-        return 0;
+        return ::fcntl(fd_, F_SETFL, flags) < 0 ? errno : 0;
     }
 
     void set_option(int level, int option, int value) const noexcept {
@@ -2609,12 +2689,15 @@ private:
 
 // redlatch/adapters/command_link.hpp
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -2652,9 +2735,12 @@ public:
 
     // `attended`: the poster is going to call attend().
     void post(const Command& command, Completion done, bool attended = false) {
+        auto completion = std::make_unique<Completion>(std::move(done));
         std::unique_lock lock(mutex_);
-        append_command(out_, command);
-        push({nullptr, std::make_unique<Completion>(std::move(done)), Clock::now() + timeout_});
+        // What fails beyond here, for want of memory, has changed nothing.
+        make_room(1);
+        append({&command, 1});
+        slots_.push_back({nullptr, std::move(completion), Clock::now() + timeout_});
         if (connected_) flush(lock);
         // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
         if (reading_ && !attended) turned_away_ = true;
@@ -2747,11 +2833,10 @@ private:
             std::fill_n(replies, commands.size(), *refusal);
             return;
         }
+        make_room(commands.size());
+        append(commands);
         const Instant due = Clock::now() + timeout_;
-        for (const Command& command : commands) {
-            append_command(out_, command);
-            push({&exchange, nullptr, due});
-        }
+        for (std::size_t i = 0; i < commands.size(); ++i) slots_.push_back({&exchange, nullptr, due});
         flush(lock);
         await(lock, exchange, deadline);
     }
@@ -2799,68 +2884,118 @@ private:
         opening_ = true;
         const Instant begun = Clock::now();
         lock.unlock();
-        auto refusal = link_.open(url_, deadline);
-        if (!refusal) link_.socket.set_receive_timeout(timeout_);
+        std::optional<Reply> refusal = open_link(deadline);
         lock.lock();
         opening_ = false;
         connected_ = !refusal;
         if (connected_) {
             connections_.fetch_add(1, std::memory_order_release);
-            backoff_.reset();
+            proven_ = false;
             attempt_failed_ = false;
             next_attempt_ = {};
             // Posted commands that waited for the connection get their full time from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
             attempt_failed_ = Clock::now() < deadline || deadline >= begun + timeout_;
-            why_not_ = *refusal;
+            answer(why_not_, *refusal, refusal->kind);
             next_attempt_ = Clock::now() + backoff_.next();
         }
         changed_.notify_all();
         return refusal;
     }
 
+    std::optional<Reply> open_link(Instant deadline) noexcept {
+        try {
+            auto refusal = link_.open(url_, deadline);
+            if (!refusal) link_.socket.set_receive_timeout(timeout_);
+            return refusal;
+        } catch (...) {  // memory, or a thread for the look-up, is wanting
+            link_.socket.close();
+            return Reply::of(Reply::Kind::not_sent, no_memory);
+        }
+    }
+
+    // Too short for an allocation.
+    static constexpr const char* no_memory = "out of memory";
+
+    // A copy; without its words where there is no memory for them.
+    static void answer(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
+        try {
+            to = from;
+        } catch (...) {
+            to = Reply::of(kind, no_memory);
+        }
+        to.kind = kind;
+    }
+
+    static Reply copy_of(const Reply& reply) noexcept {
+        Reply copy;
+        answer(copy, reply, reply.kind);
+        return copy;
+    }
+
+    Reply in_words(Reply::Kind kind, const char* before, const char* after, const char* why = "") const noexcept {
+        try {
+            return Reply::of(kind, before + url_.display() + after + why);
+        } catch (...) {
+            return Reply::of(kind, no_memory);
+        }
+    }
+
     // Ends the connection: everything in flight is answered, and the descriptor is closed as soon as no thread is
     // inside a read or write.
-    void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) {
+    void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) noexcept {
         if (!connected_) return;
         connected_ = false;
-        why_not_ = Reply::of(Reply::Kind::not_sent, "the connection to " + url_.display() + " is closed: " + why);
+        why_not_ = in_words(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
         link_.socket.shut_down();
-        answer_all(lock, first,
-                   Reply::of(Reply::Kind::unanswered, "the connection to " + url_.display() + " ended: " + why));
+        // Whoever accepts connections only to close them is asked with pauses, like one that refuses them.
+        if (!proven_) {
+            attempt_failed_ = true;
+            next_attempt_ = Clock::now() + backoff_.next();
+        }
+        answer_all(lock, first, in_words(Reply::Kind::unanswered, "the connection to ", " ended: ", why));
     }
 
     // What is in flight is overdue.
-    void give_up(std::unique_lock<std::mutex>& lock) {
+    void give_up(std::unique_lock<std::mutex>& lock) noexcept {
         if (connected_)
             fail(lock, Reply::Kind::unanswered, "no answer in time");
         else
-            answer_all(lock, Reply::Kind::not_sent, Reply(why_not_));
+            answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
     }
 
-    void answer_all(std::unique_lock<std::mutex>& lock, Reply::Kind first, Reply reply) {
-        std::vector<Slot> slots(std::make_move_iterator(slots_.begin() + static_cast<std::ptrdiff_t>(head_)),
-                                std::make_move_iterator(slots_.end()));
+    void answer_all(std::unique_lock<std::mutex>& lock, Reply::Kind first, const Reply& reply) noexcept {
+        const std::vector<Slot> slots = std::move(slots_);
+        const std::size_t begin = std::exchange(head_, 0);
         slots_.clear();
-        head_ = 0;
         out_.clear();
-        const Reply::Kind rest = reply.kind;
-        reply.kind = first;
-        std::vector<std::pair<Completion, Reply>> completions;
-        for (Slot& slot : slots) {
-            if (slot.done) completions.emplace_back(std::move(*slot.done), reply);
-            if (Exchange* exchange = slot.exchange) {
-                exchange->replies[exchange->got++] = reply;
+        bool any_posted = false;
+        for (std::size_t i = begin; i < slots.size(); ++i) {
+            any_posted = any_posted || slots[i].done;
+            if (Exchange* exchange = slots[i].exchange) {
+                answer(exchange->replies[exchange->got++], reply, i == begin ? first : reply.kind);
                 if (--exchange->missing == 0) exchange->parker.tell(Parker::final_word);
             }
-            reply.kind = rest;
         }
         changed_.notify_all();
-        if (completions.empty()) return;
+        if (!any_posted) return;
         lock.unlock();
-        for (auto& [done, answer] : completions) done(std::move(answer));
+        for (std::size_t i = begin; i < slots.size(); ++i) {
+            if (!slots[i].done) continue;
+            Reply one;
+            answer(one, reply, i == begin ? first : reply.kind);
+            complete(*slots[i].done, std::move(one));
+        }
         lock.lock();
+    }
+
+    // A completion looks after itself; should it fail for want of memory, nobody could be told here.
+    static void complete(const Completion& done, Reply reply) noexcept {
+        try {
+            done(std::move(reply));
+        } catch (...) {
+        }
     }
 
     // Called by a thread that gave back reading_ or writing_.
@@ -2929,12 +3064,11 @@ private:
     }
 
     // Its slots stay, so that the replies that follow find their owners.
-    void abandon(Exchange& exchange) {
+    void abandon(Exchange& exchange) noexcept {
         for (std::size_t i = head_; i < slots_.size(); ++i)
             if (slots_[i].exchange == &exchange) slots_[i].exchange = nullptr;
         while (exchange.missing > 0) {
-            exchange.replies[exchange.got++] =
-                Reply::of(Reply::Kind::unanswered, url_.display() + " did not answer in time");
+            exchange.replies[exchange.got++] = in_words(Reply::Kind::unanswered, "", " did not answer in time");
             --exchange.missing;
         }
         exchange.parker.tell(Parker::final_word);
@@ -2969,7 +3103,7 @@ private:
 
     // Reads what has come, waiting for it until the deadline, and hands out the replies. `blocking`: in one system
     // call, which a thread may use that has nobody to care for but itself.
-    void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) {
+    void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) noexcept {
         lock.unlock();
         batch_.clear();
         std::array<char, 16 * 1024> bytes;
@@ -2979,14 +3113,7 @@ private:
             !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
             (blocking || link_.socket.wait(POLLIN, deadline)))
             got = receive(blocking);
-        bool malformed = got > 0 && !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got));
-        while (got > 0 && !malformed) {
-            Reply reply;
-            const auto outcome = link_.reader.next(reply);
-            malformed = outcome == ReplyReader::Outcome::malformed;
-            if (outcome != ReplyReader::Outcome::reply) break;
-            batch_.push_back(std::move(reply));
-        }
+        const Parsed parsed = got > 0 ? parse(bytes.data(), static_cast<std::size_t>(got)) : Parsed::well;
         lock.lock();
         if (!connected_) return;
 
@@ -3001,6 +3128,7 @@ private:
                 completions_.emplace_back(std::move(*slot.done), std::move(batch_[taken]));
             }
         }
+        if (taken > 0 && !std::exchange(proven_, true)) backoff_.reset();
         const bool unasked = taken < batch_.size();
         // Told without the mutex: whom we wake would have to wait for it at once.
         handing_out_ = finished_.size() > 1;
@@ -3009,16 +3137,38 @@ private:
         // Those who were woken may have their next command ready in a moment.
         if (finished_.size() > 1) std::this_thread::yield();
         finished_.clear();
-        for (auto& [done, reply] : completions_) done(std::move(reply));
+        for (auto& [done, reply] : completions_) complete(done, std::move(reply));
         completions_.clear();
         lock.lock();
         if (std::exchange(handing_out_, false) && !out_.empty()) flush(lock);
-        if (malformed)
+        if (parsed == Parsed::malformed)
             fail(lock, Reply::Kind::malformed, "the answer is not Redis protocol, or too large");
+        else if (parsed == Parsed::no_memory)
+            fail(lock, Reply::Kind::unanswered, no_memory);
         else if (unasked)
             fail(lock, Reply::Kind::unanswered, "an answer came that nobody asked for");
         else if (got < 0)
             fail(lock, Reply::Kind::unanswered, "closed by the other side");
+    }
+
+    enum class Parsed { well, malformed, no_memory };
+
+    // The replies in what was received go to batch_, and there is room to hand them out.
+    Parsed parse(const char* bytes, std::size_t size) noexcept try {
+        if (!link_.reader.feed(bytes, size)) return Parsed::malformed;
+        for (;;) {
+            Reply reply;
+            const auto outcome = link_.reader.next(reply);
+            if (outcome == ReplyReader::Outcome::malformed) return Parsed::malformed;
+            if (outcome == ReplyReader::Outcome::incomplete) break;
+            batch_.push_back(std::move(reply));
+        }
+        finished_.reserve(batch_.size());
+        completions_.reserve(batch_.size());
+        return Parsed::well;
+    } catch (...) {
+        batch_.clear();
+        return Parsed::no_memory;
     }
 
     // --- the queue of replies to come -------------------------------------------------------------------------
@@ -3026,7 +3176,22 @@ private:
     std::size_t in_flight() const { return slots_.size() - head_; }
     Slot& front() { return slots_[head_]; }
 
-    void push(Slot slot) { slots_.push_back(std::move(slot)); }
+    // Whole commands, or nothing: half a one would make nonsense of all that follow.
+    void append(std::span<const Command> commands) {
+        const std::size_t before = out_.size();
+        try {
+            for (const Command& command : commands) append_command(out_, command);
+        } catch (...) {
+            out_.resize(before);
+            throw;
+        }
+    }
+
+    // So that pushing that many slots allocates nothing.
+    void make_room(std::size_t more) {
+        const std::size_t wanted = slots_.size() + more;
+        if (wanted > slots_.capacity()) slots_.reserve(std::max(wanted, slots_.capacity() * 2));
+    }
 
     // A vector with a moving head rather than a deque: it stops allocating once it is large enough.
     void pop() {
@@ -3056,6 +3221,7 @@ private:
     std::vector<Slot> slots_;
     std::size_t head_ = 0;
     bool connected_ = false;
+    bool proven_ = false;          // this connection has brought a reply
     bool attempt_failed_ = false;  // the last one, and not for want of time
     bool opening_ = false;
     bool writing_ = false;
@@ -3086,11 +3252,7 @@ namespace redlatch {
 class WakePipe {
 public:
     WakePipe() {
-        if (::pipe(fds_.data()) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
-        for (const int fd : fds_) {
-            ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-            ::fcntl(fd, F_SETFL, O_NONBLOCK);
-        }
+        if (!make()) throw std::system_error(errno, std::generic_category(), "pipe");
     }
     WakePipe(const WakePipe&) = delete;
     WakePipe& operator=(const WakePipe&) = delete;
@@ -3102,22 +3264,40 @@ public:
 
     void wake() noexcept {
         if (woken_.exchange(true)) return;
+        // There is room for it, so only chance can make it fail.
         const char byte = 0;
-        // Fails only when the pipe is full, and then the other side will wake anyway.
-        [[maybe_unused]] const ssize_t written = ::write(fds_[1], &byte, 1);
-    }
-
-    // A wake() that comes before the exchange needs no byte of its own: what its caller wants done is done after
-    // drain(). One that comes later writes a new byte.
-    void drain() noexcept {
-        if (!woken_.load()) return;
-        std::array<char, 16> bytes;
-        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) {
-        }
+        for (int tries = 0; tries < 10; ++tries)
+            if (::write(fds_[1], &byte, 1) == 1) return;
         woken_.exchange(false);
     }
 
+    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done after
+    // drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next drain().
+    void drain() noexcept {
+        if (!woken_.load()) return;
+        std::array<char, 16> bytes;
+        bool came = false;
+        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) came = true;
+        if (came) woken_.exchange(false);
+    }
+
 private:
+    bool make() noexcept {
+#if defined(__linux__)
+        return ::pipe2(fds_.data(), O_CLOEXEC | O_NONBLOCK) == 0;
+#else
+        if (::pipe(fds_.data()) != 0) return false;
+        for (const int fd : fds_) {
+            if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != -1 && ::fcntl(fd, F_SETFL, O_NONBLOCK) != -1) continue;
+            const int error = errno;
+            for (const int open : fds_) ::close(open);
+            errno = error;
+            return false;
+        }
+        return true;
+#endif
+    }
+
     std::array<int, 2> fds_{};
     std::atomic<bool> woken_{false};
 };
@@ -3174,9 +3354,11 @@ public:
     // nothing but the connection, and for that until the deadline at most.
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
-        if (!link_.socket.is_open() && !reopen(deadline)) return;
-        send_changes(deadline);
-        if (!watched_) receive(listener);
+        or_begin_anew(listener, [&] {
+            if (!link_.socket.is_open() && !reopen(deadline)) return;
+            send_changes(deadline);
+            if (!watched_) receive(listener);
+        });
     }
 
     // --- a waiting thread -------------------------------------------------------------------------------------
@@ -3212,17 +3394,37 @@ private:
         interrupt.drain();
         if (ready[0].revents == 0) return Watch::done;
         if (!serving.try_lock()) return Watch::lost;
-        receive(listener);
+        or_begin_anew(listener, [&] { receive(listener); });
         return link_.socket.is_open() ? Watch::done : Watch::lost;
     }
 
+    // Should it fail, for want of memory, the serving thread finds nothing changed.
     void change(const std::string& channel, bool wanted) {
         const std::lock_guard lock(mutex_);
-        if (wanted)
-            wanted_.insert(channel);
-        else
-            wanted_.erase(channel);
         changes_.emplace_back(channel, wanted);
+        try {
+            if (wanted)
+                wanted_.insert(channel);
+            else
+                wanted_.erase(channel);
+        } catch (...) {
+            changes_.pop_back();
+            throw;
+        }
+    }
+
+    // Where memory is wanting, something that came or was to be sent may be lost: the next connection begins anew, and
+    // everybody then looks for himself.
+    template <class Work>
+    void or_begin_anew(Listener& listener, Work work) noexcept {
+        try {
+            work();
+        } catch (...) {
+            try {
+                lose(listener);
+            } catch (...) {  // who was not told now is told of the next subscription
+            }
+        }
     }
 
     bool reopen(Instant deadline) {
@@ -4378,6 +4580,7 @@ public:
     // What is to be sent now; taken to be on the way from here on.
     std::vector<Item> take_due(Instant now) {
         std::vector<Item> due;
+        due.reserve(items_.size());  // so that a failure leaves all as it is
         for (Item& item : items_) {
             if (item.on_the_way || item.next > now || now >= item.give_up) continue;
             item.on_the_way = true;
@@ -4692,7 +4895,8 @@ private:
                     if (want.served) runtime_.count_acquisition();
             }
             return hint;
-        } catch (const Error&) {
+        } catch (...) {  // an answer that makes no sense, or no memory to keep what it gave
+            for (const Want& want : wants) forsake(want);
             settle(lock, ticket, wants, true);
             throw;
         }
@@ -4718,10 +4922,10 @@ private:
             rouse(me);
         });
         std::unique_lock lock(mutex_);
-        line_.join(me);
-        if (refusal && line_.is_front(me)) line_.refused(me, refusal->generation, refusal->hint, Clock::now());
-        listen();
         try {
+            line_.join(me);
+            if (refusal && line_.is_front(me)) line_.refused(me, refusal->generation, refusal->hint, Clock::now());
+            listen();
             const bool is_served = wait_in_line(lock, request, me);
             leave(me);
             want = me.want;
@@ -4773,6 +4977,7 @@ private:
         const Instant now = Clock::now();
         bool refused = false;
         std::vector<Want> unclaimed;
+        unclaimed.reserve(wants.size());
         for (std::size_t i = 0; i < wants.size(); ++i) {
             Member* member = line_.find(numbers[i]);
             if (!member) {
@@ -4798,9 +5003,9 @@ private:
 
     void listen() {
         if (wants_messages_) return;
-        wants_messages_ = true;
         runtime_.start_background();
         subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+        wants_messages_ = true;
     }
 
     // Out of the line; the next one decides for itself what to do.
@@ -4821,13 +5026,20 @@ private:
     void deliver(std::unique_lock<std::mutex>& lock) {
         const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
         if (due.empty()) return;
-        std::vector<std::function<void(bool, Completion)>> posts;
-        for (const auto& item : due) posts.push_back(errands_.at(item.request));
-        lock.unlock();
-        for (std::size_t i = 0; i < due.size(); ++i)
-            posts[i](due[i].again, [self = std::static_pointer_cast<SynchronizerState>(shared_from_this()),
-                                    item = due[i]](const Reply& reply) { self->delivered(item, reply); });
-        lock.lock();
+        for (const auto& item : due) {
+            try {
+                const auto post = errands_.at(item.request);
+                Completion done = [self = std::static_pointer_cast<SynchronizerState>(shared_from_this()),
+                                   item](const Reply& reply) { self->delivered(item, reply); };
+                lock.unlock();
+                post(item.again, std::move(done));
+                lock.lock();
+            } catch (...) {  // no memory, no thread: again in a moment
+                if (!lock.owns_lock()) lock.lock();
+                pending_.failed(item.request, Clock::now());
+                schedule();
+            }
+        }
     }
 
     void delivered(const PendingReleases::Item& item, const Reply& reply) {
@@ -6006,7 +6218,7 @@ public:
 
     // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
     // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) {
+    std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
         if (!hold) {
@@ -6018,6 +6230,9 @@ public:
         overtake(owner);
         const Among leaving(leaving_, owner, lock);
         return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
+    } catch (const std::bad_alloc&) {
+        // What could not be sent ends with its lease.
+        return make_error_code(std::errc::not_enough_memory);
     }
 
     // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
@@ -6120,9 +6335,9 @@ public:
                 if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
-                hold.renewing = true;
                 due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal,
                                wire_.text(hold.owner, hold.id)});
+                hold.renewing = true;
             }
         }
         for (std::size_t n = pending_.take_expired(now); n > 0; --n)
@@ -6248,10 +6463,15 @@ protected:
     void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
                const std::function<bool(const TryAnswer&)>& tell) {
         std::unique_lock lock(mutex_);
-        const TryAnswer answer = answer_of_try(lock, owner, lease, id, asked);
-        lock.unlock();
-        const bool wanted = tell(answer);
-        lock.lock();
+        TryAnswer answer{TryAnswer::Kind::failed};
+        bool wanted = false;
+        try {
+            answer = answer_of_try(lock, owner, lease, id, asked);
+            lock.unlock();
+            wanted = tell(answer);
+        } catch (...) {  // no memory: nobody has learned of it
+        }
+        if (!lock.owns_lock()) lock.lock();
         end_errand(owner, true);
         lock.unlock();
         if (answer.kind == TryAnswer::Kind::held && !wanted)
@@ -6376,14 +6596,30 @@ protected:
             take_back(lock, owner, asked.hold, now + lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
-        record(owner, asked.hold, asked.sent, wanted, answer.token);
+        record_or_take_back(lock, owner, wanted, asked, answer.token);
         return answer;
+    }
+
+    // A hold that cannot be recorded, for want of memory or of a thread, is none.
+    void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                             const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
+        try {
+            record(owner, asked.hold, asked.sent, lease, token);
+        } catch (...) {
+            forget(owner);
+            take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+            throw;
+        }
+    }
+
+    void forget(OwnerNumber owner) {
+        if (Hold* hold = holds_.find(owner)) holds_.finish(*hold);
     }
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, OwnerNumber owner, Instant until) {
         try {
             return wire_.read_acquire(asked.reply, key());
-        } catch (const Error&) {
+        } catch (...) {
             take_back(lock, owner, asked.hold, until);
             throw;
         }
@@ -6596,11 +6832,16 @@ protected:
         const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
         if (due.empty()) return;
         lock.unlock();
-        for (const auto& item : due)
-            wire_.give_up(item.owner, item.request, item.again,
-                          runtime_.posting([self = self(), request = item.request](Reply reply) {
-                              self->delivered(request, reply);
-                          }));
+        for (const auto& item : due) {
+            try {
+                wire_.give_up(item.owner, item.request, item.again,
+                              runtime_.posting([self = self(), request = item.request](Reply reply) {
+                                  self->delivered(request, reply);
+                              }));
+            } catch (...) {  // no memory, no thread: again in a moment
+                delivered(item.request, Reply::of(Reply::Kind::not_sent, std::string()));
+            }
+        }
         lock.lock();
     }
 
@@ -6619,9 +6860,10 @@ protected:
     // --- losing -----------------------------------------------------------------------------------------------
 
     void lose(Hold& hold, const char* why) {
+        // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        if (hold.lost) runtime_.notify([source = *hold.lost]() mutable { source.request_stop(); });
         hold.lose();
-        if (hold.lost) runtime_.notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
         hold.lost.reset();
         report_loss(why);
         news();
@@ -6635,7 +6877,7 @@ protected:
         return (hold && hold->live()) || contains(asking_, owner);
     }
 
-    void report_loss(const std::string& why) {
+    void report_loss(std::string_view why) noexcept {
         runtime_.count_lost_hold();
         runtime_.raise(Event::Kind::hold_lost, key(), why);
     }
@@ -6771,8 +7013,7 @@ private:
     }
 
     bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question question) {
-        const std::shared_ptr<Place> place = place_of(request.owner);
-        runtime_.start_background();
+        const std::shared_ptr<Place> place = place_or_leave(lock, request);
         ++waiting_;
         if (refresh_at_ == never) {
             refresh_at_ = Clock::now() + wire_.slot() / 3;
@@ -6781,6 +7022,7 @@ private:
         if (question.generation == 0) question.generation = place->generation();
         bool held = false;
         try {
+            runtime_.start_background();
             place->begin();
             lock.unlock();
             // Built and destroyed without mutex_.
@@ -6818,9 +7060,18 @@ private:
     }
 
     std::shared_ptr<Place> place_of(OwnerNumber owner) {
-        std::shared_ptr<Place>& place = places_[owner];
-        if (!place) place = std::make_shared<Place>(runtime_, wire_.channel(owner));
-        return place;
+        if (const auto found = places_.find(owner); found != places_.end()) return found->second;
+        return places_.emplace(owner, std::make_shared<Place>(runtime_, wire_.channel(owner))).first->second;
+    }
+
+    // Without memory for a place here there is none in the queue either.
+    std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        try {
+            return place_of(request.owner);
+        } catch (...) {
+            take_back(lock, request.owner, Clock::now() + lease_of(request.lease));
+            throw;
+        }
     }
 
     // Whoever goes without the lock gives its place in the queue back, and the server passes the turn on.
@@ -7385,9 +7636,9 @@ private:
         });
         std::unique_lock lock(mutex_);
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
-        line_.join(me);
-        if (!me.pause) listen();
         try {
+            line_.join(me);
+            if (!me.pause) listen();
             const bool held = wait_in_line(lock, request, me);
             leave(lock, me);
             return held;
@@ -7443,10 +7694,10 @@ private:
 
     void listen() {
         if (wants_messages_) return;
-        wants_messages_ = true;
         runtime_.start_background();
         const bool listened = subscribed_;
         subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+        wants_messages_ = true;
         // Another lock of ours listens there: what has come since the question was told to that one alone.
         if (subscribed_ && !listened) line_.news();
     }
@@ -7495,10 +7746,10 @@ private:
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        if (handed && waiting && now < redlatch::valid_until(sent, claim.lease)) {
+        if (handed && waiting && now < redlatch::valid_until(sent, claim.lease) &&
+            recorded(heir, claim.hold, sent, heir_lease, answer.token)) {
             ++handoffs_;
             runtime_.count_handoff();
-            record(heir, claim.hold, sent, heir_lease, answer.token);
             line_.held_here();
             waiting->granted = true;
             rouse(*waiting);
@@ -7516,6 +7767,18 @@ private:
         if (handed) return {};
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
+    }
+
+    // False when there is no memory for it.
+    bool recorded(OwnerNumber heir, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
+                  std::int64_t token) {
+        try {
+            record(heir, hold, sent, lease, token);
+            return true;
+        } catch (...) {
+            this->forget(heir);
+            return false;
+        }
     }
 
     WaitLine line_;
@@ -9335,7 +9598,7 @@ public:
         if (left != 0) throw unexpected(reply, key());
         // One more than told: the lease is over only in the millisecond after its last.
         const std::int64_t over_in = reply.elements[1].integer;
-        return over_in < 0 ? Milliseconds::max() : Milliseconds(over_in + 1);
+        return over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1);
     }
 
     void post_take_back(const Ticket& ticket, std::span<const Want> wants, Completion done) {
@@ -9563,13 +9826,17 @@ private:
             std::vector<PermitId> batch;
             for (Watch& watch : watched_) {
                 if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
-                watch.renewing = true;
                 batch.push_back(watch.id);
+                watch.renewing = true;
             }
             lock.unlock();
             const Instant sent = Clock::now();
-            wire_.post_renew(batch, [self = std::static_pointer_cast<PermitState>(this->shared_from_this()), batch,
-                                     sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+            try {
+                wire_.post_renew(batch, [self = std::static_pointer_cast<PermitState>(this->shared_from_this()), batch,
+                                         sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+            } catch (...) {  // no memory: again in a moment
+                renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+            }
             lock.lock();
         }
     }
@@ -9597,13 +9864,18 @@ private:
     }
 
     template <class Condition>
-    void lose_if(Condition condition, const std::string& why) {
+    void lose_if(Condition condition, const char* why) {
         std::erase_if(watched_, [&](const Watch& watch) {
             if (!condition(watch)) return false;
             runtime_.count_lost_hold();
-            runtime_.raise(Event::Kind::hold_lost, this->key(), "permit " + watch.id.text() + ": " + why);
+            tell(watch.id, why);
             return true;
         });
+    }
+
+    void tell(const PermitId& id, const char* why) noexcept try {
+        runtime_.raise(Event::Kind::hold_lost, this->key(), "permit " + id.text() + ": " + why);
+    } catch (...) {
     }
 
     std::vector<Watch> watched_;
@@ -9779,14 +10051,15 @@ public:
     bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
         State& semaphore = state();
-        const auto watches = semaphore.unwatch(ids);
-        const Reply reply = semaphore.change(
-            [&](const Ticket& ticket, bool, Instant deadline) {
-                return semaphore.wire().release(ticket, ids, deadline);
-            },
+        const std::function<void(const Ticket&, Completion)> post =
             [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const Ticket& ticket, Completion done) {
                 semaphore.wire().post_release(ticket, kept, std::move(done));
-            });
+            };
+        const auto watches = semaphore.unwatch(ids);
+        const Reply reply =
+            semaphore.change([&](const Ticket& ticket, bool,
+                                 Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
+                             post);
         const bool released = is_one(reply);
         if (!released) semaphore.watch_again(watches);
         return released;
@@ -9867,7 +10140,7 @@ private:
             reply = semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
                 return semaphore.wire().set_lease(ticket, id, lease, deadline);
             });
-        } catch (const Error&) {
+        } catch (...) {
             semaphore.watch_again(watches);
             throw;
         }

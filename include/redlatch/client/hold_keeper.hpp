@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -104,7 +105,7 @@ public:
 
     // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
     // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) {
+    std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
         if (!hold) {
@@ -116,6 +117,9 @@ public:
         overtake(owner);
         const Among leaving(leaving_, owner, lock);
         return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
+    } catch (const std::bad_alloc&) {
+        // What could not be sent ends with its lease.
+        return make_error_code(std::errc::not_enough_memory);
     }
 
     // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
@@ -218,9 +222,9 @@ public:
                 if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
-                hold.renewing = true;
                 due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal,
                                wire_.text(hold.owner, hold.id)});
+                hold.renewing = true;
             }
         }
         for (std::size_t n = pending_.take_expired(now); n > 0; --n)
@@ -346,10 +350,15 @@ protected:
     void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
                const std::function<bool(const TryAnswer&)>& tell) {
         std::unique_lock lock(mutex_);
-        const TryAnswer answer = answer_of_try(lock, owner, lease, id, asked);
-        lock.unlock();
-        const bool wanted = tell(answer);
-        lock.lock();
+        TryAnswer answer{TryAnswer::Kind::failed};
+        bool wanted = false;
+        try {
+            answer = answer_of_try(lock, owner, lease, id, asked);
+            lock.unlock();
+            wanted = tell(answer);
+        } catch (...) {  // no memory: nobody has learned of it
+        }
+        if (!lock.owns_lock()) lock.lock();
         end_errand(owner, true);
         lock.unlock();
         if (answer.kind == TryAnswer::Kind::held && !wanted)
@@ -474,14 +483,30 @@ protected:
             take_back(lock, owner, asked.hold, now + lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
-        record(owner, asked.hold, asked.sent, wanted, answer.token);
+        record_or_take_back(lock, owner, wanted, asked, answer.token);
         return answer;
+    }
+
+    // A hold that cannot be recorded, for want of memory or of a thread, is none.
+    void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                             const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
+        try {
+            record(owner, asked.hold, asked.sent, lease, token);
+        } catch (...) {
+            forget(owner);
+            take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+            throw;
+        }
+    }
+
+    void forget(OwnerNumber owner) {
+        if (Hold* hold = holds_.find(owner)) holds_.finish(*hold);
     }
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, OwnerNumber owner, Instant until) {
         try {
             return wire_.read_acquire(asked.reply, key());
-        } catch (const Error&) {
+        } catch (...) {
             take_back(lock, owner, asked.hold, until);
             throw;
         }
@@ -694,11 +719,16 @@ protected:
         const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
         if (due.empty()) return;
         lock.unlock();
-        for (const auto& item : due)
-            wire_.give_up(item.owner, item.request, item.again,
-                          runtime_.posting([self = self(), request = item.request](Reply reply) {
-                              self->delivered(request, reply);
-                          }));
+        for (const auto& item : due) {
+            try {
+                wire_.give_up(item.owner, item.request, item.again,
+                              runtime_.posting([self = self(), request = item.request](Reply reply) {
+                                  self->delivered(request, reply);
+                              }));
+            } catch (...) {  // no memory, no thread: again in a moment
+                delivered(item.request, Reply::of(Reply::Kind::not_sent, std::string()));
+            }
+        }
         lock.lock();
     }
 
@@ -717,9 +747,10 @@ protected:
     // --- losing -----------------------------------------------------------------------------------------------
 
     void lose(Hold& hold, const char* why) {
+        // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        if (hold.lost) runtime_.notify([source = *hold.lost]() mutable { source.request_stop(); });
         hold.lose();
-        if (hold.lost) runtime_.notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
         hold.lost.reset();
         report_loss(why);
         news();
@@ -733,7 +764,7 @@ protected:
         return (hold && hold->live()) || contains(asking_, owner);
     }
 
-    void report_loss(const std::string& why) {
+    void report_loss(std::string_view why) noexcept {
         runtime_.count_lost_hold();
         runtime_.raise(Event::Kind::hold_lost, key(), why);
     }
