@@ -5,7 +5,7 @@
 # file the input is: run the program on it to see more.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
-redlatch_setup(clang hiredis)
+redlatch_setup(clang clang-runtime hiredis)
 find_program(clang NAMES clang++-14 NO_CACHE REQUIRED)
 
 if(NOT DEFINED SECONDS)
