@@ -58,23 +58,23 @@ struct GivenUpWork {
             all.push_back({kind + " try_lock_for", digest(acquire), [] {}, take, give});
             all.push_back({kind + " unlock", digest(release), [&one] { one.lock(); }, told, [] {}, true});
         };
-        add_lock("RLock", lock, scripts::rlock_acquire, scripts::rlock_release);
-        add_lock("FairLock", fair, scripts::fair_acquire, scripts::fair_release);
-        add_lock("ReadLock", both.read_lock(), scripts::read_acquire, scripts::read_release);
-        add_lock("WriteLock", both.write_lock(), scripts::write_acquire, scripts::write_release);
+        add_lock("RLock", lock, digested<scripts::rlock_acquire>, digested<scripts::rlock_release>);
+        add_lock("FairLock", fair, digested<scripts::fair_acquire>, digested<scripts::fair_release>);
+        add_lock("ReadLock", both.read_lock(), digested<scripts::read_acquire>, digested<scripts::read_release>);
+        add_lock("WriteLock", both.write_lock(), digested<scripts::write_acquire>, digested<scripts::write_release>);
         const auto ten = [this] { seats.try_set_permits(10); };
-        all.push_back({"Semaphore try_acquire_for", digest(scripts::semaphore_acquire), ten,
+        all.push_back({"Semaphore try_acquire_for", digest(digested<scripts::semaphore_acquire>), ten,
                        [this] { return seats.try_acquire_for(25ms, 2); }, [this] { seats.release(2); }});
-        all.push_back({"Semaphore release", digest(scripts::semaphore_add), ten,
+        all.push_back({"Semaphore release", digest(digested<scripts::semaphore_add>), ten,
                        [this] { return seats.release(2), true; }, [] {}, true});
-        all.push_back({"PermitExpirableSemaphore try_acquire_for", digest(scripts::permit_acquire),
+        all.push_back({"PermitExpirableSemaphore try_acquire_for", digest(digested<scripts::permit_acquire>),
                        [this] { slots.try_set_permits(10); },
                        [this] { return !(ids = slots.try_acquire_for(25ms, 2)).empty(); },
                        [this] { slots.release(ids); }});
-        all.push_back({"PermitExpirableSemaphore release", digest(scripts::permit_release),
+        all.push_back({"PermitExpirableSemaphore release", digest(digested<scripts::permit_release>),
                        [this] { slots.try_set_permits(10), ids = slots.acquire(2); },
                        [this] { return slots.release(ids), true; }, [] {}, true});
-        all.push_back({"CountDownLatch count_down", digest(scripts::count_down_latch_lower),
+        all.push_back({"CountDownLatch count_down", digest(digested<scripts::count_down_latch_lower>),
                        [this] { gate.try_set_count(5); }, [this] { return gate.count_down(2), true; }, [] {}, true});
     }
 

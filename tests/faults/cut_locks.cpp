@@ -69,8 +69,12 @@ void add_refused(std::vector<CutOperation>& to, const std::string& kind, Lock& f
 }
 
 LockScripts plain(const Script& acquire) {
-    return {digest(acquire), digest(scripts::rlock_release),        digest(scripts::rlock_force_release), "HLEN",
-            "HGET",          digest(scripts::rlock_remaining_lease)};
+    return {digest(acquire),
+            digest(digested<scripts::rlock_release>),
+            digest(digested<scripts::rlock_force_release>),
+            "HLEN",
+            "HGET",
+            digest(digested<scripts::rlock_remaining_lease>)};
 }
 
 struct PlainLocks final : CutWork {
@@ -79,11 +83,11 @@ struct PlainLocks final : CutWork {
           near_rlock(bench.near, bench.name),
           spin(bench.far, bench.name),
           fenced(bench.far, bench.name) {
-        add_lock(operations, "RLock", rlock, plain(scripts::rlock_acquire));
-        add_refused(operations, "RLock", rlock, near_rlock, plain(scripts::rlock_acquire));
-        add_lock(operations, "SpinLock", spin, plain(scripts::rlock_acquire));
-        add_lock(operations, "FencedLock", fenced, plain(scripts::fenced_acquire));
-        operations.push_back({"FencedLock lock_and_get_token", digest(scripts::fenced_acquire), [] {},
+        add_lock(operations, "RLock", rlock, plain(digested<scripts::rlock_acquire>));
+        add_refused(operations, "RLock", rlock, near_rlock, plain(digested<scripts::rlock_acquire>));
+        add_lock(operations, "SpinLock", spin, plain(digested<scripts::rlock_acquire>));
+        add_lock(operations, "FencedLock", fenced, plain(digested<scripts::fenced_acquire>));
+        operations.push_back({"FencedLock lock_and_get_token", digest(digested<scripts::fenced_acquire>), [] {},
                               [this] { return text(fenced.lock_and_get_token() == fenced.token()); },
                               [this] { fenced.unlock(); }});
     }
@@ -100,32 +104,33 @@ struct OtherLocks final : CutWork {
           near_fair(bench.near, bench.name + "f"),
           both(bench.far, bench.name + "rw"),
           near_both(bench.near, bench.name + "rw") {
-        const LockScripts fair_scripts{digest(scripts::fair_acquire),
-                                       digest(scripts::fair_release),
-                                       digest(scripts::fair_force_release),
+        const LockScripts fair_scripts{digest(digested<scripts::fair_acquire>),
+                                       digest(digested<scripts::fair_release>),
+                                       digest(digested<scripts::fair_force_release>),
                                        "HLEN",
                                        "HGET",
-                                       digest(scripts::rlock_remaining_lease)};
+                                       digest(digested<scripts::rlock_remaining_lease>)};
         add_lock(operations, "FairLock", fair, fair_scripts);
         add_refused(operations, "FairLock", fair, near_fair, fair_scripts);
         // Into the queue and out of it again.
-        operations.push_back({"FairLock queueing up", digest(scripts::fair_acquire), [this] { near_fair.lock(); },
-                              [this] { return queue_up(); }, [this] { come_again(); }});
-        operations.push_back({"FairLock leaving the queue", digest(scripts::fair_leave), [this] { near_fair.lock(); },
-                              [this] { return queue_up(); }, [this] { come_again(); }});
+        operations.push_back({"FairLock queueing up", digest(digested<scripts::fair_acquire>),
+                              [this] { near_fair.lock(); }, [this] { return queue_up(); }, [this] { come_again(); }});
+        operations.push_back({"FairLock leaving the queue", digest(digested<scripts::fair_leave>),
+                              [this] { near_fair.lock(); }, [this] { return queue_up(); }, [this] { come_again(); }});
         add_lock(operations, "ReadLock", both.read_lock(),
-                 {digest(scripts::read_acquire), digest(scripts::read_release), digest(scripts::read_force_release),
-                  digest(scripts::read_remaining_lease), digest(scripts::read_hold_count),
-                  digest(scripts::read_remaining_lease)});
+                 {digest(digested<scripts::read_acquire>), digest(digested<scripts::read_release>),
+                  digest(digested<scripts::read_force_release>), digest(digested<scripts::read_remaining_lease>),
+                  digest(digested<scripts::read_hold_count>), digest(digested<scripts::read_remaining_lease>)});
         add_refused(operations, "ReadLock", both.read_lock(), near_both.read_lock(), {});
         operations.pop_back();  // a reader lets another in
         add_lock(operations, "WriteLock", both.write_lock(),
-                 {digest(scripts::write_acquire), digest(scripts::write_release), digest(scripts::write_force_release),
-                  digest(scripts::write_remaining_lease), "HGET", digest(scripts::write_remaining_lease)});
-        operations.push_back({"downgrade to reader", digest(scripts::write_release),
+                 {digest(digested<scripts::write_acquire>), digest(digested<scripts::write_release>),
+                  digest(digested<scripts::write_force_release>), digest(digested<scripts::write_remaining_lease>),
+                  "HGET", digest(digested<scripts::write_remaining_lease>)});
+        operations.push_back({"downgrade to reader", digest(digested<scripts::write_release>),
                               [this] { both.lock(), both.lock_shared(); }, [this] { return unlock(both); },
                               [this] { both.unlock_shared(); }});
-        operations.push_back({"try_lock_shared while another writes", digest(scripts::read_acquire),
+        operations.push_back({"try_lock_shared while another writes", digest(digested<scripts::read_acquire>),
                               [this] { near_both.lock(); }, [this] { return text(both.try_lock_shared()); },
                               [this] { near_both.unlock(); }});
     }

@@ -182,7 +182,7 @@ private:
         try {
             return place_of(request.owner);
         } catch (...) {
-            take_back(lock, request.owner, Clock::now() + lease_of(request.lease));
+            take_back(lock, request.owner, 0, Clock::now() + lease_of(request.lease));
             throw;
         }
     }
