@@ -2889,7 +2889,13 @@ private:
         opening_ = false;
         connected_ = !refusal;
         if (connected_) {
+<<<<<<< HEAD
             connections_.fetch_add(1, std::memory_order_release);
+=======
+            if (was_connected_) reconnects_.fetch_add(1, std::memory_order_relaxed);
+            was_connected_ = true;
+            backoff_.reset();
+>>>>>>> 40450b6b31d35551c195ec3664a7cf71e945df36
             proven_ = false;
             attempt_failed_ = false;
             next_attempt_ = {};
@@ -2949,10 +2955,10 @@ private:
         connected_ = false;
         why_not_ = in_words(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
         link_.socket.shut_down();
-        // Whoever accepts connections only to close them is asked with pauses, like one that refuses them.
+        // Whoever accepts connections only to close them is asked with pauses; short ones, for it may be chance.
         if (!proven_) {
             attempt_failed_ = true;
-            next_attempt_ = Clock::now() + backoff_.next();
+            next_attempt_ = Clock::now() + closed_backoff_.next();
         }
         answer_all(lock, first, in_words(Reply::Kind::unanswered, "the connection to ", " ended: ", why));
     }
@@ -3128,7 +3134,7 @@ private:
                 completions_.emplace_back(std::move(*slot.done), std::move(batch_[taken]));
             }
         }
-        if (taken > 0 && !std::exchange(proven_, true)) backoff_.reset();
+        if (taken > 0 && !std::exchange(proven_, true)) closed_backoff_.reset();
         const bool unasked = taken < batch_.size();
         // Told without the mutex: whom we wake would have to wait for it at once.
         handing_out_ = finished_.size() > 1;
@@ -3229,7 +3235,8 @@ private:
     bool turned_away_ = false;  // the driver or a poster left replies to the reader of the moment
     bool handing_out_ = false;  // the reader wakes threads, and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
-    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
+    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};      // after attempts that failed
+    Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply
     Instant next_attempt_{};
     std::atomic<std::uint64_t> connections_{0};
 };
@@ -7069,7 +7076,7 @@ private:
         try {
             return place_of(request.owner);
         } catch (...) {
-            take_back(lock, request.owner, Clock::now() + lease_of(request.lease));
+            take_back(lock, request.owner, 0, Clock::now() + lease_of(request.lease));
             throw;
         }
     }

@@ -188,3 +188,19 @@ TEST_CASE("fault: write to a link that was killed (SIGPIPE): no signal, and the 
     CHECK(signals == 0);
     ::sigaction(SIGPIPE, &before, nullptr);
 }
+
+// The byte stayed behind without the note that there is one: it was drained no more, and every poll() returned at once.
+TEST_CASE("fault: wake-up that meets a drain half way: nothing is left that cannot be drained") {
+    WakePipe pipe;
+    int drained = 0;
+    {
+        const BeforeWrite meet{[&] { pipe.drain(), ++drained; }};
+        pipe.wake();
+    }
+    REQUIRE(drained == 1);
+    pipe.drain();
+    pollfd ready{pipe.fd(), POLLIN, 0};
+    CHECK(::poll(&ready, 1, 0) == 0);
+    pipe.wake();
+    CHECK(::poll(&ready, 1, 0) == 1);
+}

@@ -25,6 +25,7 @@ std::atomic<int> left{0};
 std::atomic<int> has_struck{0};
 int number = 0;
 std::string name;
+std::function<void()> before_write;
 
 // Whether this call is to fail; names are compared, as there are few.
 bool fails(const char* function) {
@@ -56,6 +57,9 @@ FailingCalls::FailingCalls(std::string function, int error, int skip, int times)
 FailingCalls::~FailingCalls() { failing = nullptr; }
 
 int FailingCalls::struck() const { return has_struck; }
+
+BeforeWrite::BeforeWrite(std::function<void()> happens) { before_write = std::move(happens); }
+BeforeWrite::~BeforeWrite() { before_write = nullptr; }
 
 }  // namespace redlatch::fault
 
@@ -115,6 +119,7 @@ int shutdown(int fd, int how) noexcept {
 
 ssize_t write(int fd, const void* bytes, size_t size) {
     static auto* const next = real(&::write, "write");
+    if (redlatch::fault::before_write) redlatch::fault::before_write();
     return fails("write") ? -1 : next(fd, bytes, size);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace redlatch::fault {
@@ -17,6 +18,15 @@ public:
 
     /// How many have failed.
     int struck() const;
+};
+
+/// As long as it lives, something happens just before each write().
+class BeforeWrite {
+public:
+    explicit BeforeWrite(std::function<void()> happens);
+    BeforeWrite(const BeforeWrite&) = delete;
+    BeforeWrite& operator=(const BeforeWrite&) = delete;
+    ~BeforeWrite();
 };
 
 }  // namespace redlatch::fault

@@ -465,7 +465,7 @@ mutate(next_expiry_overflows client/permit_wire.hpp
 mutate(half_a_command_is_sent adapters/command_link.hpp
     "out_.resize(before);\n            throw;"
     "throw;"
-    "faults/no_memory")
+    "faults/(no_memory|failing)")
 
 # Connections that are accepted and closed at once are made again in a storm.
 mutate(reconnects_in_a_storm adapters/command_link.hpp
@@ -477,7 +477,7 @@ mutate(reconnects_in_a_storm adapters/command_link.hpp
 mutate(wake_up_left_in_the_pipe adapters/wake_pipe.hpp
     "if (came) woken_.exchange(false);"
     "static_cast<void>(came), woken_.exchange(false);"
-    "unit/wake_pipe")
+    "faults/fail")
 
 # A grant that was on the way for longer than its lease is believed.
 mutate(late_grant_believed client/hold_keeper.hpp
@@ -495,4 +495,4 @@ mutate(leaving_waiter_wakes_nobody client/lock_state.hpp
 mutate(write_raises_a_signal adapters/socket.hpp
     "MSG_NOSIGNAL | MSG_DONTWAIT"
     "MSG_DONTWAIT"
-    "faults/failed_calls")
+    "faults/fail")
