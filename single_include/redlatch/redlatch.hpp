@@ -2889,13 +2889,8 @@ private:
         opening_ = false;
         connected_ = !refusal;
         if (connected_) {
-<<<<<<< HEAD
             connections_.fetch_add(1, std::memory_order_release);
-=======
-            if (was_connected_) reconnects_.fetch_add(1, std::memory_order_relaxed);
-            was_connected_ = true;
             backoff_.reset();
->>>>>>> 40450b6b31d35551c195ec3664a7cf71e945df36
             proven_ = false;
             attempt_failed_ = false;
             next_attempt_ = {};
