@@ -20,9 +20,9 @@ function(search model directive said found)
     set(definitions ${words})
     list(FILTER definitions INCLUDE REGEX "^-D")
     # Without a claim Spin looks for failed assertions and deadlocks; with one, for cycles that are fair and violate it.
-    set(options -O2 -w -DMEMLIM=3000)
+    set(options -O1 -w -DMEMLIM=3000)
     if(directive MATCHES "BUG_")
-        set(options -O1 -w -DMEMLIM=3000) # found soon
+        set(options -O0 -w -DMEMLIM=3000) # found soon
     endif()
     set(arguments -m2000000)
     if("liveness" IN_LIST words)

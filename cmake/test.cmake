@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: MIT
 # Everything that must hold: cmake -P cmake/test.cmake
-#   test   g++: all of ctest, on the header tree       asan   g++ with ASan and UBSan: unit, integration, stress tests
-#   clang  clang++-14: unit and integration tests,     tsan   g++ with TSan: the same
-#          on the single header
+#   test   g++, header tree: all of ctest
+#   asan   clang++-14, single header, ASan and UBSan: unit, integration and fault tests
+#   tsan   g++, header tree, TSan: unit, integration and stress tests
 # `cmake -DONLY=tsan -P cmake/test.cmake` does one of them. A later one runs even when an earlier one failed.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
-set(stages test asan tsan clang)
+set(stages test asan tsan)
 if(ONLY)
     if(NOT ONLY IN_LIST stages)
         message(FATAL_ERROR "ONLY is one of: ${stages}")
     endif()
     set(stages ${ONLY})
 endif()
-redlatch_setup(compiler make clang format pkg-config redis redis-cli hiredis doctest spin)
+redlatch_setup(compiler make clang clang-runtime format pkg-config redis redis-cli hiredis doctest spin)
 
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 set(tests_only -DREDLATCH_BUILD_EXAMPLES=OFF -DREDLATCH_BUILD_BENCH=OFF)
@@ -40,12 +40,13 @@ foreach(stage IN LISTS stages)
     if(stage STREQUAL "test")
         list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_TEST_FORMS=headers)
     elseif(stage STREQUAL "asan")
-        list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_SANITIZE=address,undefined ${tests_only})
+        list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=single
+            -DREDLATCH_SANITIZE=address,undefined ${tests_only})
+        set(choice --label-regex "^(unit|integration|faults)$")
     elseif(stage STREQUAL "tsan")
-        list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_SANITIZE=thread ${tests_only})
-    elseif(stage STREQUAL "clang")
-        list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=single ${tests_only})
-        set(choice --label-regex "^(unit|integration)$")
+        list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_TEST_FORMS=headers -DREDLATCH_SANITIZE=thread
+            ${tests_only})
+        set(choice --label-regex "^(unit|integration|stress)$")
     endif()
 
     string(TIMESTAMP begun %s)

@@ -14,6 +14,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -190,14 +191,15 @@ public:
     bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
         State& semaphore = state();
-        const auto watches = semaphore.unwatch(ids);
-        const Reply reply = semaphore.change(
-            [&](const Ticket& ticket, bool, Instant deadline) {
-                return semaphore.wire().release(ticket, ids, deadline);
-            },
+        const std::function<void(const Ticket&, Completion)> post =
             [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const Ticket& ticket, Completion done) {
                 semaphore.wire().post_release(ticket, kept, std::move(done));
-            });
+            };
+        const auto watches = semaphore.unwatch(ids);
+        const Reply reply =
+            semaphore.change([&](const Ticket& ticket, bool,
+                                 Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
+                             post);
         const bool released = is_one(reply);
         if (!released) semaphore.watch_again(watches);
         return released;
@@ -278,7 +280,7 @@ private:
             reply = semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
                 return semaphore.wire().set_lease(ticket, id, lease, deadline);
             });
-        } catch (const Error&) {
+        } catch (...) {
             semaphore.watch_again(watches);
             throw;
         }

@@ -41,6 +41,33 @@
 #include <utility>
 #include <vector>
 
+// redlatch/client/native_delete.hpp
+
+namespace redlatch {
+
+// Which command of its own the server has for deleting a key that holds a certain value. Found out by using them, the
+// first one first: a command that the server refuses is not sent to it again. For any number of threads.
+class NativeDelete {
+public:
+    enum class Form {
+        delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
+        delifeq,  // DELIFEQ key value: Valkey 9.0
+        none,     // a script does it
+    };
+
+    Form form() const noexcept { return form_.load(std::memory_order_relaxed); }
+
+    void refused(Form form) noexcept {
+        const Form next = form == Form::delex ? Form::delifeq : Form::none;
+        form_.compare_exchange_strong(form, next, std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<Form> form_{Form::delex};
+};
+
+}  // namespace redlatch
+
 // redlatch/core/quiet_thread.hpp
 
 namespace redlatch {
@@ -92,8 +119,8 @@ public:
     void notify(std::function<void()> job) {
         const std::lock_guard lock(queue_->mutex);
         if (queue_->stopped) return;
-        queue_->jobs.push_back(std::move(job));
         if (!thread_.joinable()) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+        queue_->jobs.push_back(std::move(job));
         queue_->changed.notify_one();
     }
 
@@ -597,9 +624,14 @@ inline OwnerNumber this_thread_number() noexcept {
     return number;
 }
 
-// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow.
+// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number of
+// one of its holds: "<uuid>:<number>:<hold>".
 class OwnerText {
 public:
+    OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
+        char* const end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), hold).ptr;
+        size_ = static_cast<std::size_t>(end - text_.data());
+    }
     OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
         char* end = uuid.copy(text_.data(), 36) + text_.data();
         *end++ = ':';
@@ -612,7 +644,7 @@ public:
     operator std::string_view() const noexcept { return view(); }
 
 private:
-    static constexpr std::size_t longest_suffix = 8;
+    static constexpr std::size_t longest_suffix = 1 + 20;
     std::array<char, 36 + 1 + 20 + longest_suffix> text_;
     std::size_t size_;
 };
@@ -764,6 +796,9 @@ struct Renewal {
     OwnerText field;  // the owner, as the hold is called there
 };
 
+// When Timers will look at whom.
+using TimerEntries = std::set<std::pair<Instant, Watched*>>;
+
 // What the background thread knows of a primitive's local state: something that has times at which it wants to be
 // looked at, and a channel that it listens to. All members are called on the background thread (renewed() on any),
 // with no lock held.
@@ -787,6 +822,11 @@ public:
 private:
     friend class Timers;
     std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
+    // Its entry while it has no time there: made with it, so that to schedule it needs no memory.
+    TimerEntries::node_type entry_ = [this] {
+        TimerEntries one{{never, this}};
+        return one.extract(one.begin());
+    }();
 };
 
 }  // namespace redlatch
@@ -937,13 +977,18 @@ public:
         auto [entry, is_new] = channels_.try_emplace(channel);
         Channel& c = entry->second;
         auto mine = std::find_if(c.listeners.begin(), c.listeners.end(), [&](const Wish& w) { return w.who == &who; });
-        if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
+        try {
+            if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
+            if (is_new) subscribe_(channel, true);
+        } catch (...) {
+            if (is_new) channels_.erase(entry);
+            throw;
+        }
         if (!mine->keen) {
             mine->keen = true;
             ++c.keen;
             ++keen_;
         }
-        if (is_new) subscribe_(channel, true);
         return c.confirmed;
     }
 
@@ -1075,11 +1120,13 @@ private:
         }
     }
 
-    void drop(Channels::iterator entry) {
-        const std::string channel = entry->first;
+    void drop(Channels::iterator entry) noexcept {
         keen_ -= entry->second.keen;
-        channels_.erase(entry);
-        subscribe_(channel, false);
+        const auto dropped = channels_.extract(entry);
+        try {
+            subscribe_(dropped.key(), false);
+        } catch (...) {  // no memory for it: messages that still come are for nobody
+        }
     }
 
     static std::vector<std::shared_ptr<Watched>> alive(const Channel& c) {
@@ -1126,15 +1173,16 @@ public:
 
     // To be called with the watched one's own mutex held, which tick() takes too: so an entry that is taken out at
     // this moment is still to be looked at, and the first test may be made without our mutex.
-    void schedule(Watched& watched, Instant at) {
+    void schedule(Watched& watched, Instant at) noexcept {
         if (watched.scheduled_.load() <= at) return;
         {
             const std::lock_guard lock(mutex_);
             const Instant scheduled = watched.scheduled_;
             if (scheduled <= at) return;
-            if (scheduled != never) entries_.erase({scheduled, &watched});
+            if (scheduled != never) watched.entry_ = entries_.extract({scheduled, &watched});
             watched.scheduled_ = at;
-            entries_.insert({at, &watched});
+            watched.entry_.value().first = at;
+            entries_.insert(std::move(watched.entry_));
             if (at >= sleeping_until_) return;
         }
         wake_();
@@ -1151,11 +1199,13 @@ public:
     std::vector<std::shared_ptr<Watched>> take_due(Instant until) {
         const std::lock_guard lock(mutex_);
         std::vector<std::shared_ptr<Watched>> due;
+        due.reserve(entries_.size());  // so that a failure leaves all as it is
         sleeping_until_ = {};
         while (!entries_.empty() && entries_.begin()->first <= until) {
             Watched* watched = entries_.begin()->second;
-            entries_.erase(entries_.begin());
+            auto entry = entries_.extract(entries_.begin());
             watched->scheduled_ = never;
+            watched->entry_ = std::move(entry);
             // Null for one whose destructor waits for our mutex.
             if (auto alive = watched->weak_from_this().lock()) due.push_back(std::move(alive));
         }
@@ -1172,7 +1222,7 @@ public:
 private:
     const std::function<void()> wake_;
     std::mutex mutex_;
-    std::set<std::pair<Instant, Watched*>> entries_;
+    TimerEntries entries_;
     Instant sleeping_until_{};
 };
 
@@ -1287,6 +1337,9 @@ public:
     // a mark outlives the local state that made it.
     std::uint64_t next_request() { return ++last_request_; }
 
+    // By what the server deletes a key that holds a certain value, as far as it is known.
+    NativeDelete& native_delete() noexcept { return native_delete_; }
+
     // --- commands ---------------------------------------------------------------------------------------------
 
     Reply call(const Command& command, Instant deadline) {
@@ -1306,40 +1359,54 @@ public:
 
     // The same without waiting; `done` is called on any thread.
     void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
-        begin_post();
-        pass_on(receiver, command,
-                [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); });
+        start_background();
+        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
+        count(commands_);
+        count_post();
+        try {
+            pass_on(receiver, command, std::move(finish));
+        } catch (...) {
+            uncount_post();
+            throw;
+        }
     }
 
     void post_script(const Script& script, std::span<const std::string_view> keys,
                      std::span<const std::string_view> arguments, Completion done,
                      Receiver receiver = Receiver::background) {
         const ScriptWords words(script, keys, arguments);
-        begin_post();
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
-        pass_on(receiver, words.by_digest(),
-                [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
-                 done = std::move(done)](Reply reply) mutable {
-                    if (judge(reply) != Verdict::no_script) return finish_post(done, std::move(reply));
-                    const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
-                    const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
-                    const ScriptWords again(script, k, a);
-                    count(commands_);
-                    transport_.post(again.by_text(), [this, done = std::move(done)](Reply answer) {
-                        finish_post(done, std::move(answer));
-                    });
-                });
+        post(
+            words.by_digest(),
+            [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+             done = std::move(done)](Reply reply) mutable {
+                if (judge(reply) != Verdict::no_script) return done(std::move(reply));
+                const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+                const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+                try {
+                    post(ScriptWords(script, k, a).by_text(), done);
+                } catch (...) {
+                    done(Reply::of(Reply::Kind::not_sent, no_memory));
+                }
+            },
+            receiver);
     }
 
-    // The two ways in which a script is sent: for the wires, which know the words.
-    auto calling(Instant deadline) {
-        return [this, deadline](const Script& script, std::span<const std::string_view> keys,
-                                std::span<const std::string_view> arguments) {
-            return call_script(script, keys, arguments, deadline);
-        };
-    }
+    // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
+    // second word is the key.
+    struct Calling {
+        Reply operator()(const Script& script, std::span<const std::string_view> keys,
+                         std::span<const std::string_view> arguments) const {
+            return runtime.call_script(script, keys, arguments, deadline);
+        }
+        Reply operator()(std::span<const std::string_view> words) const { return runtime.call({words, 1}, deadline); }
+
+        Runtime& runtime;
+        Instant deadline;
+    };
+    Calling calling(Instant deadline) { return {*this, deadline}; }
 
     auto posting(Completion done, Receiver receiver = Receiver::background) {
         return [this, receiver, done = std::move(done)](const Script& script, std::span<const std::string_view> keys,
@@ -1348,10 +1415,9 @@ public:
         };
     }
 
-    // The posting thread receives what has come; false when it has to leave that to the background.
-    bool attend() {
+    // The posting thread receives what has come.
+    void attend() {
         if constexpr (LetsAttend<T>) transport_.attend();
-        return LetsAttend<T>;
     }
 
     void stop_attending() {
@@ -1366,7 +1432,7 @@ public:
         bool again = false;
         for (;;) {
             const Instant now = Clock::now();
-            Reply reply = send(std::min(deadline, now + options_.command_timeout), again);
+            Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
             const Verdict verdict = judge(reply);
             if (verdict == Verdict::answered) {
                 back_again();
@@ -1409,12 +1475,14 @@ public:
         if constexpr (LetsWatch<T>) transport_.interrupt_watch();
     }
 
-    // Tells the user's handler.
-    void raise(Event::Kind kind, std::string_view name, std::string detail) {
+    // Tells the user's handler, if there is memory to do so.
+    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
         if (!options_.on_event) return;
-        notifier_.notify([handler = options_.on_event, event = Event{kind, std::string(name), std::move(detail)}] {
-            handler(event);
-        });
+        try {
+            notifier_.notify([handler = options_.on_event,
+                              event = Event{kind, std::string(name), std::string(detail)}] { handler(event); });
+        } catch (...) {
+        }
     }
 
     // Runs something of the user's, such as the callbacks of a stop token.
@@ -1443,10 +1511,14 @@ public:
     template <class State>
     State& use_state(const std::string& key) {
         const std::lock_guard lock(mutex_);
-        auto& entry = states_[std::string(State::kind) + key];
-        if (!entry.state) entry.state = std::make_shared<State>(*this, key);
-        ++entry.users;
-        return static_cast<State&>(*entry.state);
+        auto entry = states_.find({State::kind, key});
+        if (entry == states_.end()) {
+            auto state = std::make_shared<State>(*this, key);
+            const StateName name{State::kind, state->key()};
+            entry = states_.emplace(name, StateEntry{std::move(state)}).first;
+        }
+        ++entry->second.users;
+        return static_cast<State&>(*entry->second.state);
     }
 
     // One user less; without users and holds it is forgotten.
@@ -1470,17 +1542,35 @@ private:
         transport_.post(command, std::move(done));
     }
 
-    void begin_post() {
-        start_background();
-        count(commands_);
+    void finish_post(const Completion& done, Reply reply) {
+        try {
+            done(std::move(reply));
+        } catch (...) {  // no memory; whoever posted it looks after itself
+        }
+        uncount_post();
+    }
+
+    void count_post() {
         const std::lock_guard lock(posts_mutex_);
         ++posts_;
     }
 
-    void finish_post(const Completion& done, Reply reply) {
-        done(std::move(reply));
+    void uncount_post() {
         const std::lock_guard lock(posts_mutex_);
         if (--posts_ == 0) posts_done_.notify_all();
+    }
+
+    static constexpr const char* no_memory = "out of memory";
+
+    // A command for which there was no memory was not sent, and is tried again like any such.
+    template <class Send>
+    static Reply or_not_sent(Send send) {
+        try {
+            return send();
+        } catch (const std::bad_alloc&) {
+            std::this_thread::sleep_for(Milliseconds(1));
+            return Reply::of(Reply::Kind::not_sent, no_memory);
+        }
     }
 
     // The words of EVALSHA or EVAL, without an allocation where they are few.
@@ -1518,6 +1608,14 @@ private:
         std::span<std::string_view> words_;
     };
 
+    // Kind and key: text that belongs to the state itself, so that looking it up needs no memory.
+    using StateName = std::pair<std::string_view, std::string_view>;
+    struct StateNameHash {
+        std::size_t operator()(const StateName& name) const noexcept {
+            return std::hash<std::string_view>()(name.first) * 31 + std::hash<std::string_view>()(name.second);
+        }
+    };
+
     struct StateEntry {
         std::shared_ptr<Watched> state;
         std::size_t users = 0;
@@ -1527,7 +1625,7 @@ private:
     void forget_state(State& state, std::size_t users_less) {
         std::shared_ptr<Watched> last;  // destroyed after mutex_ is free: a state's destructor takes other mutexes
         const std::lock_guard lock(mutex_);
-        const auto entry = states_.find(std::string(State::kind) + state.key());
+        const auto entry = states_.find({State::kind, state.key()});
         if (entry == states_.end() || entry->second.state.get() != &state) return;
         entry->second.users -= users_less;
         if (entry->second.users > 0 || !state.is_idle()) return;
@@ -1538,22 +1636,36 @@ private:
     // The background thread.
     void serve() {
         while (!stopping_.load(std::memory_order_acquire)) {
-            transport_.run(listener_, std::min(timers_.sleep_until(), subscriptions_.due()));
-            look_after(Clock::now());
+            try {
+                transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
+                look_after(Clock::now());
+            } catch (...) {
+                // For want of memory: what is left in unfinished_ is looked after in a moment.
+                unfinished_until_ = Clock::now() + Milliseconds(5);
+            }
         }
     }
 
     void look_after(Instant now) {
         std::vector<Renewal> due;
-        for (const auto& watched : timers_.take_due(now)) watched->tick(now, now, due);
-        if (!due.empty()) {
+        try {
+            tick_due(now, now, due);
             // What would be due soon comes along: holds that were taken at different times are renewed together
             // from then on, a hundred in a call.
-            const Instant soon = now + options_.watchdog_timeout / 6;
-            for (const auto& watched : timers_.take_due(soon)) watched->tick(now, soon, due);
+            if (!due.empty()) tick_due(now, now + options_.watchdog_timeout / 6, due);
+        } catch (...) {
             renew(std::move(due));
+            throw;
         }
+        if (!due.empty()) renew(std::move(due));
+        unfinished_until_ = never;
         subscriptions_.sweep(now);
+    }
+
+    // Who could not be looked after, for want of memory, stays in unfinished_.
+    void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
+        if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
+        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->tick(now, horizon, due);
     }
 
     void renew(std::vector<Renewal> due) {
@@ -1564,9 +1676,16 @@ private:
         for (std::size_t first = 0; first < due.size();) {
             std::size_t last = first;
             while (last < due.size() && last - first < renewals_a_call && way(due[last]) == way(due[first])) ++last;
-            renew_together({std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(first)),
-                            std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(last))});
+            renew_or_try_again(std::span(due).subspan(first, last - first));
             first = last;
+        }
+    }
+
+    void renew_or_try_again(std::span<const Renewal> batch) {
+        try {
+            renew_together({batch.begin(), batch.end()});
+        } catch (...) {
+            for (const Renewal& renewal : batch) renewal.of->renewed(renewal, Watched::Renewed::unknown, Clock::now());
         }
     }
 
@@ -1644,6 +1763,7 @@ private:
 
     Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
     Counter last_request_{0};
+    NativeDelete native_delete_;
     std::atomic<bool> away_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> background_started_{false};
@@ -1656,10 +1776,13 @@ private:
     std::mutex posts_mutex_;
     std::condition_variable posts_done_;
     std::size_t posts_ = 0;  // on their way
-    std::unordered_map<std::string, StateEntry> states_;
+    std::unordered_map<StateName, StateEntry, StateNameHash> states_;
     ConnectionListener listener_{*this};
     // Destroyed before what its completions refer to.
     T transport_;
+    // The background thread's own: who is still to be looked after, and when at the latest.
+    std::vector<std::shared_ptr<Watched>> unfinished_;
+    Instant unfinished_until_ = never;
     std::thread background_;
 };
 
@@ -2343,7 +2466,7 @@ private:
     int finish_connect(const sockaddr* address, socklen_t size, Instant deadline) noexcept {
         if (fd_ < 0) return errno;
         const int flags = ::fcntl(fd_, F_GETFL);
-        ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK);
+        if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
         // A unix socket whose backlog is full answers EAGAIN and has to be asked again.
         while (::connect(fd_, address, size) != 0) {
             if (errno == EISCONN) break;
@@ -2361,8 +2484,7 @@ private:
             if (error != 0) return error;
             break;
         }
-        ::fcntl(fd_, F_SETFL, flags);
-        return 0;
+        return ::fcntl(fd_, F_SETFL, flags) < 0 ? errno : 0;
     }
 
     void set_option(int level, int option, int value) const noexcept {
@@ -2567,12 +2689,15 @@ private:
 
 // redlatch/adapters/command_link.hpp
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -2610,11 +2735,15 @@ public:
 
     // `attended`: the poster is going to call attend().
     void post(const Command& command, Completion done, bool attended = false) {
+        auto completion = std::make_unique<Completion>(std::move(done));
         std::unique_lock lock(mutex_);
-        append_command(out_, command);
-        push({nullptr, std::make_unique<Completion>(std::move(done)), Clock::now() + timeout_});
+        // What fails beyond here, for want of memory, has changed nothing.
+        make_room(1);
+        append({&command, 1});
+        slots_.push_back({nullptr, std::move(completion), Clock::now() + timeout_});
         if (connected_) flush(lock);
         // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
+        if (reading_ && !attended) turned_away_ = true;
         if ((!reading_ && !attended) || !connected_) call_driver(lock);
     }
 
@@ -2625,7 +2754,8 @@ public:
         reading_ = true;
         read_once(lock, false, {});
         stop_reading(lock, false);
-        if (connected_ && in_flight() > 0) call_reader();
+        // The poster comes again; others, and a driver that found us reading, do not.
+        if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(turned_away_, false)) call_driver(lock);
     }
 
     // --- for the driver ---------------------------------------------------------------------------------------
@@ -2638,7 +2768,11 @@ public:
 
     Watch watch() {
         const std::lock_guard lock(mutex_);
-        if (in_flight() == 0 || reading_) return {};
+        if (in_flight() == 0) return {};
+        if (reading_) {
+            turned_away_ = true;
+            return {};
+        }
         if (!connected_) return {-1, opening_ ? never : std::min(front().due, next_attempt_)};
         return {link_.socket.fd(), front().due};
     }
@@ -2699,11 +2833,10 @@ private:
             std::fill_n(replies, commands.size(), *refusal);
             return;
         }
+        make_room(commands.size());
+        append(commands);
         const Instant due = Clock::now() + timeout_;
-        for (const Command& command : commands) {
-            append_command(out_, command);
-            push({&exchange, nullptr, due});
-        }
+        for (std::size_t i = 0; i < commands.size(); ++i) slots_.push_back({&exchange, nullptr, due});
         flush(lock);
         await(lock, exchange, deadline);
     }
@@ -2751,68 +2884,119 @@ private:
         opening_ = true;
         const Instant begun = Clock::now();
         lock.unlock();
-        auto refusal = link_.open(url_, deadline);
-        if (!refusal) link_.socket.set_receive_timeout(timeout_);
+        std::optional<Reply> refusal = open_link(deadline);
         lock.lock();
         opening_ = false;
         connected_ = !refusal;
         if (connected_) {
             connections_.fetch_add(1, std::memory_order_release);
             backoff_.reset();
+            proven_ = false;
             attempt_failed_ = false;
             next_attempt_ = {};
             // Posted commands that waited for the connection get their full time from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
             attempt_failed_ = Clock::now() < deadline || deadline >= begun + timeout_;
-            why_not_ = *refusal;
+            answer(why_not_, *refusal, refusal->kind);
             next_attempt_ = Clock::now() + backoff_.next();
         }
         changed_.notify_all();
         return refusal;
     }
 
+    std::optional<Reply> open_link(Instant deadline) noexcept {
+        try {
+            auto refusal = link_.open(url_, deadline);
+            if (!refusal) link_.socket.set_receive_timeout(timeout_);
+            return refusal;
+        } catch (...) {  // memory, or a thread for the look-up, is wanting
+            link_.socket.close();
+            return Reply::of(Reply::Kind::not_sent, no_memory);
+        }
+    }
+
+    // Too short for an allocation.
+    static constexpr const char* no_memory = "out of memory";
+
+    // A copy; without its words where there is no memory for them.
+    static void answer(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
+        try {
+            to = from;
+        } catch (...) {
+            to = Reply::of(kind, no_memory);
+        }
+        to.kind = kind;
+    }
+
+    static Reply copy_of(const Reply& reply) noexcept {
+        Reply copy;
+        answer(copy, reply, reply.kind);
+        return copy;
+    }
+
+    Reply in_words(Reply::Kind kind, const char* before, const char* after, const char* why = "") const noexcept {
+        try {
+            return Reply::of(kind, before + url_.display() + after + why);
+        } catch (...) {
+            return Reply::of(kind, no_memory);
+        }
+    }
+
     // Ends the connection: everything in flight is answered, and the descriptor is closed as soon as no thread is
     // inside a read or write.
-    void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) {
+    void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) noexcept {
         if (!connected_) return;
         connected_ = false;
-        why_not_ = Reply::of(Reply::Kind::not_sent, "the connection to " + url_.display() + " is closed: " + why);
+        why_not_ = in_words(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
         link_.socket.shut_down();
-        answer_all(lock, first,
-                   Reply::of(Reply::Kind::unanswered, "the connection to " + url_.display() + " ended: " + why));
+        // Whoever accepts connections only to close them is asked with pauses; short ones, for it may be chance.
+        if (!proven_) {
+            attempt_failed_ = true;
+            next_attempt_ = Clock::now() + closed_backoff_.next();
+        }
+        answer_all(lock, first, in_words(Reply::Kind::unanswered, "the connection to ", " ended: ", why));
     }
 
     // What is in flight is overdue.
-    void give_up(std::unique_lock<std::mutex>& lock) {
+    void give_up(std::unique_lock<std::mutex>& lock) noexcept {
         if (connected_)
             fail(lock, Reply::Kind::unanswered, "no answer in time");
         else
-            answer_all(lock, Reply::Kind::not_sent, Reply(why_not_));
+            answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
     }
 
-    void answer_all(std::unique_lock<std::mutex>& lock, Reply::Kind first, Reply reply) {
-        std::vector<Slot> slots(std::make_move_iterator(slots_.begin() + static_cast<std::ptrdiff_t>(head_)),
-                                std::make_move_iterator(slots_.end()));
+    void answer_all(std::unique_lock<std::mutex>& lock, Reply::Kind first, const Reply& reply) noexcept {
+        const std::vector<Slot> slots = std::move(slots_);
+        const std::size_t begin = std::exchange(head_, 0);
         slots_.clear();
-        head_ = 0;
         out_.clear();
-        const Reply::Kind rest = reply.kind;
-        reply.kind = first;
-        std::vector<std::pair<Completion, Reply>> completions;
-        for (Slot& slot : slots) {
-            if (slot.done) completions.emplace_back(std::move(*slot.done), reply);
-            if (Exchange* exchange = slot.exchange) {
-                exchange->replies[exchange->got++] = reply;
+        bool any_posted = false;
+        for (std::size_t i = begin; i < slots.size(); ++i) {
+            any_posted = any_posted || slots[i].done;
+            if (Exchange* exchange = slots[i].exchange) {
+                answer(exchange->replies[exchange->got++], reply, i == begin ? first : reply.kind);
                 if (--exchange->missing == 0) exchange->parker.tell(Parker::final_word);
             }
-            reply.kind = rest;
         }
         changed_.notify_all();
-        if (completions.empty()) return;
+        if (!any_posted) return;
         lock.unlock();
-        for (auto& [done, answer] : completions) done(std::move(answer));
+        for (std::size_t i = begin; i < slots.size(); ++i) {
+            if (!slots[i].done) continue;
+            Reply one;
+            answer(one, reply, i == begin ? first : reply.kind);
+            complete(*slots[i].done, std::move(one));
+        }
         lock.lock();
+    }
+
+    // A completion looks after itself; should it fail for want of memory, nobody could be told here.
+    static void complete(const Completion& done, Reply reply) noexcept {
+        try {
+            done(std::move(reply));
+        } catch (...) {
+        }
     }
 
     // Called by a thread that gave back reading_ or writing_.
@@ -2881,12 +3065,11 @@ private:
     }
 
     // Its slots stay, so that the replies that follow find their owners.
-    void abandon(Exchange& exchange) {
+    void abandon(Exchange& exchange) noexcept {
         for (std::size_t i = head_; i < slots_.size(); ++i)
             if (slots_[i].exchange == &exchange) slots_[i].exchange = nullptr;
         while (exchange.missing > 0) {
-            exchange.replies[exchange.got++] =
-                Reply::of(Reply::Kind::unanswered, url_.display() + " did not answer in time");
+            exchange.replies[exchange.got++] = in_words(Reply::Kind::unanswered, "", " did not answer in time");
             --exchange.missing;
         }
         exchange.parker.tell(Parker::final_word);
@@ -2921,7 +3104,7 @@ private:
 
     // Reads what has come, waiting for it until the deadline, and hands out the replies. `blocking`: in one system
     // call, which a thread may use that has nobody to care for but itself.
-    void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) {
+    void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) noexcept {
         lock.unlock();
         batch_.clear();
         std::array<char, 16 * 1024> bytes;
@@ -2931,14 +3114,7 @@ private:
             !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
             (blocking || link_.socket.wait(POLLIN, deadline)))
             got = receive(blocking);
-        bool malformed = got > 0 && !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got));
-        while (got > 0 && !malformed) {
-            Reply reply;
-            const auto outcome = link_.reader.next(reply);
-            malformed = outcome == ReplyReader::Outcome::malformed;
-            if (outcome != ReplyReader::Outcome::reply) break;
-            batch_.push_back(std::move(reply));
-        }
+        const Parsed parsed = got > 0 ? parse(bytes.data(), static_cast<std::size_t>(got)) : Parsed::well;
         lock.lock();
         if (!connected_) return;
 
@@ -2953,6 +3129,7 @@ private:
                 completions_.emplace_back(std::move(*slot.done), std::move(batch_[taken]));
             }
         }
+        if (taken > 0 && !std::exchange(proven_, true)) closed_backoff_.reset();
         const bool unasked = taken < batch_.size();
         // Told without the mutex: whom we wake would have to wait for it at once.
         handing_out_ = finished_.size() > 1;
@@ -2961,16 +3138,38 @@ private:
         // Those who were woken may have their next command ready in a moment.
         if (finished_.size() > 1) std::this_thread::yield();
         finished_.clear();
-        for (auto& [done, reply] : completions_) done(std::move(reply));
+        for (auto& [done, reply] : completions_) complete(done, std::move(reply));
         completions_.clear();
         lock.lock();
         if (std::exchange(handing_out_, false) && !out_.empty()) flush(lock);
-        if (malformed)
+        if (parsed == Parsed::malformed)
             fail(lock, Reply::Kind::malformed, "the answer is not Redis protocol, or too large");
+        else if (parsed == Parsed::no_memory)
+            fail(lock, Reply::Kind::unanswered, no_memory);
         else if (unasked)
             fail(lock, Reply::Kind::unanswered, "an answer came that nobody asked for");
         else if (got < 0)
             fail(lock, Reply::Kind::unanswered, "closed by the other side");
+    }
+
+    enum class Parsed { well, malformed, no_memory };
+
+    // The replies in what was received go to batch_, and there is room to hand them out.
+    Parsed parse(const char* bytes, std::size_t size) noexcept try {
+        if (!link_.reader.feed(bytes, size)) return Parsed::malformed;
+        for (;;) {
+            Reply reply;
+            const auto outcome = link_.reader.next(reply);
+            if (outcome == ReplyReader::Outcome::malformed) return Parsed::malformed;
+            if (outcome == ReplyReader::Outcome::incomplete) break;
+            batch_.push_back(std::move(reply));
+        }
+        finished_.reserve(batch_.size());
+        completions_.reserve(batch_.size());
+        return Parsed::well;
+    } catch (...) {
+        batch_.clear();
+        return Parsed::no_memory;
     }
 
     // --- the queue of replies to come -------------------------------------------------------------------------
@@ -2978,7 +3177,22 @@ private:
     std::size_t in_flight() const { return slots_.size() - head_; }
     Slot& front() { return slots_[head_]; }
 
-    void push(Slot slot) { slots_.push_back(std::move(slot)); }
+    // Whole commands, or nothing: half a one would make nonsense of all that follow.
+    void append(std::span<const Command> commands) {
+        const std::size_t before = out_.size();
+        try {
+            for (const Command& command : commands) append_command(out_, command);
+        } catch (...) {
+            out_.resize(before);
+            throw;
+        }
+    }
+
+    // So that pushing that many slots allocates nothing.
+    void make_room(std::size_t more) {
+        const std::size_t wanted = slots_.size() + more;
+        if (wanted > slots_.capacity()) slots_.reserve(std::max(wanted, slots_.capacity() * 2));
+    }
 
     // A vector with a moving head rather than a deque: it stops allocating once it is large enough.
     void pop() {
@@ -3008,13 +3222,16 @@ private:
     std::vector<Slot> slots_;
     std::size_t head_ = 0;
     bool connected_ = false;
+    bool proven_ = false;          // this connection has brought a reply
     bool attempt_failed_ = false;  // the last one, and not for want of time
     bool opening_ = false;
     bool writing_ = false;
     bool reading_ = false;
+    bool turned_away_ = false;  // the driver or a poster left replies to the reader of the moment
     bool handing_out_ = false;  // the reader wakes threads, and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
-    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
+    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};      // after attempts that failed
+    Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply
     Instant next_attempt_{};
     std::atomic<std::uint64_t> connections_{0};
 };
@@ -3037,11 +3254,7 @@ namespace redlatch {
 class WakePipe {
 public:
     WakePipe() {
-        if (::pipe(fds_.data()) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
-        for (const int fd : fds_) {
-            ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-            ::fcntl(fd, F_SETFL, O_NONBLOCK);
-        }
+        if (!make()) throw std::system_error(errno, std::generic_category(), "pipe");
     }
     WakePipe(const WakePipe&) = delete;
     WakePipe& operator=(const WakePipe&) = delete;
@@ -3053,22 +3266,40 @@ public:
 
     void wake() noexcept {
         if (woken_.exchange(true)) return;
+        // There is room for it, so only chance can make it fail.
         const char byte = 0;
-        // Fails only when the pipe is full, and then the other side will wake anyway.
-        [[maybe_unused]] const ssize_t written = ::write(fds_[1], &byte, 1);
-    }
-
-    // A wake() that comes before the exchange needs no byte of its own: what its caller wants done is done after
-    // drain(). One that comes later writes a new byte.
-    void drain() noexcept {
-        if (!woken_.load()) return;
-        std::array<char, 16> bytes;
-        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) {
-        }
+        for (int tries = 0; tries < 10; ++tries)
+            if (::write(fds_[1], &byte, 1) == 1) return;
         woken_.exchange(false);
     }
 
+    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done after
+    // drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next drain().
+    void drain() noexcept {
+        if (!woken_.load()) return;
+        std::array<char, 16> bytes;
+        bool came = false;
+        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) came = true;
+        if (came) woken_.exchange(false);
+    }
+
 private:
+    bool make() noexcept {
+#if defined(__linux__)
+        return ::pipe2(fds_.data(), O_CLOEXEC | O_NONBLOCK) == 0;
+#else
+        if (::pipe(fds_.data()) != 0) return false;
+        for (const int fd : fds_) {
+            if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != -1 && ::fcntl(fd, F_SETFL, O_NONBLOCK) != -1) continue;
+            const int error = errno;
+            for (const int open : fds_) ::close(open);
+            errno = error;
+            return false;
+        }
+        return true;
+#endif
+    }
+
     std::array<int, 2> fds_{};
     std::atomic<bool> woken_{false};
 };
@@ -3125,9 +3356,11 @@ public:
     // nothing but the connection, and for that until the deadline at most.
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
-        if (!link_.socket.is_open() && !reopen(deadline)) return;
-        send_changes(deadline);
-        if (!watched_) receive(listener);
+        or_begin_anew(listener, [&] {
+            if (!link_.socket.is_open() && !reopen(deadline)) return;
+            send_changes(deadline);
+            if (!watched_) receive(listener);
+        });
     }
 
     // --- a waiting thread -------------------------------------------------------------------------------------
@@ -3163,17 +3396,37 @@ private:
         interrupt.drain();
         if (ready[0].revents == 0) return Watch::done;
         if (!serving.try_lock()) return Watch::lost;
-        receive(listener);
+        or_begin_anew(listener, [&] { receive(listener); });
         return link_.socket.is_open() ? Watch::done : Watch::lost;
     }
 
+    // Should it fail, for want of memory, the serving thread finds nothing changed.
     void change(const std::string& channel, bool wanted) {
         const std::lock_guard lock(mutex_);
-        if (wanted)
-            wanted_.insert(channel);
-        else
-            wanted_.erase(channel);
         changes_.emplace_back(channel, wanted);
+        try {
+            if (wanted)
+                wanted_.insert(channel);
+            else
+                wanted_.erase(channel);
+        } catch (...) {
+            changes_.pop_back();
+            throw;
+        }
+    }
+
+    // Where memory is wanting, something that came or was to be sent may be lost: the next connection begins anew, and
+    // everybody then looks for himself.
+    template <class Work>
+    void or_begin_anew(Listener& listener, Work work) noexcept {
+        try {
+            work();
+        } catch (...) {
+            try {
+                lose(listener);
+            } catch (...) {  // who was not told now is told of the next subscription
+            }
+        }
     }
 
     bool reopen(Instant deadline) {
@@ -3745,7 +3998,7 @@ return renewed
 
 // redlatch/client/inquiry.hpp
 
-// What the server says of a lock that is a hash of owner -> hold count. One round trip each; an
+// What the server says of a lock, most of all of one that is a hash of owner -> hold count. One round trip each; an
 // unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
 namespace redlatch {
 
@@ -3812,6 +4065,15 @@ int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view o
             return runtime.call({words, 1}, deadline);
         },
         limit);
+}
+
+// `ask(deadline)` sends the question; the answer is nothing, or a text.
+template <class T, class Ask>
+std::optional<std::string> ask_text(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
+    Reply reply = detail::inquire(runtime, key, ask, limit);
+    if (reply.is_nil()) return std::nullopt;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    return std::move(reply.text);
 }
 
 // `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.
@@ -4320,6 +4582,7 @@ public:
     // What is to be sent now; taken to be on the way from here on.
     std::vector<Item> take_due(Instant now) {
         std::vector<Item> due;
+        due.reserve(items_.size());  // so that a failure leaves all as it is
         for (Item& item : items_) {
             if (item.on_the_way || item.next > now || now >= item.give_up) continue;
             item.on_the_way = true;
@@ -4634,7 +4897,8 @@ private:
                     if (want.served) runtime_.count_acquisition();
             }
             return hint;
-        } catch (const Error&) {
+        } catch (...) {  // an answer that makes no sense, or no memory to keep what it gave
+            for (const Want& want : wants) forsake(want);
             settle(lock, ticket, wants, true);
             throw;
         }
@@ -4660,10 +4924,10 @@ private:
             rouse(me);
         });
         std::unique_lock lock(mutex_);
-        line_.join(me);
-        if (refusal && line_.is_front(me)) line_.refused(me, refusal->generation, refusal->hint, Clock::now());
-        listen();
         try {
+            line_.join(me);
+            if (refusal && line_.is_front(me)) line_.refused(me, refusal->generation, refusal->hint, Clock::now());
+            listen();
             const bool is_served = wait_in_line(lock, request, me);
             leave(me);
             want = me.want;
@@ -4715,6 +4979,7 @@ private:
         const Instant now = Clock::now();
         bool refused = false;
         std::vector<Want> unclaimed;
+        unclaimed.reserve(wants.size());
         for (std::size_t i = 0; i < wants.size(); ++i) {
             Member* member = line_.find(numbers[i]);
             if (!member) {
@@ -4740,9 +5005,9 @@ private:
 
     void listen() {
         if (wants_messages_) return;
-        wants_messages_ = true;
         runtime_.start_background();
         subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+        wants_messages_ = true;
     }
 
     // Out of the line; the next one decides for itself what to do.
@@ -4763,13 +5028,20 @@ private:
     void deliver(std::unique_lock<std::mutex>& lock) {
         const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
         if (due.empty()) return;
-        std::vector<std::function<void(bool, Completion)>> posts;
-        for (const auto& item : due) posts.push_back(errands_.at(item.request));
-        lock.unlock();
-        for (std::size_t i = 0; i < due.size(); ++i)
-            posts[i](due[i].again, [self = std::static_pointer_cast<SynchronizerState>(shared_from_this()),
-                                    item = due[i]](const Reply& reply) { self->delivered(item, reply); });
-        lock.lock();
+        for (const auto& item : due) {
+            try {
+                const auto post = errands_.at(item.request);
+                Completion done = [self = std::static_pointer_cast<SynchronizerState>(shared_from_this()),
+                                   item](const Reply& reply) { self->delivered(item, reply); };
+                lock.unlock();
+                post(item.again, std::move(done));
+                lock.lock();
+            } catch (...) {  // no memory, no thread: again in a moment
+                if (!lock.owns_lock()) lock.lock();
+                pending_.failed(item.request, Clock::now());
+                schedule();
+            }
+        }
     }
 
     void delivered(const PendingReleases::Item& item, const Reply& reply) {
@@ -4985,6 +5257,16 @@ struct LockRequest {
     bool precedence = false;  // a writer that keeps new readers out while it waits
 };
 
+// What one acquire command asks of the server.
+struct Claim {
+    OwnerNumber owner = 0;
+    std::uint64_t hold = 0;   // a number for the hold, never used before by this client
+    std::uint32_t count = 1;  // the level
+    Milliseconds lease{};
+    bool announced = false;  // new readers are to stay out while it waits
+    bool first = true;       // neither was it sent before, nor is the lock known to be taken
+};
+
 }  // namespace redlatch
 
 // redlatch/client/lock_face.hpp
@@ -5002,7 +5284,8 @@ template <class Lock>
 class LockFace {
 public:
     // Takes the lock, waiting for it. Reentrant: as many unlock() as lock(). One round trip when nobody holds it; a
-    // waiting thread sends nothing until the lock is released or its holder's lease ends.
+    // waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not reentrant; it
+    // and a SpinLock ask while they wait.)
     //   lock(Lease{d})   the hold ends by itself after d and is never renewed; without it the watchdog renews it
     //   lock(token)      gives up when a stop is requested; then, and only then, returns a bool: whether it is held
     //   lock(…, ec)      stores the error instead of throwing it
@@ -5136,8 +5419,8 @@ private:
 
 namespace redlatch {
 
-// A lock of the user's, `Lock`, that is a hash of owner -> hold count on the server: its public members, and below
-// them the same for an owner that is told, for LockFace and for composed locks.
+// A lock of the user's, `Lock`: its public members, and below them the same for an owner that is told, for LockFace and
+// for composed locks. What is no hash of owner -> hold count on the server asks in a way of its own.
 template <class Lock, class T, class State>
 class BoundLock : public LockFace<Lock> {
 public:
@@ -5327,6 +5610,7 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
 // What came of one try in the background.
 struct TryAnswer {
     enum class Kind { held, refused, failed } kind;
+    std::uint64_t hold = 0;                   // held: its number
     std::optional<Error> why = std::nullopt;  // failed
 };
 
@@ -5630,6 +5914,7 @@ public:
     static constexpr std::string_view kind = "fair ";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
+    static constexpr bool reentrant = true;
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
 
@@ -5644,7 +5929,7 @@ public:
           slot_(std::clamp(runtime.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
 
     const std::string& key() const noexcept { return key_; }
-    OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
+    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return {runtime_.uuid(), owner}; }
 
     // Where this waiter is told that it is its turn.
     std::string channel(OwnerNumber owner) const { return channels_ + std::string(text(owner).view()); }
@@ -5654,16 +5939,17 @@ public:
 
     // Takes the lock if it is nobody else's turn.
     template <class Send>
-    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
-        return acquire_with(owner, count, lease, Milliseconds(0), std::move(send));
+    auto acquire(const Claim& claim, Send send) {
+        return acquire_with(claim, Milliseconds(0), std::move(send));
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+    static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
 
     // The same, or queues up; whoever stands in the queue already keeps the place.
     template <class Send>
-    auto acquire_or_queue(OwnerNumber owner, Milliseconds lease, Send send) {
-        return acquire_with(owner, 1, lease, slot_, std::move(send));
+    auto acquire_or_queue(const Claim& claim, Send send) {
+        return acquire_with(claim, slot_, std::move(send));
     }
 
     template <class Send>
@@ -5701,10 +5987,10 @@ private:
     static constexpr Milliseconds longest_slot{5000};
 
     template <class Send>
-    auto acquire_with(OwnerNumber owner, std::uint32_t count, Milliseconds lease, Milliseconds slot, Send send) {
+    auto acquire_with(const Claim& claim, Milliseconds slot, Send send) {
         return send(digested<scripts::fair_acquire>, keys(),
-                    Texts<6>{publish(), channels_, text(owner), NumberText(count), NumberText(lease.count()),
-                             NumberText(slot.count())});
+                    Texts<6>{publish(), channels_, text(claim.owner), NumberText(claim.count),
+                             NumberText(claim.lease.count()), NumberText(slot.count())});
     }
 
     std::string_view publish() const { return runtime_.transport().publish_command(); }
@@ -5791,6 +6077,12 @@ struct Hold {
     Instant look_at() const noexcept { return watched() && !renewing ? std::min(renew_at, lost_at()) : lost_at(); }
 };
 
+// One owner's hold, as others see it: its number, 0 for none, and until when it is certain.
+struct HeldPart {
+    std::uint64_t hold = 0;
+    Instant until = Instant::min();
+};
+
 // The holds of one lock in this process. A flat vector: most locks have one holder at most, and it does not allocate
 // again once it has grown.
 class Holds {
@@ -5801,14 +6093,14 @@ public:
     }
 
     // The owner's record, made when there is none, with a new hold in it.
-    Hold& start(OwnerNumber owner) {
+    Hold& start(OwnerNumber owner, std::uint64_t id) {
         Hold* hold = find(owner);
         if (!hold) {
             holds_.emplace_back();
             hold = &holds_.back();
             hold->owner = owner;
         }
-        hold->id = ++last_id_;
+        hold->id = id;
         hold->valid_until = {};
         hold->renewing = false;
         hold->lost.reset();
@@ -5844,7 +6136,6 @@ public:
 
 private:
     std::vector<Hold> holds_;
-    std::uint64_t last_id_ = 0;
 };
 
 }  // namespace redlatch
@@ -5857,6 +6148,8 @@ namespace redlatch {
 // to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its lock:
 //   renewal         the script that renews holds of its kind
 //   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
+//   reentrant       whether its holder may take it once more. If so, the server knows a hold by its owner. If not, it knows
+//                   it by its number too, and whatever gives it back carries that number
 //   hands_over      whether a hold can go from one thread of this process to the next
 //   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
 //   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
@@ -5878,7 +6171,7 @@ public:
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && in_background_.empty() && !is_waited_for();
+        return !holds_.any_live() && pending_.empty() && errands_.empty() && !is_waited_for();
     }
 
     // --- taking, without waiting ------------------------------------------------------------------------------
@@ -5888,36 +6181,46 @@ public:
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         std::unique_lock lock(mutex_);
-        if (!is_settled(owner)) {
+        if (!is_settled(owner) || contains(asking_, owner) || contains(leaving_, owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed,
+            tell({TryAnswer::Kind::failed, 0,
                   Error(errc::unreachable, key(), "an earlier command of this thread is not answered yet")});
             return;
         }
-        const Hold* hold = holds_.find(owner);
+        Hold* hold = holds_.find(owner);
+        if (hold && refuses_reentry(*hold)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed, 0, not_reentrant()});
+            return;
+        }
         const bool again = hold && hold->live();
         const std::uint64_t id = again ? hold->id : 0;
-        const std::uint32_t count = again ? hold->count + 1 : 1;
-        begin_in_background(owner);
+        const Claim claim{owner, again ? id : next_request(), again ? hold->count + 1 : 1, lease_of(lease)};
+        errands_.push_back({owner, true});
         lock.unlock();
         Asked asked;
+        asked.hold = claim.hold;
         asked.begun = asked.sent = Clock::now();
-        wire_.acquire(owner, count, lease_of(lease), false,
-                      runtime_.posting(
-                          [self = self(), owner, lease, id, asked = std::move(asked),
-                           tell = std::move(tell)](Reply reply) mutable {
-                              asked.reply = std::move(reply);
-                              asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
-                              self->tried(owner, lease, id, asked, tell);
-                          },
-                          receiver));
+        Completion done = [self = self(), owner, lease, id, asked, tell = std::move(tell)](Reply reply) mutable {
+            asked.reply = std::move(reply);
+            asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
+            self->tried(owner, lease, id, asked, tell);
+        };
+        try {
+            wire_.acquire(claim, runtime_.posting(std::move(done), receiver));
+        } catch (...) {
+            // Nothing was sent.
+            lock.lock();
+            end_errand(owner, true);
+            throw;
+        }
     }
 
     // --- giving back ------------------------------------------------------------------------------------------
 
     // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
     // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) {
+    std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
         if (!hold) {
@@ -5926,37 +6229,48 @@ public:
             throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
         }
         if (!is_still_held(lock, *hold)) return errc::hold_lost;
-        if (hold->count > 1) return release_level(lock, *hold);
-        return let_go(lock, *hold);
+        overtake(owner);
+        const Among leaving(leaving_, owner, lock);
+        return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
+    } catch (const std::bad_alloc&) {
+        // What could not be sent ends with its lease.
+        return make_error_code(std::errc::not_enough_memory);
     }
 
     // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
-    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done, Receiver receiver) {
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
         if (!hold || !is_still_held(lock, *hold)) {
             lock.unlock();
             return done(errc::hold_lost);
         }
+        overtake(owner);
         const Leaving leaving = leave(*hold);
-        const std::uint64_t request = next_request();
-        begin_in_background(owner);
+        const std::uint64_t request = release_number(leaving.hold);
+        errands_.push_back({owner, false});
         lock.unlock();
-        wire_.release(owner, leaving.remaining, leaving.lease, request, false,
-                      runtime_.posting(
-                          [self = self(), owner, leaving, request, sent = Clock::now(),
-                           done = std::move(done)](const Reply& reply) {
-                              std::unique_lock relock(self->mutex_);
-                              self->end_in_background(owner);
-                              const std::error_code outcome =
-                                  leaving.remaining > 0
-                                      ? self->level_released(reply, owner, leaving, sent)
+        Completion answered = [self = self(), owner, leaving, request, sent = Clock::now(), done](const Reply& reply) {
+            std::unique_lock relock(self->mutex_);
+            self->end_errand(owner, false);
+            const std::error_code outcome =
+                leaving.remaining > 0 ? self->level_released(reply, owner, leaving, sent)
                                       : self->last_released(relock, reply, owner, request, leaving.until, false,
                                                             [&](const ReleaseAnswer&) { self->news(); });
-                              relock.unlock();
-                              done(outcome);
-                          },
-                          receiver));
+            relock.unlock();
+            done(outcome);
+        };
+        try {
+            wire_.release(owner, leaving.remaining, leaving.lease, request, false,
+                          runtime_.posting(std::move(answered), receiver));
+        } catch (...) {
+            // Nothing was sent yet; the background goes on trying.
+            lock.lock();
+            end_errand(owner, false);
+            if (leaving.remaining == 0) pending_.add(owner, request, leaving.until, Clock::now());
+            schedule();
+            throw;
+        }
     }
 
     // Ends anyone's hold: whether there was one. Asks until `limit`, and not for longer than unreachable_timeout.
@@ -5993,6 +6307,13 @@ public:
         return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
     }
 
+    // The number of the owner's hold, and until when it is certain.
+    HeldPart part(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
+    }
+
     std::stop_token lost(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -6013,12 +6334,12 @@ public:
             if (!hold.live()) continue;
             if (now >= hold.lost_at()) {
                 // Not before its owner, who is told now, has had all of the time that was promised.
-                if (Wire<T>::outlives_lease) give_back_later(hold, next_request(), hold.valid_until);
+                if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
+                due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal,
+                               wire_.text(hold.owner, hold.id)});
                 hold.renewing = true;
-                due.push_back(
-                    {shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.owner)});
             }
         }
         for (std::size_t n = pending_.take_expired(now); n > 0; --n)
@@ -6043,12 +6364,11 @@ public:
             }
             schedule();
         } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes &&
-                   !(hold && hold->live()) &&
-                   std::find(asking_.begin(), asking_.end(), renewal.owner) == asking_.end()) {
-            // Lost for us, but prolonged on the server after all: it must not block others for another lease. (An
-            // acquire that is on its way in the same name takes it over instead.)
+                   !takes_over(renewal.owner)) {
+            // Lost for us, but prolonged on the server after all: it must not block others for another lease.
             const Instant now = Clock::now();
-            pending_.add(renewal.owner, next_request(), now + runtime_.options().watchdog_timeout, now);
+            const Instant over = now + runtime_.options().watchdog_timeout;
+            pending_.add(renewal.owner, release_number(renewal.hold), over, now);
             schedule();
             deliver_pending(lock);
         }
@@ -6069,45 +6389,92 @@ protected:
     }
 
     // Whether nothing is on its way in this owner's name.
-    virtual bool is_settled(OwnerNumber owner) const { return !pending_.has(owner) && !is_in_background(owner); }
+    virtual bool is_settled(OwnerNumber owner) const {
+        return !pending_.has(owner) &&
+               std::none_of(errands_.begin(), errands_.end(), [owner](const Errand& e) { return e.owner == owner; });
+    }
 
     // ------------------------------------------------------------------------------------------------------------
 
     struct Asked {
         Reply reply;
         Instant begun;
-        Instant sent;          // of the last sending, which the reply answers
-        bool unknown = false;  // a sending remained without an answer
+        Instant sent;            // of the last sending, which the reply answers
+        bool unknown = false;    // a sending remained without an answer
+        std::uint64_t hold = 0;  // what was asked for
     };
 
     std::uint64_t next_request() { return runtime_.next_request(); }
+
+    // Of a request that gives this hold back.
+    std::uint64_t release_number(std::uint64_t hold) { return Wire<T>::reentrant ? next_request() : hold; }
 
     std::shared_ptr<HoldKeeper> self() { return std::static_pointer_cast<HoldKeeper>(shared_from_this()); }
 
     // --- what is on its way in the background, one thing at a time for an owner -------------------------------------
 
-    bool is_in_background(OwnerNumber owner) const {
-        return std::find(in_background_.begin(), in_background_.end(), owner) != in_background_.end();
+    // A try or a release of this owner's.
+    struct Errand {
+        OwnerNumber owner;
+        bool taking;
+        bool overtaken = false;  // a release was sent after it, on whatever way: what it gives is not known
+    };
+
+    auto find_errand(OwnerNumber owner, bool taking) {
+        return std::find_if(errands_.begin(), errands_.end(),
+                            [&](const Errand& e) { return e.owner == owner && e.taking == taking; });
     }
 
-    void begin_in_background(OwnerNumber owner) { in_background_.push_back(owner); }
+    void overtake(OwnerNumber owner) {
+        if (const auto errand = find_errand(owner, true); errand != errands_.end()) errand->overtaken = true;
+    }
 
-    void end_in_background(OwnerNumber owner) {
-        in_background_.erase(std::find(in_background_.begin(), in_background_.end(), owner));
+    void end_errand(OwnerNumber owner, bool taking) {
+        errands_.erase(find_errand(owner, taking));
         settled_.notify_all();
         // The state may be forgotten when nobody uses it any more; that is not urgent.
         runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000));
     }
 
+    static bool contains(const std::vector<OwnerNumber>& owners, OwnerNumber owner) {
+        return std::find(owners.begin(), owners.end(), owner) != owners.end();
+    }
+
+    // An owner's place among those whose commands a caller waits for.
+    class Among {
+    public:
+        Among(std::vector<OwnerNumber>& owners, OwnerNumber owner, std::unique_lock<std::mutex>& lock)
+            : owners_(owners), owner_(owner), lock_(lock) {
+            owners_.push_back(owner);
+        }
+        Among(const Among&) = delete;
+        Among& operator=(const Among&) = delete;
+
+        ~Among() {
+            if (!lock_.owns_lock()) lock_.lock();
+            owners_.erase(std::find(owners_.begin(), owners_.end(), owner_));
+        }
+
+    private:
+        std::vector<OwnerNumber>& owners_;
+        const OwnerNumber owner_;
+        std::unique_lock<std::mutex>& lock_;
+    };
+
     // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
     void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
                const std::function<bool(const TryAnswer&)>& tell) {
         std::unique_lock lock(mutex_);
-        const TryAnswer answer = answer_of_try(lock, owner, lease, id, asked);
-        lock.unlock();
-        const bool wanted = tell(answer);
-        lock.lock();
-        end_in_background(owner);
+        TryAnswer answer{TryAnswer::Kind::failed};
+        bool wanted = false;
+        try {
+            answer = answer_of_try(lock, owner, lease, id, asked);
+            lock.unlock();
+            wanted = tell(answer);
+        } catch (...) {  // no memory: nobody has learned of it
+        }
+        if (!lock.owns_lock()) lock.lock();
+        end_errand(owner, true);
         lock.unlock();
         if (answer.kind == TryAnswer::Kind::held && !wanted)
             release_in_background(
@@ -6119,14 +6486,19 @@ protected:
         using Kind = TryAnswer::Kind;
         try {
             if (judge(asked.reply) != Verdict::answered) {
-                if (asked.unknown && id == 0) take_back(lock, owner, Clock::now() + lease_of(lease));
-                return {Kind::failed, error_of(asked.reply, key())};
+                if (asked.unknown && id == 0) take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+                return {Kind::failed, 0, error_of(asked.reply, key())};
+            }
+            if (find_errand(owner, true)->overtaken) {
+                take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+                return {Kind::refused};
             }
             const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
                                       : take_in_again(lock, owner, id, lease, asked);
-            return {held ? Kind::held : Kind::refused, std::nullopt};
+            if (!held) return {Kind::refused};
+            return {Kind::held, holds_.find(owner)->id};
         } catch (const Error& error) {
-            return {Kind::failed, error};
+            return {Kind::failed, 0, error};
         }
     }
 
@@ -6163,22 +6535,23 @@ protected:
         return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
     }
 
-    // `send(deadline)` sends the acquire script.
+    // `send(claim, deadline)` sends the acquire command.
     template <class Send>
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Send send) {
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, Send send) {
         const Instant give_up = give_up_at(request);
         Asked asked;
+        asked.hold = claim.hold;
         asked.begun = Clock::now();
-        asking_.push_back(request.owner);
+        const Among asking(asking_, request.owner, lock);
         lock.unlock();
-        asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool) {
+        asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
+            if (again) claim.first = false;
             asked.sent = Clock::now();
-            Reply reply = send(deadline);
+            Reply reply = send(std::as_const(claim), deadline);
             if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
             return reply;
         });
         lock.lock();
-        std::erase(asking_, request.owner);
         if (judge(asked.reply) == Verdict::answered)
             failing_since_.reset();
         else if (!failing_since_ && asked.reply.kind != Reply::Kind::no_time)
@@ -6197,12 +6570,16 @@ protected:
         throw error_of(asked.reply, key());
     }
 
-    // Asks for a first hold. Nothing when the caller wants no answer any more; otherwise held (and recorded) or blocked.
+    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise held
+    // (and recorded) or blocked. `first`: before any waiting.
     template <class Send>
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, Send send) {
-        const Asked asked = send_acquire(lock, request, send);
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
+                                     Send send) {
+        const bool announced = request.precedence && !request.one_try;
+        const Claim claim{request.owner, next_request(), 1, lease_of(request.lease), announced, first};
+        const Asked asked = send_acquire(lock, request, claim, send);
         if (judge(asked.reply) != Verdict::answered) {
-            if (asked.unknown) take_back(lock, request.owner, Clock::now() + lease_of(request.lease));
+            if (asked.unknown) take_back(lock, request.owner, asked.hold, Clock::now() + lease_of(request.lease));
             no_answer(request, asked);
             return std::nullopt;
         }
@@ -6214,28 +6591,45 @@ protected:
                           const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const Instant now = Clock::now();
         const Milliseconds lease = lease_of(wanted);
-        const AcquireAnswer answer = decode(lock, asked.reply, owner, now + lease);
+        const AcquireAnswer answer = decode(lock, asked, owner, now + lease);
         if (answer.kind != AcquireAnswer::Kind::held) return answer;
         if (now >= redlatch::valid_until(asked.sent, lease)) {
             // The answer took longer than the lease lasts.
-            take_back(lock, owner, now + lease);
+            take_back(lock, owner, asked.hold, now + lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
-        record(owner, asked.sent, wanted, answer.token);
+        record_or_take_back(lock, owner, wanted, asked, answer.token);
         return answer;
     }
 
-    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner, Instant until) {
+    // A hold that cannot be recorded, for want of memory or of a thread, is none.
+    void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                             const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
         try {
-            return wire_.read_acquire(reply, key());
-        } catch (const Error&) {
-            take_back(lock, owner, until);
+            record(owner, asked.hold, asked.sent, lease, token);
+        } catch (...) {
+            forget(owner);
+            take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
             throw;
         }
     }
 
-    void record(OwnerNumber owner, Instant sent, std::optional<Milliseconds> lease, std::int64_t token) {
-        Hold& hold = holds_.start(owner);
+    void forget(OwnerNumber owner) {
+        if (Hold* hold = holds_.find(owner)) holds_.finish(*hold);
+    }
+
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, OwnerNumber owner, Instant until) {
+        try {
+            return wire_.read_acquire(asked.reply, key());
+        } catch (...) {
+            take_back(lock, owner, asked.hold, until);
+            throw;
+        }
+    }
+
+    void record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                std::int64_t token) {
+        Hold& hold = holds_.start(owner, id);
         hold.token = token;
         hold.enter(sent, lease, runtime_.options().watchdog_timeout);
         runtime_.count_acquisition();
@@ -6247,14 +6641,15 @@ protected:
     // the hold it had turns out to be lost.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
         Hold* hold = holds_.find(request.owner);
+        if (hold && refuses_reentry(*hold)) throw not_reentrant();
         if (!hold || !hold->live()) return std::nullopt;
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
-        const Milliseconds lease = lease_of(request.lease);
-        const Asked asked = send_acquire(lock, request, [&](Instant deadline) {
-            return wire_.acquire(request.owner, count, lease, false, runtime_.calling(deadline));
+        const Claim claim{request.owner, id, count, lease_of(request.lease)};
+        const Asked asked = send_acquire(lock, request, claim, [&](const Claim& sent, Instant deadline) {
+            return wire_.acquire(sent, runtime_.calling(deadline));
         });
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
@@ -6269,7 +6664,7 @@ protected:
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // Lost while we asked: what the answer gave belongs to nobody.
-            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, owner, Clock::now() + lease_of(wanted));
+            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, owner, id, Clock::now() + lease_of(wanted));
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
@@ -6279,6 +6674,19 @@ protected:
         hold->enter(asked.sent, wanted, runtime_.options().watchdog_timeout);
         schedule();
         return true;
+    }
+
+    // Whether a thread that asks again would wait for itself. A hold that is over refuses nothing.
+    bool refuses_reentry(Hold& hold) {
+        if (Wire<T>::reentrant || !hold.live()) return false;
+        if (Clock::now() < hold.valid_until) return true;
+        lose(hold, "its lease ran out");
+        return false;
+    }
+
+    Error not_reentrant() const {
+        return {errc::would_deadlock, key(),
+                "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
     }
 
     // --- giving back, the ways --------------------------------------------------------------------------------
@@ -6308,7 +6716,7 @@ protected:
     // Whether there is a live hold to release a level of; otherwise a level of a lost one is over with.
     bool is_still_held(std::unique_lock<std::mutex>& lock, Hold& hold) {
         if (hold.live() && Clock::now() >= hold.valid_until) {
-            give_back_later(hold, next_request());
+            give_back_later(hold);
             lose(hold, "its lease ran out");
         }
         if (hold.live()) return true;
@@ -6336,7 +6744,7 @@ protected:
         if (judge(reply) != Verdict::answered) return error_of(reply, key()).code();
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
-        const ReleaseAnswer answer = decode_release(reply);
+        const ReleaseAnswer answer = wire_.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
             lose(*hold, "the server says that it is not held any more");
@@ -6353,7 +6761,7 @@ protected:
     std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
         const OwnerNumber owner = held.owner;
         const Leaving leaving = leave(held);
-        const std::uint64_t request = next_request();
+        const std::uint64_t request = release_number(leaving.hold);
         releasing_ = !Wire<T>::shared;
         lock.unlock();
         bool resent = false;
@@ -6370,7 +6778,7 @@ protected:
     template <class Released>
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
                                   std::uint64_t request, Instant until, bool resent, Released released) {
-        const ReleaseAnswer answer = decode_release(reply);
+        const ReleaseAnswer answer = wire_.read_release(reply);
         if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, owner, request, until);
         released(answer);
@@ -6399,8 +6807,8 @@ protected:
     // --- what is still to be given back -----------------------------------------------------------------------
 
     // An acquire of unknown outcome, or one that nobody wants: released in the background.
-    void take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, Instant until) {
-        pending_.add(owner, next_request(), until, Clock::now());
+    void take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t hold, Instant until) {
+        pending_.add(owner, release_number(hold), until, Clock::now());
         schedule();
         // Sent by this thread, so that it follows the acquire on the same connection.
         deliver_pending(lock);
@@ -6416,8 +6824,9 @@ protected:
         }
     }
 
-    void give_back_later(const Hold& hold, std::uint64_t request, Instant from = Clock::now()) {
-        pending_.add(hold.owner, request, Clock::now() + runtime_.options().watchdog_timeout, from);
+    void give_back_later(const Hold& hold, Instant from = Clock::now()) {
+        const Instant over = Clock::now() + runtime_.options().watchdog_timeout;
+        pending_.add(hold.owner, release_number(hold.id), over, from);
         schedule();
     }
 
@@ -6425,11 +6834,16 @@ protected:
         const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
         if (due.empty()) return;
         lock.unlock();
-        for (const auto& item : due)
-            wire_.give_up(item.owner, item.request, item.again,
-                          runtime_.posting([self = self(), request = item.request](Reply reply) {
-                              self->delivered(request, reply);
-                          }));
+        for (const auto& item : due) {
+            try {
+                wire_.give_up(item.owner, item.request, item.again,
+                              runtime_.posting([self = self(), request = item.request](Reply reply) {
+                                  self->delivered(request, reply);
+                              }));
+            } catch (...) {  // no memory, no thread: again in a moment
+                delivered(item.request, Reply::of(Reply::Kind::not_sent, std::string()));
+            }
+        }
         lock.lock();
     }
 
@@ -6448,15 +6862,24 @@ protected:
     // --- losing -----------------------------------------------------------------------------------------------
 
     void lose(Hold& hold, const char* why) {
+        // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        if (hold.lost) runtime_.notify([source = *hold.lost]() mutable { source.request_stop(); });
         hold.lose();
-        if (hold.lost) runtime_.notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
         hold.lost.reset();
         report_loss(why);
         news();
     }
 
-    void report_loss(const std::string& why) {
+    // Whether a hold of the owner's that we believed lost is its own again: where the server knows holds by their owner
+    // only, by one that was taken since, or is just being asked for.
+    bool takes_over(OwnerNumber owner) {
+        if (!Wire<T>::reentrant) return false;
+        const Hold* hold = holds_.find(owner);
+        return (hold && hold->live()) || contains(asking_, owner);
+    }
+
+    void report_loss(std::string_view why) noexcept {
         runtime_.count_lost_hold();
         runtime_.raise(Event::Kind::hold_lost, key(), why);
     }
@@ -6479,8 +6902,9 @@ protected:
     bool releasing_ = false;                // a last release is on its way
 
 private:
-    std::vector<OwnerNumber> in_background_;      // in whose names something is on its way in the background
+    std::vector<Errand> errands_;                 // what is on its way in the background
     std::vector<OwnerNumber> asking_;             // whose acquires are on their way
+    std::vector<OwnerNumber> leaving_;            // whose releases are
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
 };
 
@@ -6519,10 +6943,9 @@ public:
         if (!settle(lock, request)) return false;
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
         if (!settle(lock, request)) return false;
-        const Milliseconds lease = lease_of(request.lease);
         if (request.one_try) {
-            const auto answer = ask(lock, request, [&](Instant deadline) {
-                return wire_.acquire(request.owner, 1, lease, false, runtime_.calling(deadline));
+            const auto answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
+                return wire_.acquire(claim, runtime_.calling(deadline));
             });
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
@@ -6579,9 +7002,8 @@ private:
 
     // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
-        const Milliseconds lease = lease_of(request.lease);
-        const std::optional<AcquireAnswer> answer = ask(lock, request, [&](Instant deadline) {
-            return wire_.acquire_or_queue(request.owner, lease, runtime_.calling(deadline));
+        const std::optional<AcquireAnswer> answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
+            return wire_.acquire_or_queue(claim, runtime_.calling(deadline));
         });
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
@@ -6593,8 +7015,7 @@ private:
     }
 
     bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question question) {
-        const std::shared_ptr<Place> place = place_of(request.owner);
-        runtime_.start_background();
+        const std::shared_ptr<Place> place = place_or_leave(lock, request);
         ++waiting_;
         if (refresh_at_ == never) {
             refresh_at_ = Clock::now() + wire_.slot() / 3;
@@ -6603,6 +7024,7 @@ private:
         if (question.generation == 0) question.generation = place->generation();
         bool held = false;
         try {
+            runtime_.start_background();
             place->begin();
             lock.unlock();
             // Built and destroyed without mutex_.
@@ -6640,9 +7062,18 @@ private:
     }
 
     std::shared_ptr<Place> place_of(OwnerNumber owner) {
-        std::shared_ptr<Place>& place = places_[owner];
-        if (!place) place = std::make_shared<Place>(runtime_, wire_.channel(owner));
-        return place;
+        if (const auto found = places_.find(owner); found != places_.end()) return found->second;
+        return places_.emplace(owner, std::make_shared<Place>(runtime_, wire_.channel(owner))).first->second;
+    }
+
+    // Without memory for a place here there is none in the queue either.
+    std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        try {
+            return place_of(request.owner);
+        } catch (...) {
+            take_back(lock, request.owner, 0, Clock::now() + lease_of(request.lease));
+            throw;
+        }
     }
 
     // Whoever goes without the lock gives its place in the queue back, and the server passes the turn on.
@@ -6658,7 +7089,7 @@ private:
             return;
         }
         places_.erase(request.owner);
-        if (!pending_.has(request.owner)) take_back(lock, request.owner, now + lease_of(request.lease));
+        if (!pending_.has(request.owner)) take_back(lock, request.owner, 0, now + lease_of(request.lease));
     }
 
     // --- being alive ------------------------------------------------------------------------------------------
@@ -6748,6 +7179,7 @@ public:
     static constexpr std::string_view kind = "rlock ";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
+    static constexpr bool reentrant = true;
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
 
@@ -6761,12 +7193,13 @@ public:
     const std::string& channel() const noexcept { return channel_; }
 
     template <class Send>
-    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+    auto acquire(const Claim& claim, Send send) {
         return send(digested<scripts::rlock_acquire>, Texts<1>{key_},
-                    Texts<3>{text(owner), NumberText(count), NumberText(lease.count())});
+                    Texts<3>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count())});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+    static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
 
     template <class Send>
@@ -6784,10 +7217,10 @@ public:
     }
 
     template <class Send>
-    auto hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
-                   Send send) {
-        return send(digested<scripts::rlock_hand_over>, Texts<2>{key_, latches_.of(request)},
-                    Texts<4>{text(owner), text(heir), NumberText(lease.count()), ReleaseLatches::ttl(again)});
+    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
+        return send(
+            digested<scripts::rlock_hand_over>, Texts<2>{key_, latches_.of(request)},
+            Texts<4>{text(owner), text(heir.owner), NumberText(heir.lease.count()), ReleaseLatches::ttl(again)});
     }
 
     template <class Send>
@@ -6796,7 +7229,7 @@ public:
                     Texts<1>{runtime_.transport().publish_command()});
     }
 
-    OwnerText text(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
+    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return {runtime_.uuid(), owner}; }
 
 protected:
     const ReleaseLatches& latches() const noexcept { return latches_; }
@@ -6889,17 +7322,16 @@ public:
         : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
 
     template <class Send>
-    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
+    auto acquire(const Claim& claim, Send send) {
         return send(digested<scripts::fenced_acquire>, Texts<2>{this->key(), counter_},
-                    Texts<3>{this->text(owner), NumberText(count), NumberText(lease.count())});
+                    Texts<3>{this->text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count())});
     }
 
     template <class Send>
-    auto hand_over(OwnerNumber owner, OwnerNumber heir, Milliseconds lease, std::uint64_t request, bool again,
-                   Send send) {
-        return send(
-            digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->latches().of(request)},
-            Texts<4>{this->text(owner), this->text(heir), NumberText(lease.count()), ReleaseLatches::ttl(again)});
+    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
+        return send(digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->latches().of(request)},
+                    Texts<4>{this->text(owner), this->text(heir.owner), NumberText(heir.lease.count()),
+                             ReleaseLatches::ttl(again)});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -6946,6 +7378,7 @@ struct Waiter {
     bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
     bool trying = false;             // it is asking the server at this moment
     std::optional<Backoff> pause{};  // it asks again after pauses, and listens to no messages
+    Instant ask_again = never;       // the end of this pause, whatever others were told meanwhile
     std::exception_ptr error{};      // waiting is in vain
 };
 
@@ -6976,6 +7409,12 @@ public:
         return found == waiters_.end() ? nullptr : *found;
     }
 
+    // The first who waits for messages.
+    Waiter* first_listener() const {
+        const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->pause; });
+        return found == waiters_.end() ? nullptr : *found;
+    }
+
     void news() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
@@ -6986,9 +7425,6 @@ public:
         // One more than told: the key is gone only in the millisecond after its last.
         ask_again_ = now + std::min(holder_lease, longest_sleep) + Milliseconds(1);
     }
-
-    // The question is asked again at that time, if not before.
-    void ask_again_at(Instant when) { ask_again_ = std::min(ask_again_, when); }
 
     // A thread of this process holds the lock from now on: older news means nothing any more.
     void held_here() {
@@ -7006,13 +7442,14 @@ public:
         Instant sleep_until;
     };
 
-    // `held_until`: until when a thread of this process holds the lock; the past if none does.
-    Step step(Instant now, Instant held_until) const {
+    // `held_until`: until when a thread of this process holds the lock; the past if none does. `ask_again`: when the
+    // representative asks of its own accord.
+    Step step(Instant now, Instant held_until, Instant ask_again = never) const {
         if (generation_ != asked_) return {true, now};
         // Its unlock() or its loss will be news.
         if (held_until > now) return {false, held_until};
-        if (now >= ask_again_ || ask_again_ == never) return {true, now};
-        return {false, ask_again_};
+        if (now >= ask_again_ || ask_again_ == never || now >= ask_again) return {true, now};
+        return {false, std::min(ask_again_, ask_again)};
     }
 
 private:
@@ -7056,7 +7493,7 @@ public:
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
         if (!settle(lock, request)) return false;
         if (request.one_try || (line_.empty() && !busy())) {
-            if (ask(lock, request)) return true;
+            if (ask(lock, request, true)) return true;
             if (request.one_try) return false;
         }
         lock.unlock();
@@ -7077,11 +7514,12 @@ public:
         const std::lock_guard lock(mutex_);
         subscribed_ = false;
         wants_messages_ = false;
-        while (Waiter* waiter = line_.front()) {
+        while (Waiter* waiter = line_.first_listener()) {
             waiter->error = std::make_exception_ptr(error_of(why, key()));
             rouse(*waiter);
             line_.leave(*waiter);
         }
+        tell_representative();
     }
 
     // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
@@ -7105,8 +7543,9 @@ public:
 private:
     using Keeper::deliver_pending, Keeper::failing_since_, Keeper::foreground_deadline, Keeper::holds_;
     using Keeper::lease_of, Keeper::mutex_, Keeper::next_request, Keeper::not_delivered, Keeper::pending_;
-    using Keeper::record, Keeper::reenter, Keeper::release_last, Keeper::releasing_, Keeper::report_loss;
-    using Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_, Keeper::withdraw;
+    using Keeper::record, Keeper::reenter, Keeper::release_last, Keeper::release_number, Keeper::releasing_;
+    using Keeper::report_loss, Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_,
+        Keeper::withdraw;
 
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
     bool busy() const { return releasing_ || handing_over_ != 0 || held_here_until() > Clock::now(); }
@@ -7142,8 +7581,11 @@ private:
         return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
             // A message that came before this reply may have been ours already.
             if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
-                line_.empty() && messages == messages_)
+                line_.empty() && messages == messages_) {
                 ++own_messages_;
+                // Who asked before the release, and is on the way into the line, will not hear of it from the message.
+                line_.news();
+            }
             // Who waits here for a shared lock does not wait for this hold.
             if constexpr (!Wire<T>::shared) released_here(answer.listeners > 1);
         });
@@ -7163,14 +7605,13 @@ private:
 
     // --- asking the server ------------------------------------------------------------------------------------
 
-    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked.
-    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked. `first`: before any
+    // waiting.
+    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
         const std::uint64_t generation = line_.generation();
-        const Milliseconds lease = lease_of(request.lease);
-        const bool announced = request.precedence && !request.one_try;
-        const std::optional<AcquireAnswer> answer = Keeper::ask(lock, request, [&](Instant deadline) {
-            return wire_.acquire(request.owner, 1, lease, announced, runtime_.calling(deadline));
-        });
+        const std::optional<AcquireAnswer> answer = Keeper::ask(
+            lock, request, first,
+            [&](const Claim& claim, Instant deadline) { return wire_.acquire(claim, runtime_.calling(deadline)); });
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             held_here();
@@ -7197,9 +7638,9 @@ private:
         });
         std::unique_lock lock(mutex_);
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
-        line_.join(me);
-        if (!me.pause) listen();
         try {
+            line_.join(me);
+            if (!me.pause) listen();
             const bool held = wait_in_line(lock, request, me);
             leave(lock, me);
             return held;
@@ -7212,7 +7653,7 @@ private:
 
     bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
         bool may_watch = true;
-        if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
+        pause(me);
         for (;;) {
             if (me.granted) {
                 if (const Hold* hold = holds_.find(me.owner); hold && hold->live()) return true;
@@ -7223,13 +7664,13 @@ private:
             if (request.stop.stop_requested() || now >= request.deadline) return false;
             Instant sleep_until = request.deadline;
             if (line_.is_front(me) && !releasing_ && handing_over_ == 0) {
-                const WaitLine::Step step = line_.step(now, held_here_until());
+                const WaitLine::Step step = line_.step(now, held_here_until(), me.ask_again);
                 if (step.ask) {
                     me.trying = true;
-                    const bool held = settle(lock, request) && ask(lock, request);
+                    const bool held = settle(lock, request) && ask(lock, request, false);
                     me.trying = false;
                     if (held) return true;
-                    if (me.pause) line_.ask_again_at(Clock::now() + me.pause->next());
+                    pause(me);
                     continue;
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
@@ -7243,6 +7684,10 @@ private:
         }
     }
 
+    static void pause(Waiter& me) {
+        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
+    }
+
     void stand_again(Waiter& me) {
         if (Hold* hold = holds_.find(me.owner); hold && --hold->dead == 0) holds_.erase(me.owner);
         me.granted = false;
@@ -7251,9 +7696,12 @@ private:
 
     void listen() {
         if (wants_messages_) return;
-        wants_messages_ = true;
         runtime_.start_background();
+        const bool listened = subscribed_;
         subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+        wants_messages_ = true;
+        // Another lock of ours listens there: what has come since the question was told to that one alone.
+        if (subscribed_ && !listened) line_.news();
     }
 
     // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
@@ -7279,8 +7727,9 @@ private:
         const OwnerNumber owner = held.owner;
         const OwnerNumber heir = next.owner;
         const std::optional<Milliseconds> heir_lease = next.lease;
+        const Claim claim{heir, next_request(), 1, lease_of(heir_lease)};
         const Instant until = held.valid_until;
-        const std::uint64_t request = next_request();
+        const std::uint64_t request = release_number(held.id);
         holds_.finish(held);
         line_.leave(next);
         heir_ = &next;
@@ -7290,7 +7739,7 @@ private:
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             // The heir's lease counts from the first sending that may have taken effect: a later one prolongs nothing.
             if (!again) sent = Clock::now();
-            return wire_.hand_over(owner, heir, lease_of(heir_lease), request, again, runtime_.calling(deadline));
+            return wire_.hand_over(owner, claim, request, again, runtime_.calling(deadline));
         });
         lock.lock();
         handing_over_ = 0;
@@ -7299,10 +7748,10 @@ private:
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        if (handed && waiting && now < redlatch::valid_until(sent, lease_of(heir_lease))) {
+        if (handed && waiting && now < redlatch::valid_until(sent, claim.lease) &&
+            recorded(heir, claim.hold, sent, heir_lease, answer.token)) {
             ++handoffs_;
             runtime_.count_handoff();
-            record(heir, sent, heir_lease, answer.token);
             line_.held_here();
             waiting->granted = true;
             rouse(*waiting);
@@ -7311,7 +7760,7 @@ private:
         if (waiting) line_.join_first(*waiting);
         // Handed to somebody who left, or too late for its lease: given back in the heir's name. Without a proper answer
         // it belongs to either of the two.
-        if (handed || !answered) pending_.add(heir, next_request(), now + lease_of(heir_lease), now);
+        if (handed || !answered) pending_.add(heir, release_number(claim.hold), now + claim.lease, now);
         settled_.notify_all();
         if (!answered) return not_delivered(lock, reply, owner, request, until);
         tell_representative();
@@ -7320,6 +7769,18 @@ private:
         if (handed) return {};
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
+    }
+
+    // False when there is no memory for it.
+    bool recorded(OwnerNumber heir, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
+                  std::int64_t token) {
+        try {
+            record(heir, hold, sent, lease, token);
+            return true;
+        } catch (...) {
+            this->forget(heir);
+            return false;
+        }
     }
 
     WaitLine line_;
@@ -7415,7 +7876,7 @@ namespace redlatch {
 template <class Lock>
 concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumber owner) {
     { lock.acquire(request) } -> std::same_as<bool>;
-    { lock.valid_until_of(owner) } -> std::same_as<Instant>;
+    { lock.state().part(owner) } -> std::same_as<HeldPart>;
     lock.state().try_in_background(
         owner, std::nullopt, [](const TryAnswer&) { return true; }, Receiver::poster);
 };
@@ -7454,7 +7915,7 @@ public:
                                        Receiver receiver) = 0;
     virtual void attend() = 0;
     virtual void stop_attending() = 0;
-    virtual Instant valid_until(OwnerNumber owner) = 0;
+    virtual HeldPart part(OwnerNumber owner) = 0;
     virtual bool force_release(Instant limit) = 0;
     virtual bool ask_locked(Instant limit) = 0;
     virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
@@ -7493,7 +7954,7 @@ public:
     }
     void attend() override { runtime().attend(); }
     void stop_attending() override { runtime().stop_attending(); }
-    Instant valid_until(OwnerNumber owner) override { return lock_.valid_until_of(owner); }
+    HeldPart part(OwnerNumber owner) override { return lock_.state().part(owner); }
     bool force_release(Instant limit) override { return lock_.force_release(limit); }
     bool ask_locked(Instant limit) override { return lock_.ask_locked(limit); }
     int ask_hold_count(OwnerNumber owner, Instant limit) override { return lock_.ask_hold_count(owner, limit); }
@@ -7785,7 +8246,7 @@ public:
             std::vector<Share>& shares = shares_.at(hold.owner).of;
             for (std::size_t i = 0; i < shares.size(); ++i) {
                 const Part part{hold.owner, hold.id, i};
-                if (shares[i].levels > 0 && members_[i]->valid_until(hold.owner) <= now)
+                if (shares[i].levels > 0 && members_[i]->part(hold.owner).until <= now)
                     for (; shares[i].levels > 0; --shares[i].levels) lost.push_back(part);
                 if (shares[i].levels == 0) missing.push_back(part);
             }
@@ -7953,7 +8414,7 @@ private:
 
         Hold* hold = live_hold(request.owner);
         const bool first = !hold;
-        if (first) hold = &holds_.start(request.owner);
+        if (first) hold = &holds_.start(request.owner, ++last_hold_);
         Shares& shares = shares_[request.owner];
         shares.of.resize(members_.size());
         for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -8064,7 +8525,7 @@ private:
     Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) const {
         std::vector<Instant> until;
         for (std::size_t i = 0; i < members_.size(); ++i)
-            if (votes(i)) until.push_back(members_[i]->valid_until(owner));
+            if (votes(i)) until.push_back(members_[i]->part(owner).until);
         if (until.size() < rules_.needed) return Instant::min();
         const auto last = until.begin() + static_cast<std::ptrdiff_t>(rules_.needed - 1);
         std::nth_element(until.begin(), last, until.end(), std::greater<>());
@@ -8176,6 +8637,7 @@ private:
     std::size_t inside_ = 0;  // background threads that call members
     bool closed_ = false;
     Holds holds_;
+    std::uint64_t last_hold_ = 0;
     std::map<OwnerNumber, Shares> shares_;
     std::vector<Server> servers_;
 };
@@ -8388,6 +8850,279 @@ private:
         return longest;
     }
 };
+
+}  // namespace redlatch
+
+// redlatch/scripts/mutex.hpp
+
+// The scripts of the plain mutex. Key: a string, the holder's value, with a TTL; whoever else locks by SET NX PX writes
+// just that. The value is new for each hold, so that a command may be sent twice, or come late: it finds another value,
+// and does nothing.
+//
+// Order of writes: under maxmemory Redis refuses SET, unless the script has written before; so what must always succeed
+// begins with PEXPIRE or DEL.
+namespace redlatch::scripts {
+
+inline constexpr std::string_view mutex_acquire{R"lua(
+-- What SET lock value NX PX lease is, for a value that may be there already, and with an answer that says more.
+-- KEYS: lock.  ARGV: value, lease in ms.  Answer: OK = held; n >= -1 = blocked, the holder's PTTL.
+local lock = KEYS[1]
+local value, lease = ARGV[1], ARGV[2]
+local current = redis.call('get', lock)
+if not current then return redis.call('set', lock, value, 'px', lease) end
+local left = redis.call('pttl', lock)
+if current ~= value then return left end
+if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
+return redis.status_reply('OK')
+)lua"};
+
+inline constexpr std::string_view mutex_release{R"lua(
+-- KEYS: lock.  ARGV: value.  Answer: 1 = released; 0 = not held with this value (any more).
+if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('del', KEYS[1])
+)lua"};
+
+inline constexpr std::string_view mutex_hand_over{R"lua(
+-- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms.
+-- Answer: 1 = the next holder has it; nil = neither of them does.
+local lock = KEYS[1]
+local value, heir, lease = ARGV[1], ARGV[2], ARGV[3]
+local current = redis.call('get', lock)
+if current == heir then return 1 end
+if current ~= value then return nil end
+redis.call('pexpire', lock, lease)
+redis.call('set', lock, heir, 'px', lease)
+return 1
+)lua"};
+
+inline constexpr std::string_view mutex_force_release{R"lua(
+-- KEYS: lock.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
+if not redis.call('get', KEYS[1]) then return 0 end
+return redis.call('del', KEYS[1])
+)lua"};
+
+inline constexpr std::string_view mutex_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
+if not redis.call('get', KEYS[1]) then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+inline constexpr std::string_view mutex_renew{R"lua(
+-- KEYS: up to 100 locks.  ARGV: lease in ms, then the value of each lock.
+-- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
+local lease = tonumber(ARGV[1])
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    local current = redis.pcall('get', lock)
+    -- A key that became something else is lost, and no reason to let the others expire.
+    if type(current) == 'table' and not string.find(current.err, 'WRONGTYPE', 1, true) then return current end
+    renewed[i] = 0
+    if current == ARGV[i + 1] then
+        renewed[i] = 1
+        if redis.call('pttl', lock) < lease then redis.call('pexpire', lock, ARGV[1]) end
+    end
+end
+return renewed
+)lua"};
+
+}  // namespace redlatch::scripts
+
+// redlatch/client/mutex_wire.hpp
+
+namespace redlatch {
+
+// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner and the number of
+// the hold. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
+template <Transport T>
+class MutexWire {
+public:
+    static constexpr std::string_view kind = "mutex ";
+    static constexpr const Script& renewal = digested<scripts::mutex_renew>;
+    static constexpr bool shared = false;
+    static constexpr bool reentrant = false;
+    static constexpr bool hands_over = true;
+    static constexpr bool outlives_lease = false;
+
+    MutexWire(Runtime<T>& runtime, std::string key) : runtime_(runtime), key_(std::move(key)) {}
+
+    const std::string& key() const noexcept { return key_; }
+
+    // None: nobody is told of a release.
+    const std::string& channel() const noexcept { return no_channel_; }
+
+    // The value of a hold.
+    OwnerText text(OwnerNumber owner, std::uint64_t hold) const noexcept { return {runtime_.uuid(), owner, hold}; }
+
+    // The first time by the plain command. If that is refused it does not say why, so the script asks once more, and is
+    // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the holder
+    // has left, and that the key is no lock at all.
+    template <class Send>
+    auto acquire(const Claim& claim, Send send) {
+        const OwnerText value = text(claim.owner, claim.hold);
+        const NumberText lease(claim.lease.count());
+        if constexpr (std::invocable<Send&, Texts<6>>) {
+            if (claim.first) {
+                Reply reply = send(Texts<6>{"SET", key_, value, "NX", "PX", lease});
+                if (!reply.is_nil()) return reply;
+            }
+        }
+        return send(digested<scripts::mutex_acquire>, Texts<1>{key_}, Texts<2>{value, lease});
+    }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
+        if (reply.kind == Reply::Kind::text && reply.text == "OK") return {AcquireAnswer::Kind::held, {}, 0};
+        if (!reply.is_integer() || reply.integer < -1) throw unexpected(reply, name);
+        return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
+    }
+
+    // By the server's own command where it has one. What was sent before without an answer is sent as a script.
+    template <class Send>
+    auto release(OwnerNumber owner, std::uint32_t, Milliseconds, std::uint64_t hold, bool again, Send send) {
+        const OwnerText value = text(owner, hold);
+        if constexpr (std::invocable<Send&, Texts<4>>) {
+            for (auto form = native().form(); !again && form != NativeDelete::Form::none; form = native().form()) {
+                Reply reply = form == NativeDelete::Form::delex ? send(Texts<4>{"DELEX", key_, "IFEQ", value})
+                                                                : send(Texts<3>{"DELIFEQ", key_, value});
+                if (!reply.is_error() || judge(reply) != Verdict::refused) return reply;
+                native().refused(form);
+            }
+        }
+        return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{value});
+    }
+
+    // Gives up this hold, or whatever came of asking for it.
+    template <class Send>
+    auto give_up(OwnerNumber owner, std::uint64_t hold, bool, Send send) {
+        return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{text(owner, hold)});
+    }
+
+    static ReleaseAnswer read_release(const Reply& reply) noexcept {
+        if (!reply.is_integer() || reply.integer < 0 || reply.integer > 1) return {ReleaseAnswer::Kind::senseless, 0};
+        return {reply.integer == 1 ? ReleaseAnswer::Kind::released : ReleaseAnswer::Kind::not_held, 0};
+    }
+
+    template <class Send>
+    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t hold, bool, Send send) {
+        return send(digested<scripts::mutex_hand_over>, Texts<1>{key_},
+                    Texts<3>{text(owner, hold), text(heir.owner, heir.hold), NumberText(heir.lease.count())});
+    }
+
+    static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
+
+    template <class Send>
+    auto force_release(Send send) {
+        return send(digested<scripts::mutex_force_release>, Texts<1>{key_}, Texts<0>{});
+    }
+
+    template <class Send>
+    auto remaining_lease(Send send) {
+        return send(digested<scripts::mutex_remaining_lease>, Texts<1>{key_}, Texts<0>{});
+    }
+
+    // The present holder's value, whoever it is. GET rather than EXISTS: a key of another type is an error, not a lock.
+    template <class Send>
+    auto value(Send send) {
+        return send(Texts<2>{"GET", key_});
+    }
+
+private:
+    NativeDelete& native() const noexcept { return runtime_.native_delete(); }
+
+    Runtime<T>& runtime_;
+    const std::string key_;
+    const std::string no_channel_{};
+};
+
+}  // namespace redlatch
+
+// redlatch/client/spin_options.hpp
+
+namespace redlatch {
+
+// How a SpinLock or a Mutex waits: pauses that begin with initial_delay and double up to max_delay, each shortened at
+// random by up to a half, so that waiters do not come together.
+struct SpinOptions {
+    std::chrono::milliseconds initial_delay{1};
+    std::chrono::milliseconds max_delay{128};
+};
+
+// Throws Error(errc::invalid_argument) for delays that are not positive or of which the first is longer than the longest.
+inline Polling polling_of(const SpinOptions& options, std::string_view name) {
+    if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
+        options.max_delay > std::chrono::hours(1))
+        throw Error(errc::invalid_argument, name,
+                    "the delays of a lock that polls must be from 1 ms to 1 h, initial_delay not above max_delay");
+    return {options.initial_delay, options.max_delay};
+}
+
+}  // namespace redlatch
+
+// redlatch/mutex.hpp
+
+namespace redlatch {
+
+// The lock of the Redis documentation: SET name value NX PX lease takes it, deleting the key if it holds that value gives
+// it back. The key is the name itself (behind the client's key_prefix), so it excludes, and is excluded by, everybody who
+// locks that way, in whatever language. Each hold has a value of its own: "<client id>:<thread number>:<number>".
+//
+// Not reentrant: to the thread that holds it lock() and its kin throw Error(errc::would_deadlock), try_lock() too, where
+// std::mutex would be undefined; at once, and nothing is sent. A hold that was lost is no hold: that thread asks like
+// anybody else.
+//
+// Nobody is told of a release by this scheme. So a waiting process asks again after pauses that grow, as a SpinLock does,
+// one command a pause whatever the number of its waiting threads; threads of one process hand the lock over among
+// themselves. Taking a free lock and giving it back is one command each; a try in vain takes two, because the plain
+// command does not say why it is refused. Where the server can delete by value itself (Redis 8.4, Valkey 9) that is
+// used: the first release of a client finds out, at the price of two commands where it cannot.
+//
+// Otherwise like RLock: the watchdog, leases, lost(), the errors. Other kinds of lock of that name are refused with
+// errc::wrong_type.
+template <class T = HiredisTransport>
+class Mutex : public BoundLock<Mutex<T>, T, LockState<T, MutexWire>> {
+public:
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
+    // which the first is longer than the longest. Sends nothing.
+    Mutex(Client<T>& client, std::string_view name, SpinOptions options = {})
+        : Mutex::BoundLock(client.core(), name), polling_(polling_of(options, name)) {}
+
+    // --- for LockFace and for composed locks: for an owner that is told -------------------------------------------
+
+    bool acquire(LockRequest request) {
+        request.polling = polling_;
+        return Mutex::BoundLock::acquire(request);
+    }
+
+    bool ask_locked(Instant limit = never) { return value(limit).has_value(); }
+
+    // One at most. Without a command when this process knows of no hold: nobody else can have taken one in its name.
+    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
+        const std::uint64_t hold = this->state().part(owner).hold;
+        return hold != 0 && value(limit) == this->state().wire().text(owner, hold).view() ? 1 : 0;
+    }
+
+    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
+        auto& state = this->state();
+        return ask_lease(
+            state.runtime(), state.key(),
+            [&](Instant deadline) { return state.wire().remaining_lease(state.runtime().calling(deadline)); }, limit);
+    }
+
+private:
+    // The present holder's.
+    std::optional<std::string> value(Instant limit) {
+        auto& state = this->state();
+        return ask_text(
+            state.runtime(), state.key(),
+            [&](Instant deadline) { return state.wire().value(state.runtime().calling(deadline)); }, limit);
+    }
+
+    const Polling polling_;
+};
+
+template <class T>
+Mutex(Client<T>&, std::string_view) -> Mutex<T>;
+template <class T>
+Mutex(Client<T>&, std::string_view, SpinOptions) -> Mutex<T>;
 
 }  // namespace redlatch
 
@@ -8865,7 +9600,7 @@ public:
         if (left != 0) throw unexpected(reply, key());
         // One more than told: the lease is over only in the millisecond after its last.
         const std::int64_t over_in = reply.elements[1].integer;
-        return over_in < 0 ? Milliseconds::max() : Milliseconds(over_in + 1);
+        return over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1);
     }
 
     void post_take_back(const Ticket& ticket, std::span<const Want> wants, Completion done) {
@@ -9093,13 +9828,17 @@ private:
             std::vector<PermitId> batch;
             for (Watch& watch : watched_) {
                 if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
-                watch.renewing = true;
                 batch.push_back(watch.id);
+                watch.renewing = true;
             }
             lock.unlock();
             const Instant sent = Clock::now();
-            wire_.post_renew(batch, [self = std::static_pointer_cast<PermitState>(this->shared_from_this()), batch,
-                                     sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+            try {
+                wire_.post_renew(batch, [self = std::static_pointer_cast<PermitState>(this->shared_from_this()), batch,
+                                         sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+            } catch (...) {  // no memory: again in a moment
+                renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+            }
             lock.lock();
         }
     }
@@ -9127,13 +9866,18 @@ private:
     }
 
     template <class Condition>
-    void lose_if(Condition condition, const std::string& why) {
+    void lose_if(Condition condition, const char* why) {
         std::erase_if(watched_, [&](const Watch& watch) {
             if (!condition(watch)) return false;
             runtime_.count_lost_hold();
-            runtime_.raise(Event::Kind::hold_lost, this->key(), "permit " + watch.id.text() + ": " + why);
+            tell(watch.id, why);
             return true;
         });
+    }
+
+    void tell(const PermitId& id, const char* why) noexcept try {
+        runtime_.raise(Event::Kind::hold_lost, this->key(), "permit " + id.text() + ": " + why);
+    } catch (...) {
     }
 
     std::vector<Watch> watched_;
@@ -9309,14 +10053,15 @@ public:
     bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
         State& semaphore = state();
-        const auto watches = semaphore.unwatch(ids);
-        const Reply reply = semaphore.change(
-            [&](const Ticket& ticket, bool, Instant deadline) {
-                return semaphore.wire().release(ticket, ids, deadline);
-            },
+        const std::function<void(const Ticket&, Completion)> post =
             [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const Ticket& ticket, Completion done) {
                 semaphore.wire().post_release(ticket, kept, std::move(done));
-            });
+            };
+        const auto watches = semaphore.unwatch(ids);
+        const Reply reply =
+            semaphore.change([&](const Ticket& ticket, bool,
+                                 Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
+                             post);
         const bool released = is_one(reply);
         if (!released) semaphore.watch_again(watches);
         return released;
@@ -9397,7 +10142,7 @@ private:
             reply = semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
                 return semaphore.wire().set_lease(ticket, id, lease, deadline);
             });
-        } catch (const Error&) {
+        } catch (...) {
             semaphore.watch_again(watches);
             throw;
         }
@@ -9768,10 +10513,13 @@ namespace redlatch {
 template <Transport T>
 class ReadWriteWire {
 public:
+    static constexpr bool reentrant = true;
+
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
+    static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
 
 protected:
     ReadWriteWire(Runtime<T>& runtime, std::string key)
@@ -9822,10 +10570,10 @@ public:
     ReadWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
     template <class Send>
-    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool, Send send) {
-        return send(
-            digested<scripts::read_acquire>, Texts<2>{this->key_, this->mark_},
-            Texts<5>{text(owner), NumberText(count), NumberText(lease.count()), this->writer(owner), this->tag_});
+    auto acquire(const Claim& claim, Send send) {
+        return send(digested<scripts::read_acquire>, Texts<2>{this->key_, this->mark_},
+                    Texts<5>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count()),
+                             this->writer(claim.owner), this->tag_});
     }
 
     template <class Send>
@@ -9856,7 +10604,7 @@ public:
                                                 Texts<2>{text(owner), this->tag_});
     }
 
-    OwnerText text(OwnerNumber owner) const noexcept { return this->reader(owner); }
+    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return this->reader(owner); }
 };
 
 // The commands of the writer's side.
@@ -9872,13 +10620,12 @@ public:
 
     WriteWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
 
-    // `announced`: new readers are to stay out while it waits.
     template <class Send>
-    auto acquire(OwnerNumber owner, std::uint32_t count, Milliseconds lease, bool announced, Send send) {
-        if (announced) marked_ = true;
+    auto acquire(const Claim& claim, Send send) {
+        if (claim.announced) marked_ = true;
         return send(digested<scripts::write_acquire>, Texts<2>{this->key_, this->mark_},
-                    Texts<6>{text(owner), NumberText(count), NumberText(lease.count()), this->tag_,
-                             this->runtime_.uuid(), announced ? mark_ttl : "0"});
+                    Texts<6>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count()), this->tag_,
+                             this->runtime_.uuid(), claim.announced ? mark_ttl : "0"});
     }
 
     AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -9925,7 +10672,7 @@ public:
         return this->runtime_.call({words, 1}, deadline);
     }
 
-    OwnerText text(OwnerNumber owner) const noexcept { return this->writer(owner); }
+    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return this->writer(owner); }
 
 private:
     // What a writer that dies while it waits can cost the readers; renewed after half of it.
@@ -10472,13 +11219,6 @@ Semaphore(Client<T>&, std::string_view) -> Semaphore<T>;
 
 namespace redlatch {
 
-// How a SpinLock waits: pauses that begin with initial_delay and double up to max_delay, each shortened at random by
-// up to a half, so that waiters do not come together.
-struct SpinOptions {
-    std::chrono::milliseconds initial_delay{1};
-    std::chrono::milliseconds max_delay{128};
-};
-
 // The lock of an RLock of that name, waited for by asking again and again instead of listening to messages. For
 // servers where subscribing is not allowed or not wanted, and for locks that are held for a moment. A waiting process
 // sends one command a pause, whatever the number of its waiting threads; a release wakes waiting RLocks too.
@@ -10490,20 +11230,15 @@ public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
     // which the first is longer than the longest. Sends nothing.
     SpinLock(Client<T>& client, std::string_view name, SpinOptions options = {})
-        : SpinLock::BoundLock(client.core(), name), options_(options) {
-        if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
-            options.max_delay > std::chrono::hours(1))
-            throw Error(errc::invalid_argument, name,
-                        "the delays of a SpinLock must be from 1 ms to 1 h, initial_delay not above max_delay");
-    }
+        : SpinLock::BoundLock(client.core(), name), polling_(polling_of(options, name)) {}
 
     bool acquire(LockRequest request) {
-        request.polling = Polling{options_.initial_delay, options_.max_delay};
+        request.polling = polling_;
         return SpinLock::BoundLock::acquire(request);
     }
 
 private:
-    SpinOptions options_;
+    const Polling polling_;
 };
 
 template <class T>

@@ -273,7 +273,7 @@ TEST_CASE("who waits for a count goes on although another is set as soon as it h
     CHECK_FALSE(bench.latch.wait_for(30ms));
 }
 
-TEST_CASE("an end whose message was lost is noticed when the subscription is back") {
+TEST_CASE("fault: message of a latch's end lost: noticed when the subscription is back") {
     Bench bench;
     bench.latch.try_set_count(1);
     auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
@@ -316,7 +316,7 @@ TEST_CASE("a key of another type is an error, and is left alone") {
     CHECK(bench.redis.text("GET", "start") == "many");
 }
 
-TEST_CASE("each change takes effect once, though its reply or its request is lost") {
+TEST_CASE("fault: reply or request of a count-down lost: each change takes effect once") {
     Bench bench;
     Proxy proxy(bench.server.url());
     Client client(proxy.url(), {.command_timeout = 200ms});

@@ -282,7 +282,9 @@ TEST_CASE("nobody passes a waiter: neither try_lock() nor a thread of the proces
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a waiter keeps its place for as long as it lives, and a killed or frozen head delays it by a slot at most") {
+TEST_CASE(
+    "fault: head of the queue killed or frozen: the next is delayed by a slot at most, and keeps its place while it "
+    "lives") {
     for (const bool kill : {true, false}) {
         CAPTURE(kill);
         RedisServer server;

@@ -91,7 +91,7 @@ TEST_CASE("a hold that is handed over inside the process gets its own token") {
     CHECK(client.stats().handoffs > 0);
 }
 
-TEST_CASE("tokens go on growing when the server has lost everything") {
+TEST_CASE("fault: token counter lost: tokens go on growing") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};

@@ -30,7 +30,7 @@ extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo
     return next(host, service, hints, found);
 }
 
-TEST_CASE("a name that is looked up slowly does not prolong a timed call") {
+TEST_CASE("fault: host name looked up slowly: a timed call is not prolonged") {
     ClientOptions options;
     options.command_timeout = 10s;
     Client client{"redis://redis.slow.invalid", options};
@@ -41,7 +41,7 @@ TEST_CASE("a name that is looked up slowly does not prolong a timed call") {
     CHECK(std::chrono::steady_clock::now() - begin < 1s);
 }
 
-TEST_CASE("a name that does not exist is told as unreachable, by its name") {
+TEST_CASE("fault: host name unknown: told as unreachable, by its name") {
     ClientOptions options;
     options.unreachable_timeout = 2500ms;
     Client client{"redis://redis.slow.invalid", options};

@@ -139,7 +139,7 @@ TEST_CASE("several permits are taken and given back as a whole") {
     CHECK(bench.seats.try_release(std::vector<PermitId>{}));
 }
 
-TEST_CASE("the number of permits may be set and changed while some are taken") {
+TEST_CASE("fault: number of permits changed while some are taken: it is honoured") {
     Bench bench;
     CHECK(bench.seats.permits() == 0);
     bench.seats.set_permits(5);
@@ -206,7 +206,7 @@ TEST_CASE("a permit whose lease is over is available, and cannot be given back")
 }
 
 // Redisson's sweep fails for more than about 8,000 at once, and from then on every call does.
-TEST_CASE("twenty thousand expired permits come back at once") {
+TEST_CASE("fault: twenty thousand permits expired: they come back at once") {
     Bench bench(1);
     for (int i = 0; i < 20; ++i) {
         std::vector<std::string> words{"ZADD", leases};
@@ -242,7 +242,7 @@ TEST_CASE("the watchdog keeps permits, with one command for all of them") {
     CHECK(bench.client.stats().renewals == renewals);
 }
 
-TEST_CASE("the permit of a process that dies comes back, and a waiter takes it without any message") {
+TEST_CASE("fault: holder of a permit killed: it comes back, and a waiter takes it without any message") {
     Bench bench(1);
     auto child = spawn_self("permit holder that dies", {bench.server.url(), "300"});
     REQUIRE(child.wait());
@@ -334,7 +334,7 @@ TEST_CASE("a TTL on the semaphore holds for its leases, too, and what else is le
     }
 }
 
-TEST_CASE("each change takes effect once, though its reply or its request is lost") {
+TEST_CASE("fault: reply or request of a permit lost: each change takes effect once") {
     FaultyBench bench(10);
     const auto strike = [&](const Script& script, bool reply, Then then) {
         const std::string digest{script.digest()};

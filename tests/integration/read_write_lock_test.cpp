@@ -317,7 +317,7 @@ TEST_CASE("a waiting reader and a waiting writer of one process are both told") 
     CHECK(best < patient(100ms));
 }
 
-TEST_CASE("a downgrade wakes the readers, while the former writer reads on") {
+TEST_CASE("fault: writer becomes a reader: readers are woken, while it reads on") {
     Fixture f;
     f.orders.lock();
     f.orders.lock_shared();
@@ -345,7 +345,7 @@ TEST_CASE("after a downgrade the lock lasts no longer than the readers that are 
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("a reader that asks for the write side is refused at once") {
+TEST_CASE("fault: reader asks for the write side: refused at once") {
     Fixture f;
     const std::shared_lock reading{f.orders};
     CHECK(error_of_call([&] { f.orders.lock(); }) == errc::would_deadlock);
@@ -402,7 +402,7 @@ TEST_CASE("the questions of each side are answered for that side") {
     f.orders.unlock();
 }
 
-TEST_CASE("an RLock and a read-write lock of one name refuse each other with a clear error") {
+TEST_CASE("fault: key of another kind of lock: an RLock and a read-write lock of one name refuse each other") {
     Fixture f;
     RLock plain{f.client, "orders"};
     plain.lock();
@@ -497,7 +497,7 @@ TEST_CASE("a reader whose process is killed keeps writers out until its lease is
     orders.force_unlock();
 }
 
-TEST_CASE("a dead reader among living ones blocks nobody once they have left") {
+TEST_CASE("fault: reader killed among living ones: it blocks nobody once they have left") {
     Fixture f;
     elsewhere([&] { f.orders_elsewhere.lock_shared(Lease{50ms}); });
     f.orders.lock_shared();
@@ -634,7 +634,7 @@ TEST_CASE("a waiting writer sends nothing until something happens") {
 
 // --- lost replies, and no memory -----------------------------------------------------------------------------------
 
-TEST_CASE("each of the four commands takes effect once, though its first reply is lost") {
+TEST_CASE("fault: reply of a read-write lock lost: each command takes effect once") {
     namespace scripts = redlatch::scripts;
     using redlatch::digested;
     RedisServer server;

@@ -492,7 +492,7 @@ TEST_CASE("a wait that is too short to connect is a failed try, not an unreachab
     CHECK(eventually([&] { return RawRedis{server}.keys().empty(); }));
 }
 
-TEST_CASE("a release between the first try and the confirmed subscription is not missed") {
+TEST_CASE("fault: release between try and subscription: it is not missed") {
     RedisServer server;
     RawRedis redis{server};
     Proxy proxy{server.url()};

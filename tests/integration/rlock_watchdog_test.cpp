@@ -104,7 +104,7 @@ TEST_CASE("a lock that is taken and given back all the time is not renewed, and 
     CHECK(log.all().empty());
 }
 
-TEST_CASE("a key that was deleted is told within a third of the timeout: lost(), event, silent unlock") {
+TEST_CASE("fault: key of a hold deleted: told within a third of the timeout by lost() and event, silent unlock") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -170,7 +170,7 @@ TEST_CASE("a guard whose hold was lost ends in peace, whether the loss is known 
     CHECK(redis.hgetall("orders") == Fields{{"somebody:1", "1"}});
 }
 
-TEST_CASE("no renewal ever creates a key or prolongs somebody else's") {
+TEST_CASE("fault: key of a hold foreign: no renewal creates a key or prolongs somebody else's") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -332,7 +332,7 @@ TEST_CASE("force_unlock of another client is noticed at the next renewal") {
     CHECK_NOTHROW(orders.unlock());
 }
 
-TEST_CASE("a handler may throw and may use the library, and neither harms renewals") {
+TEST_CASE("fault: user's handler throws: renewals are not harmed, and it may use the library") {
     RedisServer server;
     RawRedis redis{server};
     std::atomic<int> calls = 0;
@@ -361,7 +361,7 @@ TEST_CASE("a handler may throw and may use the library, and neither harms renewa
     kept.unlock();
 }
 
-TEST_CASE("a handler that blocks delays neither renewals nor wake-ups") {
+TEST_CASE("fault: user's handler blocks: neither renewals nor wake-ups are delayed") {
     RedisServer server;
     RawRedis redis{server};
     std::promise<void> end;

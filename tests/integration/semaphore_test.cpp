@@ -410,7 +410,7 @@ TEST_CASE("a key of another type is an error, and is left alone") {
     CHECK(bench.left() == "many");
 }
 
-TEST_CASE("each change takes effect once, though its reply or its request is lost") {
+TEST_CASE("fault: reply or request of a semaphore lost: each change takes effect once") {
     FaultyBench bench(10);
     for (const Then then : {Then::close, Then::silence}) {
         CAPTURE(static_cast<int>(then));

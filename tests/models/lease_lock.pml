@@ -23,7 +23,7 @@
 // bug: BUG_COUNT safety                    an acquire that is sent again counts twice
 // bug: BUG_IGNORE_REFUSAL safety -DTOKENS=4 -DLOSE_DATA -DLOSSES=1        a refused renewal passes for a renewal
 // bug: BUG_NO_LATCH safety                 a repeated release leaves no mark against its own late copy
-// bug: BUG_FORGET_RELEASE safety           a release is forgotten while copies of it are on their way
+// bug: BUG_LATE_COPY safety                a copy of a release arrives after its lease is over (which the library assumes away)
 // bug: BUG_NOT_SETTLED safety              an acquire does not wait for a release in the same name
 // bug: BUG_PLAIN_TOKEN safety -DTOKENS=4 -DLOSE_DATA -DLOSSES=1     tokens are counted, and the count can be lost
 // bug: BUG_NO_TTL liveness after_death -DLOSSES=1 -DLEASE=2 -DDELAY=1 -DDEATH      the key has no TTL
@@ -259,8 +259,9 @@ give_back:
 #endif
 
 send_release:
-    // Sent until it is answered, or can be in nobody's way any more: its lease is over and no copy is left. (The
-    // library knows the latter by the time; so does Copy.life.)
+    // Sent until it is answered, or its lease is over. The library takes it that no copy of it arrives after that: a
+    // network that keeps one for longer than the lease could end the next hold of the same thread. So here time must
+    // have taken the copies, too.
     if
     :: atomic { server_releases(c, request, again, answer) }
         if
@@ -268,7 +269,7 @@ send_release:
         :: atomic { losses < LOSSES -> losses++; answer = 0; again = true; goto send_release }
         fi
     :: atomic { losses < LOSSES -> lose_message(c, RELEASE, request, again); again = true; goto send_release }
-#ifdef BUG_FORGET_RELEASE
+#ifdef BUG_LATE_COPY
     :: atomic { left[c] == 0 -> goto settled }
 #else
     :: atomic { left[c] == 0 && !any_copy(c) -> goto settled }

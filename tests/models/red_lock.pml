@@ -20,7 +20,7 @@
 // verify: safety -DLOSSES=0 -DRENEWALS=1
 // verify: safety -DLOSSES=0 -DRENEWALS=1 -DFAULTS=1 -DLEASE=2
 // verify: liveness someone_wins -DLOSSES=0 -DONE_DOWN
-// bug: BUG_NO_YOUNG_RULE safety -DLOSSES=0 -DFAULTS=1     a server without memory votes at once
+// bug: BUG_NO_YOUNG_RULE safety -DLOSSES=0 -DFAULTS=1 -DLEASE=2    a server without memory votes at once
 // bug: BUG_NO_DRIFT safety                                the drift is not taken off
 // bug: BUG_VALID_FROM_REPLY safety                        the lease counts from the replies
 // bug: BUG_GAP_IS_CONTINUITY safety -DLOSSES=0 -DRENEWALS=1    a majority that was interrupted is taken for the same

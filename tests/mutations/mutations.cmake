@@ -5,7 +5,7 @@
 mutate(counts_twice_on_resend scripts/rlock.hpp
     "if current ~= count then redis.call('hincrby', lock, owner, count - current) end\nlocal left"
     "redis.call('hincrby', lock, owner, 1)\nlocal left"
-    "integration/(rlock_wire|fault_lost)")
+    "integration/rlock_wire|faults/lost")
 
 # Takes the lock whoever holds it: SET without NX.
 mutate(takes_it_from_others scripts/rlock.hpp
@@ -23,7 +23,7 @@ mutate(release_without_publish scripts/rlock.hpp
 mutate(release_ignores_its_mark scripts/rlock.hpp
     "if redis.call('exists', latch) == 1 then return 0 end"
     ""
-    "integration/(rlock_wire|fault_lost)")
+    "integration/rlock_wire|faults/lost")
 
 # Reentry with a short lease cuts a longer one.
 mutate(reentry_shortens_the_lease scripts/rlock.hpp
@@ -41,7 +41,7 @@ mutate(renewal_creates_the_key scripts/rlock.hpp
 mutate(no_second_try_once_subscribed client/lock_state.hpp
     "subscribed_ = true;\n        expect_anything();\n        tell_representative();"
     "subscribed_ = true;"
-    "unit/rlock|integration/(rlock_waiting|fault_network|fault_server)")
+    "unit/rlock|integration/rlock_waiting|faults/(network|server)")
 
 # A message that comes during a try is forgotten.
 mutate(message_during_a_try_forgotten client/wait_line.hpp
@@ -53,7 +53,7 @@ mutate(message_during_a_try_forgotten client/wait_line.hpp
 mutate(validity_from_the_reply client/hold_keeper.hpp
     "asked.sent = Clock::now();\n            Reply reply = send(std::as_const(claim), deadline);"
     "Reply reply = send(std::as_const(claim), deadline);\n            asked.sent = Clock::now();"
-    "unit/rlock|integration/fault_lost")
+    "unit/rlock|faults/lost")
 
 # The watchdog goes on although the server says that the hold is gone.
 mutate(renewal_refusal_ignored client/hold_keeper.hpp
@@ -71,19 +71,19 @@ mutate(watchdog_outlives_unlock client/hold_keeper.hpp
 mutate(unknown_acquire_left_behind client/hold_keeper.hpp
     "if (asked.unknown) take_back(lock, request.owner, asked.hold, Clock::now() + lease_of(request.lease));"
     ""
-    "unit/rlock|integration/fault_lost")
+    "unit/rlock|faults/lost")
 
 # A release that is on its way is forgotten at the end of its lease, and ends the next hold.
 mutate(release_on_its_way_forgotten client/pending_releases.hpp
     "now >= i.give_up && !i.again && !i.on_the_way; });"
     "now >= i.give_up; });"
-    "unit/pending|integration/fault_lost")
+    "unit/pending|faults/lost_replies")
 
 # A release whose reply was lost is reported as a lost hold.
 mutate(resent_release_is_a_loss client/hold_keeper.hpp
     "answer.kind == ReleaseAnswer::Kind::not_held && !resent"
     "answer.kind == ReleaseAnswer::Kind::not_held"
-    "unit/rlock|integration/fault_lost")
+    "unit/rlock|faults/lost")
 
 # One process keeps the lock to itself.
 mutate(no_limit_to_local_hand_overs client/lock_state.hpp
@@ -218,8 +218,8 @@ mutate(fair_slot_of_a_whole_lease client/fair_wire.hpp
 
 # A try_lock() that failed stands in the queue.
 mutate(fair_try_lock_queues_up client/fair_lock_state.hpp
-    "return wire_.acquire(request.owner, 1, lease, false, deadline);"
-    "return wire_.acquire_or_queue(request.owner, lease, deadline);"
+    "return wire_.acquire(claim, runtime_.calling(deadline));"
+    "return wire_.acquire_or_queue(claim, runtime_.calling(deadline));"
     "integration/std_interface")
 
 # --- read-write lock --------------------------------------------------------------------------------------------------
@@ -235,6 +235,12 @@ mutate(writer_beside_readers scripts/read_write_lock.hpp
     "    if left ~= -2 then\n        if mark_ttl == '0' then return left end"
     "    if false then\n        if mark_ttl == '0' then return left end"
     "integration/read_write")
+
+# A message that comes before the reader listens is told only to the writer, who listens to the same channel.
+mutate(no_second_try_on_a_warm_channel client/lock_state.hpp
+    "if (subscribed_ && !listened) line_.news();"
+    "static_cast<void>(listened);"
+    "unit/read_write_lock")
 
 # Readers keep each other out.
 mutate(readers_exclude_readers scripts/read_write_lock.hpp
@@ -396,7 +402,7 @@ mutate(permit_ids_used_again client/synchronizer_state.hpp
 
 # A process with waiters sleeps although a lease has ended.
 mutate(next_expiry_ignored client/permit_wire.hpp
-    "return over_in < 0 ? Milliseconds::max() : Milliseconds(over_in + 1);"
+    "return over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1);"
     "return Milliseconds::max();"
     "unit.permit|integration.permit")
 
@@ -465,3 +471,52 @@ mutate(mutex_prolonged_loss_is_kept client/hold_keeper.hpp
     "if (!Wire<T>::reentrant) return false;"
     ""
     "unit/mutex")
+
+# An own release is no news to a thread that asked before it, and comes into the line after it.
+mutate(own_release_is_no_news client/lock_state.hpp
+    "                line_.news();\n            }\n            // Who waits"
+    "            }\n            // Who waits"
+    "unit.rlock_waiting")
+
+# One more than the largest number of milliseconds.
+mutate(next_expiry_overflows client/permit_wire.hpp
+    "over_in < 0 || over_in == Milliseconds::max().count()"
+    "over_in < 0"
+    "unit.fuzz_findings")
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+# Half a command stays in the buffer when memory runs out, and makes nonsense of all that follow.
+mutate(half_a_command_is_sent adapters/command_link.hpp
+    "out_.resize(before);\n            throw;"
+    "throw;"
+    "faults/(no_memory|failing)")
+
+# Connections that are accepted and closed at once are made again in a storm.
+mutate(reconnects_in_a_storm adapters/command_link.hpp
+    "if (!proven_) {\n            attempt_failed_"
+    "if (false) {\n            attempt_failed_"
+    "faults/data_loss")
+
+# A wake-up that meets a drain leaves a byte that nobody reads any more.
+mutate(wake_up_left_in_the_pipe adapters/wake_pipe.hpp
+    "if (came) woken_.exchange(false);"
+    "static_cast<void>(came), woken_.exchange(false);"
+    "faults/fail")
+
+# A grant that was on the way for longer than its lease is believed.
+mutate(late_grant_believed client/hold_keeper.hpp
+    "if (now >= redlatch::valid_until(asked.sent, lease)) {"
+    "if (false) {"
+    "faults/(client_ends|network)")
+
+# A waiter that times out when it is told keeps the news to itself.
+mutate(leaving_waiter_wakes_nobody client/lock_state.hpp
+    "} else if (was_front) {\n            rouse(*line_.front());"
+    "} else if (was_front) {"
+    "faults/pubsub|integration/rlock_waiting")
+
+# A write to a connection that was killed ends the program.
+mutate(write_raises_a_signal adapters/socket.hpp
+    "MSG_NOSIGNAL | MSG_DONTWAIT"
+    "MSG_DONTWAIT"
+    "faults/fail")

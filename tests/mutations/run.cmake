@@ -39,7 +39,7 @@ function(mutate name file from to tests)
     if(failed)
         message(FATAL_ERROR "${name} does not compile, which proves nothing:\n${said}")
     endif()
-    execute_process(COMMAND ${CMAKE_CTEST_COMMAND} --test-dir ${build} --label-regex "^(unit|integration)$" --no-tests=error
+    execute_process(COMMAND ${CMAKE_CTEST_COMMAND} --test-dir ${build} --label-regex "^(unit|integration|faults)$" --no-tests=error
         --stop-on-failure --timeout 60 OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE failed)
     file(WRITE ${copy}/include/redlatch/${file} "${text}")
 

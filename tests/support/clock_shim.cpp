@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Preloaded into one redis-server, moves its wall clock, and nothing else: by the nanoseconds that stand in the file
-// $REDLATCH_CLOCK_OFFSET, which server_clock.hpp writes. The calls go straight to the kernel, because a search for the
-// next definition would allocate, and the allocator asks for the time.
+// Preloaded into a redis-server: its wall clock runs ahead or behind by what a file says, a number of microseconds that is
+// mapped and may change at any time. Its other clocks stay as they are.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -9,43 +8,49 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 
 namespace {
 
-const volatile long* offset = nullptr;
-
-__attribute__((constructor)) void find_offset() {
-    const char* path = std::getenv("REDLATCH_CLOCK_OFFSET");
+const volatile std::int64_t* find_offset() {
+    static const std::int64_t none = 0;
+    const char* const path = std::getenv("REDLATCH_CLOCK_OFFSET");
     const int fd = path != nullptr ? ::open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) return;
-    void* memory = ::mmap(nullptr, sizeof(long), PROT_READ, MAP_SHARED, fd, 0);
-    if (memory != MAP_FAILED) offset = static_cast<const long*>(memory);
+    if (fd < 0) return &none;
+    void* const memory = ::mmap(nullptr, sizeof none, PROT_READ, MAP_SHARED, fd, 0);
     ::close(fd);
+    return memory == MAP_FAILED ? &none : static_cast<const std::int64_t*>(memory);
+}
+
+// The system call itself: the C library's function would lead here again.
+std::int64_t now_in_us() {
+    static const volatile std::int64_t* const offset = find_offset();
+    timespec now{};
+    ::syscall(SYS_clock_gettime, CLOCK_REALTIME, &now);
+    return now.tv_sec * 1'000'000 + now.tv_nsec / 1000 + *offset;
 }
 
 }  // namespace
 
-extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
-    const auto result = static_cast<int>(::syscall(SYS_clock_gettime, clock, time));
-    if (result != 0 || offset == nullptr || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return result;
-    constexpr long second = 1'000'000'000;
-    const long nanoseconds = time->tv_nsec + *offset % second + second;
-    time->tv_sec += *offset / second + nanoseconds / second - 1;
-    time->tv_nsec = nanoseconds % second;
+extern "C" {
+
+int gettimeofday(timeval* now, void*) noexcept {
+    const std::int64_t us = now_in_us();
+    *now = {us / 1'000'000, us % 1'000'000};
     return 0;
 }
 
-extern "C" int gettimeofday(timeval* time, void*) noexcept {
-    timespec now{};
-    if (clock_gettime(CLOCK_REALTIME, &now) != 0) return -1;
-    *time = {now.tv_sec, now.tv_nsec / 1000};
-    return 0;
+time_t time(time_t* to) noexcept {
+    const time_t now = now_in_us() / 1'000'000;
+    if (to != nullptr) *to = now;
+    return now;
 }
 
-extern "C" time_t time(time_t* seconds) noexcept {
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (seconds != nullptr) *seconds = now.tv_sec;
-    return now.tv_sec;
+int clock_gettime(clockid_t clock, timespec* now) noexcept {
+    if (clock != CLOCK_REALTIME) return static_cast<int>(::syscall(SYS_clock_gettime, clock, now));
+    const std::int64_t us = now_in_us();
+    *now = {us / 1'000'000, us % 1'000'000 * 1000};
+    return 0;
+}
 }

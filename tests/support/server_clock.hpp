@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -23,13 +24,14 @@ public:
     }
 
     /// By how much it differs from the machine's clock from now on.
-    void set(std::chrono::nanoseconds offset) { *offset_ = static_cast<long>(offset.count()); }
+    void set(std::chrono::microseconds offset) { *offset_ = offset.count(); }
 
-    std::chrono::nanoseconds offset() const { return std::chrono::nanoseconds{offset_->load()}; }
+    std::chrono::microseconds offset() const { return std::chrono::microseconds{offset_->load()}; }
 
 private:
     TempDir dir_;
-    SharedMemory<std::atomic<long>> offset_ = SharedMemory<std::atomic<long>>::create(dir_.file("offset"));
+    SharedMemory<std::atomic<std::int64_t>> offset_ =
+        SharedMemory<std::atomic<std::int64_t>>::create(dir_.file("offset"));
 };
 
 }  // namespace redlatch::test

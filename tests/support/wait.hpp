@@ -7,14 +7,8 @@
 
 namespace redlatch::test {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(REDLATCH_SANITIZED)
 inline constexpr int slow_build_factor = 5;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-inline constexpr int slow_build_factor = 5;
-#else
-inline constexpr int slow_build_factor = 1;
-#endif
 #else
 inline constexpr int slow_build_factor = 1;
 #endif

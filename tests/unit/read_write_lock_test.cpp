@@ -174,6 +174,31 @@ TEST_CASE("when a writer lets go, each waiting reader that gets in lets the next
     leave.set_value();
 }
 
+TEST_CASE("a reader that comes to listen where a writer listens already misses no message from before") {
+    // Both sides have one channel. The message came between the reader's question and its wait, and was told to the
+    // writer alone; no confirmation followed, and the reader slept until the end of a lease that was over long ago.
+    Bench bench;
+    bench.redis.always("write acquire", number(30'000));
+    auto writer = elsewhere([&] {
+        const bool held = bench.lock.try_lock_for(10s);
+        if (held) bench.lock.unlock();
+        return held;
+    });
+    REQUIRE(bench.redis.wait_for("write acquire", 2));
+    bench.redis.next("read acquire", [&](const SentCommand&) {
+        CHECK(bench.redis.publish(channel, "1"));
+        return std::optional(number(30'000));
+    });
+    CHECK(elsewhere([&] {
+              const bool held = bench.lock.try_lock_shared_for(5s);
+              if (held) bench.lock.unlock_shared();
+              return held;
+          }).get());
+    bench.redis.always("write acquire", nil());
+    REQUIRE(bench.redis.publish(channel, "0"));
+    CHECK(writer.get());
+}
+
 TEST_CASE("a writer does not ask while a thread of this process writes, and no hold is handed over") {
     Bench bench;
     bench.lock.lock();

@@ -6,12 +6,15 @@
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/brief_wait.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -49,9 +52,12 @@ public:
 
     // `attended`: the poster is going to call attend().
     void post(const Command& command, Completion done, bool attended = false) {
+        auto completion = std::make_unique<Completion>(std::move(done));
         std::unique_lock lock(mutex_);
-        append_command(out_, command);
-        push({nullptr, std::make_unique<Completion>(std::move(done)), Clock::now() + timeout_});
+        // What fails beyond here, for want of memory, has changed nothing.
+        make_room(1);
+        append({&command, 1});
+        slots_.push_back({nullptr, std::move(completion), Clock::now() + timeout_});
         if (connected_) flush(lock);
         // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
         if (reading_ && !attended) turned_away_ = true;
@@ -144,11 +150,10 @@ private:
             std::fill_n(replies, commands.size(), *refusal);
             return;
         }
+        make_room(commands.size());
+        append(commands);
         const Instant due = Clock::now() + timeout_;
-        for (const Command& command : commands) {
-            append_command(out_, command);
-            push({&exchange, nullptr, due});
-        }
+        for (std::size_t i = 0; i < commands.size(); ++i) slots_.push_back({&exchange, nullptr, due});
         flush(lock);
         await(lock, exchange, deadline);
     }
@@ -196,68 +201,119 @@ private:
         opening_ = true;
         const Instant begun = Clock::now();
         lock.unlock();
-        auto refusal = link_.open(url_, deadline);
-        if (!refusal) link_.socket.set_receive_timeout(timeout_);
+        std::optional<Reply> refusal = open_link(deadline);
         lock.lock();
         opening_ = false;
         connected_ = !refusal;
         if (connected_) {
             connections_.fetch_add(1, std::memory_order_release);
             backoff_.reset();
+            proven_ = false;
             attempt_failed_ = false;
             next_attempt_ = {};
             // Posted commands that waited for the connection get their full time from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
             attempt_failed_ = Clock::now() < deadline || deadline >= begun + timeout_;
-            why_not_ = *refusal;
+            answer(why_not_, *refusal, refusal->kind);
             next_attempt_ = Clock::now() + backoff_.next();
         }
         changed_.notify_all();
         return refusal;
     }
 
+    std::optional<Reply> open_link(Instant deadline) noexcept {
+        try {
+            auto refusal = link_.open(url_, deadline);
+            if (!refusal) link_.socket.set_receive_timeout(timeout_);
+            return refusal;
+        } catch (...) {  // memory, or a thread for the look-up, is wanting
+            link_.socket.close();
+            return Reply::of(Reply::Kind::not_sent, no_memory);
+        }
+    }
+
+    // Too short for an allocation.
+    static constexpr const char* no_memory = "out of memory";
+
+    // A copy; without its words where there is no memory for them.
+    static void answer(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
+        try {
+            to = from;
+        } catch (...) {
+            to = Reply::of(kind, no_memory);
+        }
+        to.kind = kind;
+    }
+
+    static Reply copy_of(const Reply& reply) noexcept {
+        Reply copy;
+        answer(copy, reply, reply.kind);
+        return copy;
+    }
+
+    Reply in_words(Reply::Kind kind, const char* before, const char* after, const char* why = "") const noexcept {
+        try {
+            return Reply::of(kind, before + url_.display() + after + why);
+        } catch (...) {
+            return Reply::of(kind, no_memory);
+        }
+    }
+
     // Ends the connection: everything in flight is answered, and the descriptor is closed as soon as no thread is
     // inside a read or write.
-    void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) {
+    void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) noexcept {
         if (!connected_) return;
         connected_ = false;
-        why_not_ = Reply::of(Reply::Kind::not_sent, "the connection to " + url_.display() + " is closed: " + why);
+        why_not_ = in_words(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
         link_.socket.shut_down();
-        answer_all(lock, first,
-                   Reply::of(Reply::Kind::unanswered, "the connection to " + url_.display() + " ended: " + why));
+        // Whoever accepts connections only to close them is asked with pauses; short ones, for it may be chance.
+        if (!proven_) {
+            attempt_failed_ = true;
+            next_attempt_ = Clock::now() + closed_backoff_.next();
+        }
+        answer_all(lock, first, in_words(Reply::Kind::unanswered, "the connection to ", " ended: ", why));
     }
 
     // What is in flight is overdue.
-    void give_up(std::unique_lock<std::mutex>& lock) {
+    void give_up(std::unique_lock<std::mutex>& lock) noexcept {
         if (connected_)
             fail(lock, Reply::Kind::unanswered, "no answer in time");
         else
-            answer_all(lock, Reply::Kind::not_sent, Reply(why_not_));
+            answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
     }
 
-    void answer_all(std::unique_lock<std::mutex>& lock, Reply::Kind first, Reply reply) {
-        std::vector<Slot> slots(std::make_move_iterator(slots_.begin() + static_cast<std::ptrdiff_t>(head_)),
-                                std::make_move_iterator(slots_.end()));
+    void answer_all(std::unique_lock<std::mutex>& lock, Reply::Kind first, const Reply& reply) noexcept {
+        const std::vector<Slot> slots = std::move(slots_);
+        const std::size_t begin = std::exchange(head_, 0);
         slots_.clear();
-        head_ = 0;
         out_.clear();
-        const Reply::Kind rest = reply.kind;
-        reply.kind = first;
-        std::vector<std::pair<Completion, Reply>> completions;
-        for (Slot& slot : slots) {
-            if (slot.done) completions.emplace_back(std::move(*slot.done), reply);
-            if (Exchange* exchange = slot.exchange) {
-                exchange->replies[exchange->got++] = reply;
+        bool any_posted = false;
+        for (std::size_t i = begin; i < slots.size(); ++i) {
+            any_posted = any_posted || slots[i].done;
+            if (Exchange* exchange = slots[i].exchange) {
+                answer(exchange->replies[exchange->got++], reply, i == begin ? first : reply.kind);
                 if (--exchange->missing == 0) exchange->parker.tell(Parker::final_word);
             }
-            reply.kind = rest;
         }
         changed_.notify_all();
-        if (completions.empty()) return;
+        if (!any_posted) return;
         lock.unlock();
-        for (auto& [done, answer] : completions) done(std::move(answer));
+        for (std::size_t i = begin; i < slots.size(); ++i) {
+            if (!slots[i].done) continue;
+            Reply one;
+            answer(one, reply, i == begin ? first : reply.kind);
+            complete(*slots[i].done, std::move(one));
+        }
         lock.lock();
+    }
+
+    // A completion looks after itself; should it fail for want of memory, nobody could be told here.
+    static void complete(const Completion& done, Reply reply) noexcept {
+        try {
+            done(std::move(reply));
+        } catch (...) {
+        }
     }
 
     // Called by a thread that gave back reading_ or writing_.
@@ -326,12 +382,11 @@ private:
     }
 
     // Its slots stay, so that the replies that follow find their owners.
-    void abandon(Exchange& exchange) {
+    void abandon(Exchange& exchange) noexcept {
         for (std::size_t i = head_; i < slots_.size(); ++i)
             if (slots_[i].exchange == &exchange) slots_[i].exchange = nullptr;
         while (exchange.missing > 0) {
-            exchange.replies[exchange.got++] =
-                Reply::of(Reply::Kind::unanswered, url_.display() + " did not answer in time");
+            exchange.replies[exchange.got++] = in_words(Reply::Kind::unanswered, "", " did not answer in time");
             --exchange.missing;
         }
         exchange.parker.tell(Parker::final_word);
@@ -366,7 +421,7 @@ private:
 
     // Reads what has come, waiting for it until the deadline, and hands out the replies. `blocking`: in one system
     // call, which a thread may use that has nobody to care for but itself.
-    void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) {
+    void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) noexcept {
         lock.unlock();
         batch_.clear();
         std::array<char, 16 * 1024> bytes;
@@ -376,14 +431,7 @@ private:
             !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
             (blocking || link_.socket.wait(POLLIN, deadline)))
             got = receive(blocking);
-        bool malformed = got > 0 && !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got));
-        while (got > 0 && !malformed) {
-            Reply reply;
-            const auto outcome = link_.reader.next(reply);
-            malformed = outcome == ReplyReader::Outcome::malformed;
-            if (outcome != ReplyReader::Outcome::reply) break;
-            batch_.push_back(std::move(reply));
-        }
+        const Parsed parsed = got > 0 ? parse(bytes.data(), static_cast<std::size_t>(got)) : Parsed::well;
         lock.lock();
         if (!connected_) return;
 
@@ -398,6 +446,7 @@ private:
                 completions_.emplace_back(std::move(*slot.done), std::move(batch_[taken]));
             }
         }
+        if (taken > 0 && !std::exchange(proven_, true)) closed_backoff_.reset();
         const bool unasked = taken < batch_.size();
         // Told without the mutex: whom we wake would have to wait for it at once.
         handing_out_ = finished_.size() > 1;
@@ -406,16 +455,38 @@ private:
         // Those who were woken may have their next command ready in a moment.
         if (finished_.size() > 1) std::this_thread::yield();
         finished_.clear();
-        for (auto& [done, reply] : completions_) done(std::move(reply));
+        for (auto& [done, reply] : completions_) complete(done, std::move(reply));
         completions_.clear();
         lock.lock();
         if (std::exchange(handing_out_, false) && !out_.empty()) flush(lock);
-        if (malformed)
+        if (parsed == Parsed::malformed)
             fail(lock, Reply::Kind::malformed, "the answer is not Redis protocol, or too large");
+        else if (parsed == Parsed::no_memory)
+            fail(lock, Reply::Kind::unanswered, no_memory);
         else if (unasked)
             fail(lock, Reply::Kind::unanswered, "an answer came that nobody asked for");
         else if (got < 0)
             fail(lock, Reply::Kind::unanswered, "closed by the other side");
+    }
+
+    enum class Parsed { well, malformed, no_memory };
+
+    // The replies in what was received go to batch_, and there is room to hand them out.
+    Parsed parse(const char* bytes, std::size_t size) noexcept try {
+        if (!link_.reader.feed(bytes, size)) return Parsed::malformed;
+        for (;;) {
+            Reply reply;
+            const auto outcome = link_.reader.next(reply);
+            if (outcome == ReplyReader::Outcome::malformed) return Parsed::malformed;
+            if (outcome == ReplyReader::Outcome::incomplete) break;
+            batch_.push_back(std::move(reply));
+        }
+        finished_.reserve(batch_.size());
+        completions_.reserve(batch_.size());
+        return Parsed::well;
+    } catch (...) {
+        batch_.clear();
+        return Parsed::no_memory;
     }
 
     // --- the queue of replies to come -------------------------------------------------------------------------
@@ -423,7 +494,22 @@ private:
     std::size_t in_flight() const { return slots_.size() - head_; }
     Slot& front() { return slots_[head_]; }
 
-    void push(Slot slot) { slots_.push_back(std::move(slot)); }
+    // Whole commands, or nothing: half a one would make nonsense of all that follow.
+    void append(std::span<const Command> commands) {
+        const std::size_t before = out_.size();
+        try {
+            for (const Command& command : commands) append_command(out_, command);
+        } catch (...) {
+            out_.resize(before);
+            throw;
+        }
+    }
+
+    // So that pushing that many slots allocates nothing.
+    void make_room(std::size_t more) {
+        const std::size_t wanted = slots_.size() + more;
+        if (wanted > slots_.capacity()) slots_.reserve(std::max(wanted, slots_.capacity() * 2));
+    }
 
     // A vector with a moving head rather than a deque: it stops allocating once it is large enough.
     void pop() {
@@ -453,6 +539,7 @@ private:
     std::vector<Slot> slots_;
     std::size_t head_ = 0;
     bool connected_ = false;
+    bool proven_ = false;          // this connection has brought a reply
     bool attempt_failed_ = false;  // the last one, and not for want of time
     bool opening_ = false;
     bool writing_ = false;
@@ -460,7 +547,8 @@ private:
     bool turned_away_ = false;  // the driver or a poster left replies to the reader of the moment
     bool handing_out_ = false;  // the reader wakes threads, and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
-    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
+    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};      // after attempts that failed
+    Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply
     Instant next_attempt_{};
     std::atomic<std::uint64_t> connections_{0};
 };

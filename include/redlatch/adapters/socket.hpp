@@ -175,7 +175,7 @@ private:
     int finish_connect(const sockaddr* address, socklen_t size, Instant deadline) noexcept {
         if (fd_ < 0) return errno;
         const int flags = ::fcntl(fd_, F_GETFL);
-        ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK);
+        if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
         // A unix socket whose backlog is full answers EAGAIN and has to be asked again.
         while (::connect(fd_, address, size) != 0) {
             if (errno == EISCONN) break;
@@ -193,8 +193,7 @@ private:
             if (error != 0) return error;
             break;
         }
-        ::fcntl(fd_, F_SETFL, flags);
-        return 0;
+        return ::fcntl(fd_, F_SETFL, flags) < 0 ? errno : 0;
     }
 
     void set_option(int level, int option, int value) const noexcept {

@@ -54,9 +54,11 @@ public:
     // nothing but the connection, and for that until the deadline at most.
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
-        if (!link_.socket.is_open() && !reopen(deadline)) return;
-        send_changes(deadline);
-        if (!watched_) receive(listener);
+        or_begin_anew(listener, [&] {
+            if (!link_.socket.is_open() && !reopen(deadline)) return;
+            send_changes(deadline);
+            if (!watched_) receive(listener);
+        });
     }
 
     // --- a waiting thread -------------------------------------------------------------------------------------
@@ -92,17 +94,37 @@ private:
         interrupt.drain();
         if (ready[0].revents == 0) return Watch::done;
         if (!serving.try_lock()) return Watch::lost;
-        receive(listener);
+        or_begin_anew(listener, [&] { receive(listener); });
         return link_.socket.is_open() ? Watch::done : Watch::lost;
     }
 
+    // Should it fail, for want of memory, the serving thread finds nothing changed.
     void change(const std::string& channel, bool wanted) {
         const std::lock_guard lock(mutex_);
-        if (wanted)
-            wanted_.insert(channel);
-        else
-            wanted_.erase(channel);
         changes_.emplace_back(channel, wanted);
+        try {
+            if (wanted)
+                wanted_.insert(channel);
+            else
+                wanted_.erase(channel);
+        } catch (...) {
+            changes_.pop_back();
+            throw;
+        }
+    }
+
+    // Where memory is wanting, something that came or was to be sent may be lost: the next connection begins anew, and
+    // everybody then looks for himself.
+    template <class Work>
+    void or_begin_anew(Listener& listener, Work work) noexcept {
+        try {
+            work();
+        } catch (...) {
+            try {
+                lose(listener);
+            } catch (...) {  // who was not told now is told of the next subscription
+            }
+        }
     }
 
     bool reopen(Instant deadline) {

@@ -15,11 +15,7 @@ namespace redlatch {
 class WakePipe {
 public:
     WakePipe() {
-        if (::pipe(fds_.data()) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
-        for (const int fd : fds_) {
-            ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-            ::fcntl(fd, F_SETFL, O_NONBLOCK);
-        }
+        if (!make()) throw std::system_error(errno, std::generic_category(), "pipe");
     }
     WakePipe(const WakePipe&) = delete;
     WakePipe& operator=(const WakePipe&) = delete;
@@ -31,22 +27,40 @@ public:
 
     void wake() noexcept {
         if (woken_.exchange(true)) return;
+        // There is room for it, so only chance can make it fail.
         const char byte = 0;
-        // Fails only when the pipe is full, and then the other side will wake anyway.
-        [[maybe_unused]] const ssize_t written = ::write(fds_[1], &byte, 1);
-    }
-
-    // A wake() that comes before the exchange needs no byte of its own: what its caller wants done is done after
-    // drain(). One that comes later writes a new byte.
-    void drain() noexcept {
-        if (!woken_.load()) return;
-        std::array<char, 16> bytes;
-        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) {
-        }
+        for (int tries = 0; tries < 10; ++tries)
+            if (::write(fds_[1], &byte, 1) == 1) return;
         woken_.exchange(false);
     }
 
+    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done after
+    // drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next drain().
+    void drain() noexcept {
+        if (!woken_.load()) return;
+        std::array<char, 16> bytes;
+        bool came = false;
+        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) came = true;
+        if (came) woken_.exchange(false);
+    }
+
 private:
+    bool make() noexcept {
+#if defined(__linux__)
+        return ::pipe2(fds_.data(), O_CLOEXEC | O_NONBLOCK) == 0;
+#else
+        if (::pipe(fds_.data()) != 0) return false;
+        for (const int fd : fds_) {
+            if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != -1 && ::fcntl(fd, F_SETFL, O_NONBLOCK) != -1) continue;
+            const int error = errno;
+            for (const int open : fds_) ::close(open);
+            errno = error;
+            return false;
+        }
+        return true;
+#endif
+    }
+
     std::array<int, 2> fds_{};
     std::atomic<bool> woken_{false};
 };

@@ -126,8 +126,7 @@ private:
     }
 
     bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question question) {
-        const std::shared_ptr<Place> place = place_of(request.owner);
-        runtime_.start_background();
+        const std::shared_ptr<Place> place = place_or_leave(lock, request);
         ++waiting_;
         if (refresh_at_ == never) {
             refresh_at_ = Clock::now() + wire_.slot() / 3;
@@ -136,6 +135,7 @@ private:
         if (question.generation == 0) question.generation = place->generation();
         bool held = false;
         try {
+            runtime_.start_background();
             place->begin();
             lock.unlock();
             // Built and destroyed without mutex_.
@@ -173,9 +173,18 @@ private:
     }
 
     std::shared_ptr<Place> place_of(OwnerNumber owner) {
-        std::shared_ptr<Place>& place = places_[owner];
-        if (!place) place = std::make_shared<Place>(runtime_, wire_.channel(owner));
-        return place;
+        if (const auto found = places_.find(owner); found != places_.end()) return found->second;
+        return places_.emplace(owner, std::make_shared<Place>(runtime_, wire_.channel(owner))).first->second;
+    }
+
+    // Without memory for a place here there is none in the queue either.
+    std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        try {
+            return place_of(request.owner);
+        } catch (...) {
+            take_back(lock, request.owner, 0, Clock::now() + lease_of(request.lease));
+            throw;
+        }
     }
 
     // Whoever goes without the lock gives its place in the queue back, and the server passes the turn on.

@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -55,7 +56,7 @@ public:
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && in_background_.empty() && !is_waited_for();
+        return !holds_.any_live() && pending_.empty() && errands_.empty() && !is_waited_for();
     }
 
     // --- taking, without waiting ------------------------------------------------------------------------------
@@ -65,41 +66,46 @@ public:
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         std::unique_lock lock(mutex_);
-        if (!is_settled(owner)) {
+        if (!is_settled(owner) || contains(asking_, owner) || contains(leaving_, owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed,
+            tell({TryAnswer::Kind::failed, 0,
                   Error(errc::unreachable, key(), "an earlier command of this thread is not answered yet")});
             return;
         }
         Hold* hold = holds_.find(owner);
         if (hold && refuses_reentry(*hold)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed, not_reentrant()});
+            tell({TryAnswer::Kind::failed, 0, not_reentrant()});
             return;
         }
         const bool again = hold && hold->live();
         const std::uint64_t id = again ? hold->id : 0;
         const Claim claim{owner, again ? id : next_request(), again ? hold->count + 1 : 1, lease_of(lease)};
-        begin_in_background(owner);
+        errands_.push_back({owner, true});
         lock.unlock();
         Asked asked;
         asked.hold = claim.hold;
         asked.begun = asked.sent = Clock::now();
-        wire_.acquire(claim, runtime_.posting(
-                                 [self = self(), owner, lease, id, asked = std::move(asked),
-                                  tell = std::move(tell)](Reply reply) mutable {
-                                     asked.reply = std::move(reply);
-                                     asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
-                                     self->tried(owner, lease, id, asked, tell);
-                                 },
-                                 receiver));
+        Completion done = [self = self(), owner, lease, id, asked, tell = std::move(tell)](Reply reply) mutable {
+            asked.reply = std::move(reply);
+            asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
+            self->tried(owner, lease, id, asked, tell);
+        };
+        try {
+            wire_.acquire(claim, runtime_.posting(std::move(done), receiver));
+        } catch (...) {
+            // Nothing was sent.
+            lock.lock();
+            end_errand(owner, true);
+            throw;
+        }
     }
 
     // --- giving back ------------------------------------------------------------------------------------------
 
     // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
     // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) {
+    std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
         if (!hold) {
@@ -108,37 +114,48 @@ public:
             throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
         }
         if (!is_still_held(lock, *hold)) return errc::hold_lost;
-        if (hold->count > 1) return release_level(lock, *hold);
-        return let_go(lock, *hold);
+        overtake(owner);
+        const Among leaving(leaving_, owner, lock);
+        return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
+    } catch (const std::bad_alloc&) {
+        // What could not be sent ends with its lease.
+        return make_error_code(std::errc::not_enough_memory);
     }
 
     // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
-    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done, Receiver receiver) {
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
         if (!hold || !is_still_held(lock, *hold)) {
             lock.unlock();
             return done(errc::hold_lost);
         }
+        overtake(owner);
         const Leaving leaving = leave(*hold);
         const std::uint64_t request = release_number(leaving.hold);
-        begin_in_background(owner);
+        errands_.push_back({owner, false});
         lock.unlock();
-        wire_.release(owner, leaving.remaining, leaving.lease, request, false,
-                      runtime_.posting(
-                          [self = self(), owner, leaving, request, sent = Clock::now(),
-                           done = std::move(done)](const Reply& reply) {
-                              std::unique_lock relock(self->mutex_);
-                              self->end_in_background(owner);
-                              const std::error_code outcome =
-                                  leaving.remaining > 0
-                                      ? self->level_released(reply, owner, leaving, sent)
+        Completion answered = [self = self(), owner, leaving, request, sent = Clock::now(), done](const Reply& reply) {
+            std::unique_lock relock(self->mutex_);
+            self->end_errand(owner, false);
+            const std::error_code outcome =
+                leaving.remaining > 0 ? self->level_released(reply, owner, leaving, sent)
                                       : self->last_released(relock, reply, owner, request, leaving.until, false,
                                                             [&](const ReleaseAnswer&) { self->news(); });
-                              relock.unlock();
-                              done(outcome);
-                          },
-                          receiver));
+            relock.unlock();
+            done(outcome);
+        };
+        try {
+            wire_.release(owner, leaving.remaining, leaving.lease, request, false,
+                          runtime_.posting(std::move(answered), receiver));
+        } catch (...) {
+            // Nothing was sent yet; the background goes on trying.
+            lock.lock();
+            end_errand(owner, false);
+            if (leaving.remaining == 0) pending_.add(owner, request, leaving.until, Clock::now());
+            schedule();
+            throw;
+        }
     }
 
     // Ends anyone's hold: whether there was one. Asks until `limit`, and not for longer than unreachable_timeout.
@@ -175,11 +192,11 @@ public:
         return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
     }
 
-    // The number of the owner's hold; 0 when it holds nothing.
-    std::uint64_t hold_number(OwnerNumber owner) {
+    // The number of the owner's hold, and until when it is certain.
+    HeldPart part(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         const Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? hold->id : 0;
+        return hold && hold->live() ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
     }
 
     std::stop_token lost(OwnerNumber owner) {
@@ -205,9 +222,9 @@ public:
                 if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
-                hold.renewing = true;
                 due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal,
                                wire_.text(hold.owner, hold.id)});
+                hold.renewing = true;
             }
         }
         for (std::size_t n = pending_.end_leases(now); n > 0; --n)
@@ -257,7 +274,10 @@ protected:
     }
 
     // Whether nothing is on its way in this owner's name.
-    virtual bool is_settled(OwnerNumber owner) const { return !pending_.has(owner) && !is_in_background(owner); }
+    virtual bool is_settled(OwnerNumber owner) const {
+        return !pending_.has(owner) &&
+               std::none_of(errands_.begin(), errands_.end(), [owner](const Errand& e) { return e.owner == owner; });
+    }
 
     // ------------------------------------------------------------------------------------------------------------
 
@@ -278,28 +298,68 @@ protected:
 
     // --- what is on its way in the background, one thing at a time for an owner -------------------------------------
 
-    bool is_in_background(OwnerNumber owner) const {
-        return std::find(in_background_.begin(), in_background_.end(), owner) != in_background_.end();
+    // A try or a release of this owner's.
+    struct Errand {
+        OwnerNumber owner;
+        bool taking;
+        bool overtaken = false;  // a release was sent after it, on whatever way: what it gives is not known
+    };
+
+    auto find_errand(OwnerNumber owner, bool taking) {
+        return std::find_if(errands_.begin(), errands_.end(),
+                            [&](const Errand& e) { return e.owner == owner && e.taking == taking; });
     }
 
-    void begin_in_background(OwnerNumber owner) { in_background_.push_back(owner); }
+    void overtake(OwnerNumber owner) {
+        if (const auto errand = find_errand(owner, true); errand != errands_.end()) errand->overtaken = true;
+    }
 
-    void end_in_background(OwnerNumber owner) {
-        in_background_.erase(std::find(in_background_.begin(), in_background_.end(), owner));
+    void end_errand(OwnerNumber owner, bool taking) {
+        errands_.erase(find_errand(owner, taking));
         settled_.notify_all();
         // The state may be forgotten when nobody uses it any more; that is not urgent.
         runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000));
     }
 
+    static bool contains(const std::vector<OwnerNumber>& owners, OwnerNumber owner) {
+        return std::find(owners.begin(), owners.end(), owner) != owners.end();
+    }
+
+    // An owner's place among those whose commands a caller waits for.
+    class Among {
+    public:
+        Among(std::vector<OwnerNumber>& owners, OwnerNumber owner, std::unique_lock<std::mutex>& lock)
+            : owners_(owners), owner_(owner), lock_(lock) {
+            owners_.push_back(owner);
+        }
+        Among(const Among&) = delete;
+        Among& operator=(const Among&) = delete;
+
+        ~Among() {
+            if (!lock_.owns_lock()) lock_.lock();
+            owners_.erase(std::find(owners_.begin(), owners_.end(), owner_));
+        }
+
+    private:
+        std::vector<OwnerNumber>& owners_;
+        const OwnerNumber owner_;
+        std::unique_lock<std::mutex>& lock_;
+    };
+
     // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
     void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
                const std::function<bool(const TryAnswer&)>& tell) {
         std::unique_lock lock(mutex_);
-        const TryAnswer answer = answer_of_try(lock, owner, lease, id, asked);
-        lock.unlock();
-        const bool wanted = tell(answer);
-        lock.lock();
-        end_in_background(owner);
+        TryAnswer answer{TryAnswer::Kind::failed};
+        bool wanted = false;
+        try {
+            answer = answer_of_try(lock, owner, lease, id, asked);
+            lock.unlock();
+            wanted = tell(answer);
+        } catch (...) {  // no memory: nobody has learned of it
+        }
+        if (!lock.owns_lock()) lock.lock();
+        end_errand(owner, true);
         lock.unlock();
         if (answer.kind == TryAnswer::Kind::held && !wanted)
             release_in_background(
@@ -312,13 +372,18 @@ protected:
         try {
             if (judge(asked.reply) != Verdict::answered) {
                 if (asked.unknown && id == 0) take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
-                return {Kind::failed, error_of(asked.reply, key())};
+                return {Kind::failed, 0, error_of(asked.reply, key())};
+            }
+            if (find_errand(owner, true)->overtaken) {
+                take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+                return {Kind::refused};
             }
             const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
                                       : take_in_again(lock, owner, id, lease, asked);
-            return {held ? Kind::held : Kind::refused, std::nullopt};
+            if (!held) return {Kind::refused};
+            return {Kind::held, holds_.find(owner)->id};
         } catch (const Error& error) {
-            return {Kind::failed, error};
+            return {Kind::failed, 0, error};
         }
     }
 
@@ -362,7 +427,7 @@ protected:
         Asked asked;
         asked.hold = claim.hold;
         asked.begun = Clock::now();
-        asking_.push_back(request.owner);
+        const Among asking(asking_, request.owner, lock);
         lock.unlock();
         asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
             if (again) claim.first = false;
@@ -372,7 +437,6 @@ protected:
             return reply;
         });
         lock.lock();
-        std::erase(asking_, request.owner);
         if (judge(asked.reply) == Verdict::answered)
             failing_since_.reset();
         else if (!failing_since_ && asked.reply.kind != Reply::Kind::no_time)
@@ -419,14 +483,30 @@ protected:
             take_back(lock, owner, asked.hold, now + lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
-        record(owner, asked.hold, asked.sent, wanted, answer.token);
+        record_or_take_back(lock, owner, wanted, asked, answer.token);
         return answer;
+    }
+
+    // A hold that cannot be recorded, for want of memory or of a thread, is none.
+    void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                             const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
+        try {
+            record(owner, asked.hold, asked.sent, lease, token);
+        } catch (...) {
+            forget(owner);
+            take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+            throw;
+        }
+    }
+
+    void forget(OwnerNumber owner) {
+        if (Hold* hold = holds_.find(owner)) holds_.finish(*hold);
     }
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, OwnerNumber owner, Instant until) {
         try {
             return wire_.read_acquire(asked.reply, key());
-        } catch (const Error&) {
+        } catch (...) {
             take_back(lock, owner, asked.hold, until);
             throw;
         }
@@ -639,11 +719,16 @@ protected:
         const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
         if (due.empty()) return;
         lock.unlock();
-        for (const auto& item : due)
-            wire_.give_up(item.owner, item.request, item.again,
-                          runtime_.posting([self = self(), request = item.request](Reply reply) {
-                              self->delivered(request, reply);
-                          }));
+        for (const auto& item : due) {
+            try {
+                wire_.give_up(item.owner, item.request, item.again,
+                              runtime_.posting([self = self(), request = item.request](Reply reply) {
+                                  self->delivered(request, reply);
+                              }));
+            } catch (...) {  // no memory, no thread: again in a moment
+                delivered(item.request, Reply::of(Reply::Kind::not_sent, std::string()));
+            }
+        }
         lock.lock();
     }
 
@@ -664,9 +749,10 @@ protected:
     // --- losing -----------------------------------------------------------------------------------------------
 
     void lose(Hold& hold, const char* why) {
+        // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        if (hold.lost) runtime_.notify([source = *hold.lost]() mutable { source.request_stop(); });
         hold.lose();
-        if (hold.lost) runtime_.notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
         hold.lost.reset();
         report_loss(why);
         news();
@@ -677,10 +763,10 @@ protected:
     bool takes_over(OwnerNumber owner) {
         if (!Wire<T>::reentrant) return false;
         const Hold* hold = holds_.find(owner);
-        return (hold && hold->live()) || std::find(asking_.begin(), asking_.end(), owner) != asking_.end();
+        return (hold && hold->live()) || contains(asking_, owner);
     }
 
-    void report_loss(const std::string& why) {
+    void report_loss(std::string_view why) noexcept {
         runtime_.count_lost_hold();
         runtime_.raise(Event::Kind::hold_lost, key(), why);
     }
@@ -703,8 +789,9 @@ protected:
     bool releasing_ = false;                // a last release is on its way
 
 private:
-    std::vector<OwnerNumber> in_background_;      // in whose names something is on its way in the background
+    std::vector<Errand> errands_;                 // what is on its way in the background
     std::vector<OwnerNumber> asking_;             // whose acquires are on their way
+    std::vector<OwnerNumber> leaving_;            // whose releases are
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
 };
 

@@ -77,6 +77,12 @@ struct Hold {
     Instant look_at() const noexcept { return watched() && !renewing ? std::min(renew_at, lost_at()) : lost_at(); }
 };
 
+// One owner's hold, as others see it: its number, 0 for none, and until when it is certain.
+struct HeldPart {
+    std::uint64_t hold = 0;
+    Instant until = Instant::min();
+};
+
 // The holds of one lock in this process. A flat vector: most locks have one holder at most, and it does not allocate
 // again once it has grown.
 class Holds {

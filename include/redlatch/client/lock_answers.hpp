@@ -29,6 +29,7 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
 // What came of one try in the background.
 struct TryAnswer {
     enum class Kind { held, refused, failed } kind;
+    std::uint64_t hold = 0;                   // held: its number
     std::optional<Error> why = std::nullopt;  // failed
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/holds.hpp"
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
 #include "redlatch/client/options.hpp"
@@ -28,7 +29,7 @@ namespace redlatch {
 template <class Lock>
 concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumber owner) {
     { lock.acquire(request) } -> std::same_as<bool>;
-    { lock.valid_until_of(owner) } -> std::same_as<Instant>;
+    { lock.state().part(owner) } -> std::same_as<HeldPart>;
     lock.state().try_in_background(
         owner, std::nullopt, [](const TryAnswer&) { return true; }, Receiver::poster);
 };
@@ -68,7 +69,7 @@ public:
                                        Receiver receiver) = 0;
     virtual void attend() = 0;
     virtual void stop_attending() = 0;
-    virtual Instant valid_until(OwnerNumber owner) = 0;
+    virtual HeldPart part(OwnerNumber owner) = 0;
     virtual bool force_release(Instant limit) = 0;
     virtual bool ask_locked(Instant limit) = 0;
     virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
@@ -107,7 +108,7 @@ public:
     }
     void attend() override { runtime().attend(); }
     void stop_attending() override { runtime().stop_attending(); }
-    Instant valid_until(OwnerNumber owner) override { return lock_.valid_until_of(owner); }
+    HeldPart part(OwnerNumber owner) override { return lock_.state().part(owner); }
     bool force_release(Instant limit) override { return lock_.force_release(limit); }
     bool ask_locked(Instant limit) override { return lock_.ask_locked(limit); }
     int ask_hold_count(OwnerNumber owner, Instant limit) override { return lock_.ask_hold_count(owner, limit); }

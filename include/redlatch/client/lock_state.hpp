@@ -195,9 +195,9 @@ private:
         });
         std::unique_lock lock(mutex_);
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
-        line_.join(me);
-        if (!me.pause) listen();
         try {
+            line_.join(me);
+            if (!me.pause) listen();
             const bool held = wait_in_line(lock, request, me);
             leave(lock, me);
             return held;
@@ -253,9 +253,12 @@ private:
 
     void listen() {
         if (wants_messages_) return;
-        wants_messages_ = true;
         runtime_.start_background();
+        const bool listened = subscribed_;
         subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+        wants_messages_ = true;
+        // Another lock of ours listens there: what has come since the question was told to that one alone.
+        if (subscribed_ && !listened) line_.news();
     }
 
     // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
@@ -302,10 +305,10 @@ private:
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        if (handed && waiting && now < redlatch::valid_until(sent, claim.lease)) {
+        if (handed && waiting && now < redlatch::valid_until(sent, claim.lease) &&
+            recorded(heir, claim.hold, sent, heir_lease, answer.token)) {
             ++handoffs_;
             runtime_.count_handoff();
-            record(heir, claim.hold, sent, heir_lease, answer.token);
             line_.held_here();
             waiting->granted = true;
             rouse(*waiting);
@@ -323,6 +326,18 @@ private:
         if (handed) return {};
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
+    }
+
+    // False when there is no memory for it.
+    bool recorded(OwnerNumber heir, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
+                  std::int64_t token) {
+        try {
+            record(heir, hold, sent, lease, token);
+            return true;
+        } catch (...) {
+            this->forget(heir);
+            return false;
+        }
     }
 
     WaitLine line_;

@@ -40,8 +40,8 @@ public:
     void notify(std::function<void()> job) {
         const std::lock_guard lock(queue_->mutex);
         if (queue_->stopped) return;
-        queue_->jobs.push_back(std::move(job));
         if (!thread_.joinable()) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+        queue_->jobs.push_back(std::move(job));
         queue_->changed.notify_one();
     }
 

@@ -47,6 +47,7 @@ public:
     // What is to be sent now; taken to be on the way from here on.
     std::vector<Item> take_due(Instant now) {
         std::vector<Item> due;
+        due.reserve(items_.size());  // so that a failure leaves all as it is
         for (Item& item : items_) {
             if (item.on_the_way || item.next > now || (now >= item.give_up && !item.over)) continue;
             item.on_the_way = true;

@@ -129,13 +129,17 @@ private:
             std::vector<PermitId> batch;
             for (Watch& watch : watched_) {
                 if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
-                watch.renewing = true;
                 batch.push_back(watch.id);
+                watch.renewing = true;
             }
             lock.unlock();
             const Instant sent = Clock::now();
-            wire_.post_renew(batch, [self = std::static_pointer_cast<PermitState>(this->shared_from_this()), batch,
-                                     sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+            try {
+                wire_.post_renew(batch, [self = std::static_pointer_cast<PermitState>(this->shared_from_this()), batch,
+                                         sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+            } catch (...) {  // no memory: again in a moment
+                renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+            }
             lock.lock();
         }
     }
@@ -163,13 +167,18 @@ private:
     }
 
     template <class Condition>
-    void lose_if(Condition condition, const std::string& why) {
+    void lose_if(Condition condition, const char* why) {
         std::erase_if(watched_, [&](const Watch& watch) {
             if (!condition(watch)) return false;
             runtime_.count_lost_hold();
-            runtime_.raise(Event::Kind::hold_lost, this->key(), "permit " + watch.id.text() + ": " + why);
+            tell(watch.id, why);
             return true;
         });
+    }
+
+    void tell(const PermitId& id, const char* why) noexcept try {
+        runtime_.raise(Event::Kind::hold_lost, this->key(), "permit " + id.text() + ": " + why);
+    } catch (...) {
     }
 
     std::vector<Watch> watched_;

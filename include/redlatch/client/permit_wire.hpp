@@ -91,7 +91,7 @@ public:
         if (left != 0) throw unexpected(reply, key());
         // One more than told: the lease is over only in the millisecond after its last.
         const std::int64_t over_in = reply.elements[1].integer;
-        return over_in < 0 ? Milliseconds::max() : Milliseconds(over_in + 1);
+        return over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1);
     }
 
     void post_take_back(const Ticket& ticket, std::span<const Want> wants, Completion done) {

@@ -186,7 +186,7 @@ public:
             std::vector<Share>& shares = shares_.at(hold.owner).of;
             for (std::size_t i = 0; i < shares.size(); ++i) {
                 const Part part{hold.owner, hold.id, i};
-                if (shares[i].levels > 0 && members_[i]->valid_until(hold.owner) <= now)
+                if (shares[i].levels > 0 && members_[i]->part(hold.owner).until <= now)
                     for (; shares[i].levels > 0; --shares[i].levels) lost.push_back(part);
                 if (shares[i].levels == 0) missing.push_back(part);
             }
@@ -465,7 +465,7 @@ private:
     Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) const {
         std::vector<Instant> until;
         for (std::size_t i = 0; i < members_.size(); ++i)
-            if (votes(i)) until.push_back(members_[i]->valid_until(owner));
+            if (votes(i)) until.push_back(members_[i]->part(owner).until);
         if (until.size() < rules_.needed) return Instant::min();
         const auto last = until.begin() + static_cast<std::ptrdiff_t>(rules_.needed - 1);
         std::nth_element(until.begin(), last, until.end(), std::greater<>());

@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -112,31 +113,39 @@ public:
 
     // The same without waiting; `done` is called on any thread.
     void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
-        begin_post();
-        pass_on(receiver, command,
-                [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); });
+        start_background();
+        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
+        count(commands_);
+        count_post();
+        try {
+            pass_on(receiver, command, std::move(finish));
+        } catch (...) {
+            uncount_post();
+            throw;
+        }
     }
 
     void post_script(const Script& script, std::span<const std::string_view> keys,
                      std::span<const std::string_view> arguments, Completion done,
                      Receiver receiver = Receiver::background) {
         const ScriptWords words(script, keys, arguments);
-        begin_post();
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
-        pass_on(receiver, words.by_digest(),
-                [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
-                 done = std::move(done)](Reply reply) mutable {
-                    if (judge(reply) != Verdict::no_script) return finish_post(done, std::move(reply));
-                    const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
-                    const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
-                    const ScriptWords again(script, k, a);
-                    count(commands_);
-                    transport_.post(again.by_text(), [this, done = std::move(done)](Reply answer) {
-                        finish_post(done, std::move(answer));
-                    });
-                });
+        post(
+            words.by_digest(),
+            [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+             done = std::move(done)](Reply reply) mutable {
+                if (judge(reply) != Verdict::no_script) return done(std::move(reply));
+                const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+                const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+                try {
+                    post(ScriptWords(script, k, a).by_text(), done);
+                } catch (...) {
+                    done(Reply::of(Reply::Kind::not_sent, no_memory));
+                }
+            },
+            receiver);
     }
 
     // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
@@ -160,10 +169,9 @@ public:
         };
     }
 
-    // The posting thread receives what has come; false when it has to leave that to the background.
-    bool attend() {
+    // The posting thread receives what has come.
+    void attend() {
         if constexpr (LetsAttend<T>) transport_.attend();
-        return LetsAttend<T>;
     }
 
     void stop_attending() {
@@ -178,7 +186,7 @@ public:
         bool again = false;
         for (;;) {
             const Instant now = Clock::now();
-            Reply reply = send(std::min(deadline, now + options_.command_timeout), again);
+            Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
             const Verdict verdict = judge(reply);
             if (verdict == Verdict::answered) {
                 back_again();
@@ -221,12 +229,14 @@ public:
         if constexpr (LetsWatch<T>) transport_.interrupt_watch();
     }
 
-    // Tells the user's handler.
-    void raise(Event::Kind kind, std::string_view name, std::string detail) {
+    // Tells the user's handler, if there is memory to do so.
+    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
         if (!options_.on_event) return;
-        notifier_.notify([handler = options_.on_event, event = Event{kind, std::string(name), std::move(detail)}] {
-            handler(event);
-        });
+        try {
+            notifier_.notify([handler = options_.on_event,
+                              event = Event{kind, std::string(name), std::string(detail)}] { handler(event); });
+        } catch (...) {
+        }
     }
 
     // Runs something of the user's, such as the callbacks of a stop token.
@@ -255,10 +265,14 @@ public:
     template <class State>
     State& use_state(const std::string& key) {
         const std::lock_guard lock(mutex_);
-        auto& entry = states_[std::string(State::kind) + key];
-        if (!entry.state) entry.state = std::make_shared<State>(*this, key);
-        ++entry.users;
-        return static_cast<State&>(*entry.state);
+        auto entry = states_.find({State::kind, key});
+        if (entry == states_.end()) {
+            auto state = std::make_shared<State>(*this, key);
+            const StateName name{State::kind, state->key()};
+            entry = states_.emplace(name, StateEntry{std::move(state)}).first;
+        }
+        ++entry->second.users;
+        return static_cast<State&>(*entry->second.state);
     }
 
     // One user less; without users and holds it is forgotten.
@@ -282,17 +296,35 @@ private:
         transport_.post(command, std::move(done));
     }
 
-    void begin_post() {
-        start_background();
-        count(commands_);
+    void finish_post(const Completion& done, Reply reply) {
+        try {
+            done(std::move(reply));
+        } catch (...) {  // no memory; whoever posted it looks after itself
+        }
+        uncount_post();
+    }
+
+    void count_post() {
         const std::lock_guard lock(posts_mutex_);
         ++posts_;
     }
 
-    void finish_post(const Completion& done, Reply reply) {
-        done(std::move(reply));
+    void uncount_post() {
         const std::lock_guard lock(posts_mutex_);
         if (--posts_ == 0) posts_done_.notify_all();
+    }
+
+    static constexpr const char* no_memory = "out of memory";
+
+    // A command for which there was no memory was not sent, and is tried again like any such.
+    template <class Send>
+    static Reply or_not_sent(Send send) {
+        try {
+            return send();
+        } catch (const std::bad_alloc&) {
+            std::this_thread::sleep_for(Milliseconds(1));
+            return Reply::of(Reply::Kind::not_sent, no_memory);
+        }
     }
 
     // The words of EVALSHA or EVAL, without an allocation where they are few.
@@ -330,6 +362,14 @@ private:
         std::span<std::string_view> words_;
     };
 
+    // Kind and key: text that belongs to the state itself, so that looking it up needs no memory.
+    using StateName = std::pair<std::string_view, std::string_view>;
+    struct StateNameHash {
+        std::size_t operator()(const StateName& name) const noexcept {
+            return std::hash<std::string_view>()(name.first) * 31 + std::hash<std::string_view>()(name.second);
+        }
+    };
+
     struct StateEntry {
         std::shared_ptr<Watched> state;
         std::size_t users = 0;
@@ -339,7 +379,7 @@ private:
     void forget_state(State& state, std::size_t users_less) {
         std::shared_ptr<Watched> last;  // destroyed after mutex_ is free: a state's destructor takes other mutexes
         const std::lock_guard lock(mutex_);
-        const auto entry = states_.find(std::string(State::kind) + state.key());
+        const auto entry = states_.find({State::kind, state.key()});
         if (entry == states_.end() || entry->second.state.get() != &state) return;
         entry->second.users -= users_less;
         if (entry->second.users > 0 || !state.is_idle()) return;
@@ -350,22 +390,36 @@ private:
     // The background thread.
     void serve() {
         while (!stopping_.load(std::memory_order_acquire)) {
-            transport_.run(listener_, std::min(timers_.sleep_until(), subscriptions_.due()));
-            look_after(Clock::now());
+            try {
+                transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
+                look_after(Clock::now());
+            } catch (...) {
+                // For want of memory: what is left in unfinished_ is looked after in a moment.
+                unfinished_until_ = Clock::now() + Milliseconds(5);
+            }
         }
     }
 
     void look_after(Instant now) {
         std::vector<Renewal> due;
-        for (const auto& watched : timers_.take_due(now)) watched->tick(now, now, due);
-        if (!due.empty()) {
+        try {
+            tick_due(now, now, due);
             // What would be due soon comes along: holds that were taken at different times are renewed together
             // from then on, a hundred in a call.
-            const Instant soon = now + options_.watchdog_timeout / 6;
-            for (const auto& watched : timers_.take_due(soon)) watched->tick(now, soon, due);
+            if (!due.empty()) tick_due(now, now + options_.watchdog_timeout / 6, due);
+        } catch (...) {
             renew(std::move(due));
+            throw;
         }
+        if (!due.empty()) renew(std::move(due));
+        unfinished_until_ = never;
         subscriptions_.sweep(now);
+    }
+
+    // Who could not be looked after, for want of memory, stays in unfinished_.
+    void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
+        if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
+        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->tick(now, horizon, due);
     }
 
     void renew(std::vector<Renewal> due) {
@@ -376,9 +430,16 @@ private:
         for (std::size_t first = 0; first < due.size();) {
             std::size_t last = first;
             while (last < due.size() && last - first < renewals_a_call && way(due[last]) == way(due[first])) ++last;
-            renew_together({std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(first)),
-                            std::make_move_iterator(due.begin() + static_cast<std::ptrdiff_t>(last))});
+            renew_or_try_again(std::span(due).subspan(first, last - first));
             first = last;
+        }
+    }
+
+    void renew_or_try_again(std::span<const Renewal> batch) {
+        try {
+            renew_together({batch.begin(), batch.end()});
+        } catch (...) {
+            for (const Renewal& renewal : batch) renewal.of->renewed(renewal, Watched::Renewed::unknown, Clock::now());
         }
     }
 
@@ -469,10 +530,13 @@ private:
     std::mutex posts_mutex_;
     std::condition_variable posts_done_;
     std::size_t posts_ = 0;  // on their way
-    std::unordered_map<std::string, StateEntry> states_;
+    std::unordered_map<StateName, StateEntry, StateNameHash> states_;
     ConnectionListener listener_{*this};
     // Destroyed before what its completions refer to.
     T transport_;
+    // The background thread's own: who is still to be looked after, and when at the latest.
+    std::vector<std::shared_ptr<Watched>> unfinished_;
+    Instant unfinished_until_ = never;
     std::thread background_;
 };
 

@@ -38,13 +38,18 @@ public:
         auto [entry, is_new] = channels_.try_emplace(channel);
         Channel& c = entry->second;
         auto mine = std::find_if(c.listeners.begin(), c.listeners.end(), [&](const Wish& w) { return w.who == &who; });
-        if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
+        try {
+            if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
+            if (is_new) subscribe_(channel, true);
+        } catch (...) {
+            if (is_new) channels_.erase(entry);
+            throw;
+        }
         if (!mine->keen) {
             mine->keen = true;
             ++c.keen;
             ++keen_;
         }
-        if (is_new) subscribe_(channel, true);
         return c.confirmed;
     }
 
@@ -176,11 +181,13 @@ private:
         }
     }
 
-    void drop(Channels::iterator entry) {
-        const std::string channel = entry->first;
+    void drop(Channels::iterator entry) noexcept {
         keen_ -= entry->second.keen;
-        channels_.erase(entry);
-        subscribe_(channel, false);
+        const auto dropped = channels_.extract(entry);
+        try {
+            subscribe_(dropped.key(), false);
+        } catch (...) {  // no memory for it: messages that still come are for nobody
+        }
     }
 
     static std::vector<std::shared_ptr<Watched>> alive(const Channel& c) {

@@ -274,7 +274,8 @@ private:
                     if (want.served) runtime_.count_acquisition();
             }
             return hint;
-        } catch (const Error&) {
+        } catch (...) {  // an answer that makes no sense, or no memory to keep what it gave
+            for (const Want& want : wants) forsake(want);
             settle(lock, ticket, wants, true);
             throw;
         }
@@ -300,10 +301,10 @@ private:
             rouse(me);
         });
         std::unique_lock lock(mutex_);
-        line_.join(me);
-        if (refusal && line_.is_front(me)) line_.refused(me, refusal->generation, refusal->hint, Clock::now());
-        listen();
         try {
+            line_.join(me);
+            if (refusal && line_.is_front(me)) line_.refused(me, refusal->generation, refusal->hint, Clock::now());
+            listen();
             const bool is_served = wait_in_line(lock, request, me);
             leave(me);
             want = me.want;
@@ -355,6 +356,7 @@ private:
         const Instant now = Clock::now();
         bool refused = false;
         std::vector<Want> unclaimed;
+        unclaimed.reserve(wants.size());
         for (std::size_t i = 0; i < wants.size(); ++i) {
             Member* member = line_.find(numbers[i]);
             if (!member) {
@@ -380,9 +382,9 @@ private:
 
     void listen() {
         if (wants_messages_) return;
-        wants_messages_ = true;
         runtime_.start_background();
         subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+        wants_messages_ = true;
     }
 
     // Out of the line; the next one decides for itself what to do.
@@ -403,13 +405,20 @@ private:
     void deliver(std::unique_lock<std::mutex>& lock) {
         const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
         if (due.empty()) return;
-        std::vector<std::function<void(bool, Completion)>> posts;
-        for (const auto& item : due) posts.push_back(errands_.at(item.request));
-        lock.unlock();
-        for (std::size_t i = 0; i < due.size(); ++i)
-            posts[i](due[i].again, [self = std::static_pointer_cast<SynchronizerState>(shared_from_this()),
-                                    item = due[i]](const Reply& reply) { self->delivered(item, reply); });
-        lock.lock();
+        for (const auto& item : due) {
+            try {
+                const auto post = errands_.at(item.request);
+                Completion done = [self = std::static_pointer_cast<SynchronizerState>(shared_from_this()),
+                                   item](const Reply& reply) { self->delivered(item, reply); };
+                lock.unlock();
+                post(item.again, std::move(done));
+                lock.lock();
+            } catch (...) {  // no memory, no thread: again in a moment
+                if (!lock.owns_lock()) lock.lock();
+                pending_.failed(item.request, Clock::now());
+                schedule();
+            }
+        }
     }
 
     void delivered(const PendingReleases::Item& item, const Reply& reply) {

@@ -26,15 +26,16 @@ public:
 
     // To be called with the watched one's own mutex held, which tick() takes too: so an entry that is taken out at
     // this moment is still to be looked at, and the first test may be made without our mutex.
-    void schedule(Watched& watched, Instant at) {
+    void schedule(Watched& watched, Instant at) noexcept {
         if (watched.scheduled_.load() <= at) return;
         {
             const std::lock_guard lock(mutex_);
             const Instant scheduled = watched.scheduled_;
             if (scheduled <= at) return;
-            if (scheduled != never) entries_.erase({scheduled, &watched});
+            if (scheduled != never) watched.entry_ = entries_.extract({scheduled, &watched});
             watched.scheduled_ = at;
-            entries_.insert({at, &watched});
+            watched.entry_.value().first = at;
+            entries_.insert(std::move(watched.entry_));
             if (at >= sleeping_until_) return;
         }
         wake_();
@@ -51,11 +52,13 @@ public:
     std::vector<std::shared_ptr<Watched>> take_due(Instant until) {
         const std::lock_guard lock(mutex_);
         std::vector<std::shared_ptr<Watched>> due;
+        due.reserve(entries_.size());  // so that a failure leaves all as it is
         sleeping_until_ = {};
         while (!entries_.empty() && entries_.begin()->first <= until) {
             Watched* watched = entries_.begin()->second;
-            entries_.erase(entries_.begin());
+            auto entry = entries_.extract(entries_.begin());
             watched->scheduled_ = never;
+            watched->entry_ = std::move(entry);
             // Null for one whose destructor waits for our mutex.
             if (auto alive = watched->weak_from_this().lock()) due.push_back(std::move(alive));
         }
@@ -72,7 +75,7 @@ public:
 private:
     const std::function<void()> wake_;
     std::mutex mutex_;
-    std::set<std::pair<Instant, Watched*>> entries_;
+    TimerEntries entries_;
     Instant sleeping_until_{};
 };
 

@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace redlatch {
@@ -27,6 +29,9 @@ struct Renewal {
         script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
     OwnerText field;  // the owner, as the hold is called there
 };
+
+// When Timers will look at whom.
+using TimerEntries = std::set<std::pair<Instant, Watched*>>;
 
 // What the background thread knows of a primitive's local state: something that has times at which it wants to be
 // looked at, and a channel that it listens to. All members are called on the background thread (renewed() on any),
@@ -51,6 +56,11 @@ public:
 private:
     friend class Timers;
     std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
+    // Its entry while it has no time there: made with it, so that to schedule it needs no memory.
+    TimerEntries::node_type entry_ = [this] {
+        TimerEntries one{{never, this}};
+        return one.extract(one.begin());
+    }();
 };
 
 }  // namespace redlatch

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A reply, or a request, that is lost on the way: what was asked for happens once, and the caller is told the truth.
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;
@@ -34,7 +34,7 @@ void hand_over_until(FaultyPath& path, Client<HiredisTransport>& client, Struck 
 
 }  // namespace
 
-TEST_CASE("an acquire whose reply is lost holds the lock once, and one unlock frees it") {
+TEST_CASE("fault: reply of an acquire lost: the lock is held once, and one unlock frees it") {
     for (const bool tcp : {false, true}) {
         FaultyPath path{tcp};
         for (const Then then : both) {
@@ -56,7 +56,7 @@ TEST_CASE("an acquire whose reply is lost holds the lock once, and one unlock fr
     }
 }
 
-TEST_CASE("an acquire whose reply is lost four times in a row holds the lock once") {
+TEST_CASE("fault: reply of an acquire lost four times in a row: the lock is held once") {
     FaultyPath path;
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -68,7 +68,7 @@ TEST_CASE("an acquire whose reply is lost four times in a row holds the lock onc
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-TEST_CASE("an acquire whose request is lost is sent again") {
+TEST_CASE("fault: request lost: an acquire is sent again") {
     for (const Then then : both) {
         CAPTURE(name_of(then));
         FaultyPath path;
@@ -83,7 +83,7 @@ TEST_CASE("an acquire whose request is lost is sent again") {
     }
 }
 
-TEST_CASE("a reentry whose reply is lost is counted once") {
+TEST_CASE("fault: reply of a reentry lost: it is counted once") {
     for (const Then then : both) {
         CAPTURE(name_of(then));
         FaultyPath path;
@@ -101,7 +101,7 @@ TEST_CASE("a reentry whose reply is lost is counted once") {
     }
 }
 
-TEST_CASE("a release whose reply is lost has succeeded, and is published once") {
+TEST_CASE("fault: reply of a release lost: it has succeeded, and is published once") {
     EventLog log;
     FaultyPath path;
     Client client{path.url(), log.in(quick())};
@@ -132,7 +132,7 @@ TEST_CASE("a release whose reply is lost has succeeded, and is published once") 
     CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
 }
 
-TEST_CASE("a release whose reply is lost does not disturb who took the lock meanwhile") {
+TEST_CASE("fault: reply of a release lost: who took the lock meanwhile is not disturbed") {
     FaultyPath path;
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -157,7 +157,7 @@ TEST_CASE("a release whose reply is lost does not disturb who took the lock mean
 
 // The client gives up on a release and sends it again on another connection; the first copy sits in the network, and
 // comes when the same thread, so the same owner id, holds the lock anew.
-TEST_CASE("a delayed copy of a release does nothing to a later hold of the same thread") {
+TEST_CASE("fault: late copy of a release: a later hold of the same thread stays") {
     FaultyPath path;
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -181,7 +181,7 @@ TEST_CASE("a delayed copy of a release does nothing to a later hold of the same 
 
 // Seen in the soak: an acquire of unknown outcome is given back, that release sits in the network beyond the end of the
 // lease, and then there was nothing to wait for any more. The next hold of the thread was ended by the late copy.
-TEST_CASE("a release that is on its way longer than its lease does nothing to the next hold of that thread") {
+TEST_CASE("fault: late copy of a release whose lease is over: the next hold of that thread goes on") {
     FaultyPath path;
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -203,7 +203,7 @@ TEST_CASE("a release that is on its way longer than its lease does nothing to th
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-TEST_CASE("a delayed copy of an acquire takes nothing from a later holder") {
+TEST_CASE("fault: late copy of an acquire: nothing is taken from a later holder") {
     FaultyPath path;
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -224,7 +224,7 @@ TEST_CASE("a delayed copy of an acquire takes nothing from a later holder") {
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-TEST_CASE("a renewal whose reply is lost is made again early, and the hold is never lost") {
+TEST_CASE("fault: reply of a renewal lost: it is made again early, and the hold is never lost") {
     for (const Then then : both) {
         CAPTURE(name_of(then));
         EventLog log;
@@ -250,7 +250,7 @@ TEST_CASE("a renewal whose reply is lost is made again early, and the hold is ne
     }
 }
 
-TEST_CASE("a hand-over whose reply is lost gives the lock to one thread, and nothing stays behind") {
+TEST_CASE("fault: reply of a hand-over lost: one thread gets the lock, and nothing stays behind") {
     for (const Then then : both) {
         CAPTURE(name_of(then));
         FaultyPath path;
@@ -267,7 +267,7 @@ TEST_CASE("a hand-over whose reply is lost gives the lock to one thread, and not
     }
 }
 
-TEST_CASE("a delayed copy of a hand-over moves no later hold") {
+TEST_CASE("fault: late copy of a hand-over: no later hold is moved") {
     FaultyPath path;
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 #include "integration/rlock_helpers.hpp"
 
 using namespace redlatch;
@@ -187,7 +187,7 @@ TEST_CASE("a waiter whose entry has an unknown outcome at its deadline leaves ne
     }
 }
 
-TEST_CASE("lost refreshes are sent again, in time for the place") {
+TEST_CASE("fault: wait longer than a slot with lost refreshes: they are sent again, in time for the place") {
     Line line;
     ClientOptions options = quick();
     options.watchdog_timeout = patient(3000ms);

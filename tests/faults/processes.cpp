@@ -8,7 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 #include "support/history.hpp"
 #include "support/plain_counter.hpp"
 #include "support/shared_memory.hpp"
@@ -121,7 +121,7 @@ const Role counting_role{
 
 }  // namespace
 
-TEST_CASE("when the holder is killed another process enters after its lease, and not before") {
+TEST_CASE("fault: holder killed: another process enters after its lease, and not before") {
     RedisServer server;
     const TempDir dir;
     auto shared = SharedMemory<Shared>::create(dir.file("shared"));
@@ -171,7 +171,7 @@ TEST_CASE("a waiter that is killed delays nobody, and leaves nothing behind") {
     CHECK(shared->holding == 0);
 }
 
-TEST_CASE("a holder that was frozen past its lease knows it at once when it goes on, and nobody else was disturbed") {
+TEST_CASE("fault: holder frozen beyond its lease: it knows at once when it goes on, and nobody else was disturbed") {
     RedisServer server;
     const TempDir dir;
     auto shared = SharedMemory<Shared>::create(dir.file("shared"));
@@ -322,7 +322,7 @@ const Role destroying_role{"fault: destroying",
 
 }  // namespace
 
-TEST_CASE("a fork in the middle of use leaves the parent undisturbed and gives the child an identity of its own") {
+TEST_CASE("fault: fork in the middle of use: the parent is undisturbed and the child has an identity of its own") {
     RedisServer server;
     ChildProcess process = spawn_self("fault: forking", {server.url()});
     const auto status = process.wait(100s);

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;
@@ -49,7 +49,7 @@ void fill_memory(RawRedis& redis) {
 
 }  // namespace
 
-TEST_CASE("while a foreign script keeps the server busy, try_lock() is refused and lock() waits") {
+TEST_CASE("fault: server busy with a foreign script: try_lock() is refused and lock() waits") {
     RedisServer server;
     Client client{server.url(), quick()};
     RLock orders{client, "orders"};
@@ -130,7 +130,7 @@ TEST_CASE("a waiter does not fail because its subscription is refused for the mo
     CHECK(waiting.get() == std::error_code{});
 }
 
-TEST_CASE("a full server: try_lock() fails in time, lock() waits for a place") {
+TEST_CASE("fault: server full (maxclients): try_lock() fails in time, lock() waits for a place") {
     RedisServer server;
     RawRedis redis{server};
     const auto limit = redis.connected_clients() + 1;
@@ -187,7 +187,7 @@ TEST_CASE("a waiter does not fail because there is no place for its subscriber c
     held.unlock(ec);
 }
 
-TEST_CASE("without memory acquires are refused; renewals, releases and hand-overs succeed") {
+TEST_CASE("fault: server out of memory: acquires are refused; renewals, releases and hand-overs succeed") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -276,7 +276,7 @@ TEST_CASE("without enough replicas lock() waits, and goes on when they are there
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("without enough replicas a release goes on in the background until it is delivered") {
+TEST_CASE("fault: not enough replicas (NOREPLICAS): a release goes on in the background until it is delivered") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -340,7 +340,7 @@ TEST_CASE("a partial release that was refused is made good by the next one") {
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("a user that is deleted: the hold is lost in time, new calls are rejected at once, no password is told") {
+TEST_CASE("fault: user deleted: the hold is lost in time, new calls are rejected at once, no password is told") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     const auto set_user = [&](const std::string& password) {
@@ -384,7 +384,7 @@ TEST_CASE("a user that is deleted: the hold is lost in time, new calls are rejec
     CHECK(log.text().find("geheim") == std::string::npos);
 }
 
-TEST_CASE("a password that changed matters at the next connection only, and is not needed for a good one") {
+TEST_CASE("fault: password changed: it matters at the next connection only") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     redis.text("ACL", "SETUSER", "seller", "reset", "on", ">old", "~*", "&*", "+@all");
@@ -405,7 +405,7 @@ TEST_CASE("a password that changed matters at the next connection only, and is n
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("a user without a right that the scripts need is rejected at once") {
+TEST_CASE("fault: command not allowed inside a script: rejected at once") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     redis.text("ACL", "SETUSER", "seller", "reset", "on", ">pw", "~*", "&*", "+@all", "-hincrby");
@@ -424,7 +424,7 @@ TEST_CASE("a user without a right that the scripts need is rejected at once") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a key of another type is told by name, and left alone") {
+TEST_CASE("fault: key of another type: told by name, and left alone") {
     RedisServer server;
     RawRedis redis{server};
     redis.text("SET", "orders", "a string");

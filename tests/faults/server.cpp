@@ -3,7 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 #include "support/history.hpp"
 #include "support/plain_counter.hpp"
 
@@ -34,7 +34,7 @@ bool is_waiting(RawRedis& redis, long long waiters = 1) {
 
 }  // namespace
 
-TEST_CASE("a server that is gone and back with its data: the holder holds on, and the waiter gets its turn") {
+TEST_CASE("fault: restart with the data intact: the holder holds on, and the waiter gets its turn") {
     RedisServer server{{.appendonly = true}};
     EventLog log;
     ClientOptions options = log.in(quick());
@@ -71,7 +71,7 @@ TEST_CASE("a server that is gone and back with its data: the holder holds on, an
     CHECK(client.stats().reconnects > 0);
 }
 
-TEST_CASE("a server that is back without its data: lost() within a renewal period, and the waiter gets in") {
+TEST_CASE("fault: restart with the data lost: lost() within a renewal period, and the waiter gets in") {
     RedisServer server;
     EventLog log;
     Client client{server.url(), log.in(quick())};
@@ -116,7 +116,7 @@ TEST_CASE("a lock() that finds the server gone goes on when it is back") {
     CHECK(orders.force_unlock());
 }
 
-TEST_CASE("a release while the subscriptions were cut wakes the waiter soon after they are back") {
+TEST_CASE("fault: subscription killed while waiting: the release wakes the waiter soon after it is back") {
     FaultyPath path;
     Client other{path.server.url(), quick()};
     RLock held{other, "orders"};
@@ -154,7 +154,7 @@ TEST_CASE("a release while the subscriptions were cut wakes the waiter soon afte
     }
 }
 
-TEST_CASE("killing all connections again and again costs no exclusion, no hold and no wake-up") {
+TEST_CASE("fault: all connections killed again and again: no exclusion, no hold and no wake-up is lost") {
     RedisServer server;
     EventLog log;
     Client first{server.url(), log.in(quick())};
@@ -203,7 +203,7 @@ TEST_CASE("killing all connections again and again costs no exclusion, no hold a
     CHECK(eventually([&] { return !redis.exists("orders"); }));
 }
 
-TEST_CASE("SCRIPT FLUSH at any moment is repaired unseen") {
+TEST_CASE("fault: SCRIPT FLUSH at any moment: repaired unseen") {
     RedisServer server;
     Client client{server.url(), quick()};
     PlainCounter counter;
@@ -244,7 +244,7 @@ TEST_CASE("SCRIPT FLUSH at any moment is repaired unseen") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a renewal survives SCRIPT FLUSH") {
+TEST_CASE("fault: SCRIPT FLUSH before a renewal: it is made all the same") {
     RedisServer server;
     Client client{server.url(), quick()};
     RLock orders{client, "orders"};
@@ -259,7 +259,7 @@ TEST_CASE("a renewal survives SCRIPT FLUSH") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("while the server pauses writes, holders keep what they have and waiters keep their deadlines") {
+TEST_CASE("fault: CLIENT PAUSE: holders keep what they have and waiters keep their deadlines") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -326,7 +326,7 @@ TEST_CASE("lost() is requested before the lease ends at the server, so before an
     }
 }
 
-TEST_CASE("a server that freezes for longer than a lease: the holder is told, and the hold is not revived") {
+TEST_CASE("fault: server frozen longer than a lease: the holder is told, and the hold is not revived") {
     RedisServer server;
     ClientOptions options = quick();
     options.watchdog_timeout = paced(600ms);

@@ -4,7 +4,7 @@
 #include <functional>
 #include <thread>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 #include "support/scripted_server.hpp"
 
 using namespace redlatch;
@@ -375,7 +375,7 @@ TEST_CASE("an odd answer to the login is told at once, and does no harm") {
     }
 }
 
-TEST_CASE("foreign messages on the channel, however large, neither grant nor harm anything") {
+TEST_CASE("fault: foreign messages on the channel: however large, they neither grant nor harm anything") {
     RedisServer server;
     RawRedis redis{server};
     Client other{server.url(), quick()};

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "integration/fault_kit.hpp"
+#include "faults/fault_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;
@@ -26,7 +26,7 @@ void warm_up(RLock<HiredisTransport>& lock) { CHECK_FALSE(lock.is_locked()); }
 
 }  // namespace
 
-TEST_CASE("an acquire that is answered after its lease is no hold, and is given back") {
+TEST_CASE("fault: acquire answered after its lease: it is no hold, and is given back") {
     FaultyPath path;
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -64,7 +64,7 @@ TEST_CASE("a hold is valid from before its command was sent, not from its reply"
     orders.unlock();
 }
 
-TEST_CASE("an acquire that is given up at the caller's deadline leaves nothing behind") {
+TEST_CASE("fault: acquire given up while its reply is on the way: nothing is left behind") {
     FaultyPath path;
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -104,7 +104,7 @@ TEST_CASE("a client that is destroyed right after a failed acquire leaves nothin
     CHECK(eventually([&] { return !path.redis.exists("orders"); }, 5s));
 }
 
-TEST_CASE("an acquire that is stopped while its reply is on the way leaves nothing behind") {
+TEST_CASE("fault: acquire stopped while its reply is on the way: nothing is left behind") {
     FaultyPath path;
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -122,7 +122,7 @@ TEST_CASE("an acquire that is stopped while its reply is on the way leaves nothi
     path.proxy.release();
 }
 
-TEST_CASE("a command after a time-out never gets the answer to the one before") {
+TEST_CASE("fault: reply later than its deadline: the next command never gets it") {
     FaultyPath path;
     Client other{path.server.url(), quick()};
     RLock held{other, "orders"};
@@ -154,7 +154,7 @@ TEST_CASE("a command after a time-out never gets the answer to the one before") 
     held.unlock();
 }
 
-TEST_CASE("in a network that swallows everything each call ends on time") {
+TEST_CASE("fault: blackhole: each call ends on time") {
     for (const bool tcp : {false, true}) {
         CAPTURE(tcp);
         FaultyPath path{tcp};
@@ -230,7 +230,7 @@ TEST_CASE("waiting for a silent server costs no processor time") {
     path.proxy.blackhole(false);
 }
 
-TEST_CASE("a connection of which either half is closed is dead, and is replaced") {
+TEST_CASE("fault: connection half closed: it is dead, and is replaced") {
     for (const Side side : {Side::client, Side::server}) {
         FaultyPath path;
         Client client{path.url(), quick()};
@@ -248,7 +248,7 @@ TEST_CASE("a connection of which either half is closed is dead, and is replaced"
     }
 }
 
-TEST_CASE("a waiter whose subscription is half-closed still wakes soon after the release") {
+TEST_CASE("fault: subscription half closed: the waiter still wakes soon after the release") {
     for (const Side side : {Side::client, Side::server}) {
         FaultyPath path;
         Client other{path.server.url(), quick()};
@@ -271,7 +271,7 @@ TEST_CASE("a waiter whose subscription is half-closed still wakes soon after the
     }
 }
 
-TEST_CASE("replies and messages may come byte by byte") {
+TEST_CASE("fault: segments of one byte: replies and messages may come so") {
     FaultyPath path;
     path.proxy.trickle(1, 1ms);
     Client other{path.server.url(), quick()};
@@ -294,7 +294,7 @@ TEST_CASE("replies and messages may come byte by byte") {
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-TEST_CASE("the deadline covers the whole reply, however slowly it comes") {
+TEST_CASE("fault: throttled link: the deadline covers the whole reply, however slowly it comes") {
     FaultyPath path;
     ClientOptions options = quick();
     options.unreachable_timeout = paced(900ms);
@@ -344,7 +344,7 @@ TEST_CASE(
     ::close(listener);
 }
 
-TEST_CASE("connections that are refused for a while delay a call, and no more") {
+TEST_CASE("fault: connections refused for a while: a call is delayed, and no more") {
     FaultyPath path{true};
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -386,7 +386,7 @@ TEST_CASE("an endpoint where nobody listens is told as unreachable, without its 
 }
 
 // A profiler's timer interrupts system calls all the time; a time-out that starts anew after each would never end.
-TEST_CASE("signals that interrupt a call do not prolong its deadline") {
+TEST_CASE("fault: storm of signals: they do not prolong the deadline of a call") {
     FaultyPath path;
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -460,7 +460,7 @@ const Role out_of_descriptors{"fault: out of descriptors", run_out_of_descriptor
 
 }  // namespace
 
-TEST_CASE("without a free descriptor a call fails in time, and later calls work") {
+TEST_CASE("fault: no free descriptor: a call fails in time, and later calls work") {
     RedisServer server;
     ChildProcess child = spawn_self("fault: out of descriptors", {server.url()});
     const auto status = child.wait(60s);

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+// A client's process that freezes at the worst moment, has no time to run, or ends while it holds.
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "faults/fault_kit.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+constexpr auto frozen_lease = paced(500ms);
+
+// Asks for the lock, and is frozen before it can read the answer: 0 when it does not believe to hold it.
+int ask_and_freeze(std::span<const std::string> args) {
+    Client client{args[0]};
+    RLock orders{client, "orders"};
+    std::error_code ec;
+    const bool held = orders.try_lock(Lease{frozen_lease}, ec);
+    const bool certain = orders.valid_until() > std::chrono::steady_clock::now();
+    return held || certain ? 1 : 0;
+}
+
+const Role asking_role{"fault: asks and freezes", ask_and_freeze};
+
+// Ends in one of the ways that a process has, while it holds the lock.
+int end_while_holding(std::span<const std::string> args) {
+    ClientOptions options = quick();
+    options.on_event = [](const Event&) {};
+    static Client client{args[0], options};
+    static RLock orders{client, "orders"};
+    const std::string& way = args[1];
+    if (way == "thread") {
+        std::thread{[] { orders.lock(); }}.join();
+        return 0;
+    }
+    orders.lock();
+    if (way == "exit") std::exit(0);
+    if (way == "exit of a thread") std::thread{[] { std::exit(0); }}.join();
+    if (way == "quick_exit") std::quick_exit(0);
+    return 0;  // static destruction
+}
+
+const Role ending_role{"fault: ends while holding", end_while_holding};
+
+}  // namespace
+
+TEST_CASE("fault: process frozen between request and reply, beyond the lease: the late grant is not believed") {
+    FaultyPath path;
+    path.proxy.hold_next_replies(1, acquire_digest);
+    ChildProcess child = spawn_self("fault: asks and freezes", {path.url()});
+    REQUIRE(eventually([&] { return path.redis.exists("orders"); }, 30s));
+    child.stop();
+    REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }));
+    path.proxy.release();
+    REQUIRE(eventually([&] { return !path.redis.exists("orders"); }, 10s));
+    Client other{path.server.url(), quick()};
+    RLock theirs{other, "orders"};
+    REQUIRE(theirs.try_lock());
+    child.cont();
+    const auto status = child.wait(30s);
+    REQUIRE(status);
+    CHECK(status->code == 0);
+    CHECK(theirs.is_held());  // what the late one gave back was not this
+    theirs.unlock();
+}
+
+TEST_CASE(
+    "fault: watchdog starved by sixteen busy threads: the hold is kept, or told to be lost, never silently over") {
+    RedisServer server;
+    RawRedis redis{server};
+    ClientOptions options = quick();
+    options.watchdog_timeout = paced(600ms);
+    Client client{server.url(), options};
+    RLock orders{client, "orders"};
+    std::atomic<bool> over{false};
+    std::vector<std::jthread> busy;
+    for (int i = 0; i < 16; ++i)
+        busy.emplace_back([&] {
+            for (volatile unsigned work = 0; !over;) work = work + 1;
+        });
+    orders.lock();
+    const std::stop_token lost = orders.lost();
+    const Stopwatch watch;
+    int looks = 0;
+    while (watch.within(3 * options.watchdog_timeout)) {
+        const bool certain = orders.valid_until() > std::chrono::steady_clock::now();
+        const bool there = redis.exists("orders");
+        // The question may have come too late for the answer.
+        const bool still_certain = orders.valid_until() > std::chrono::steady_clock::now();
+        CHECK((there || !certain || !still_certain));
+        if (lost.stop_requested()) break;
+        ++looks;
+    }
+    CHECK(looks > 0);
+    CHECK((lost.stop_requested() || client.stats().renewals > 2));
+    over = true;
+    busy.clear();
+    orders.unlock();
+    CHECK(eventually([&] { return !redis.exists("orders"); }, 3s));
+}
+
+TEST_CASE("fault: process or thread ends while it holds: no crash, no delay, and others enter after the lease") {
+    RedisServer server;
+    RawRedis redis{server};
+    for (const char* way : {"return", "thread", "exit", "exit of a thread", "quick_exit"}) {
+        CAPTURE(way);
+        ChildProcess child = spawn_self("fault: ends while holding", {server.url(), way});
+        const auto status = child.wait(30s);
+        REQUIRE(status);
+        CHECK(status->code == 0);
+        CHECK(status->signal == 0);
+        CHECK(redis.integer("INCR", "ended") > 0);
+        Client other{server.url(), quick()};
+        RLock theirs{other, "orders"};
+        CHECK(theirs.try_lock_for(watchdog_timeout + patient(3s)));
+        theirs.unlock();
+    }
+}

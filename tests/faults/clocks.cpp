@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// Wall clocks that jump: the client's own, and the server's.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "faults/fault_kit.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+std::atomic<long> hours_ahead{0};
+
+}  // namespace
+
+// In place of the system's, for everything in this program.
+extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
+    const long result = ::syscall(SYS_clock_gettime, clock, now);
+    if (result == 0 && clock == CLOCK_REALTIME) now->tv_sec += hours_ahead * 3600;
+    return static_cast<int>(result);
+}
+
+namespace {
+
+// The client's wall clock is wrong as long as it lives.
+struct WallClockJump {
+    explicit WallClockJump(long hours) {
+        const auto before = std::chrono::system_clock::now();
+        hours_ahead = hours;
+        const auto jump = std::chrono::system_clock::now() - before;
+        REQUIRE(std::chrono::abs(jump - std::chrono::hours(hours)) < 10s);
+    }
+    ~WallClockJump() { hours_ahead = 0; }
+};
+
+// A server whose wall clock can be moved.
+class SkewedServer {
+public:
+    SkewedServer() : path_(dir_.file("offset")) {
+        const Fd fd{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
+        if (::ftruncate(fd.get(), sizeof(std::int64_t)) != 0) throw_errno("ftruncate");
+        void* const memory = ::mmap(nullptr, sizeof(std::int64_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+        if (memory == MAP_FAILED) throw_errno("mmap");
+        offset_ = static_cast<std::int64_t*>(memory);
+        ::setenv("REDLATCH_CLOCK_OFFSET", path_.c_str(), 1);
+        ::setenv("LD_PRELOAD", REDLATCH_CLOCK_SHIM, 1);
+        server_.emplace();
+        ::unsetenv("LD_PRELOAD");
+    }
+    ~SkewedServer() { ::munmap(offset_, sizeof(std::int64_t)); }
+    SkewedServer(const SkewedServer&) = delete;
+    SkewedServer& operator=(const SkewedServer&) = delete;
+
+    RedisServer& server() { return *server_; }
+
+    // Returns when the server's clock shows it.
+    void jump(RawRedis& redis, std::chrono::seconds by) {
+        const auto now = [&] { return std::stoll(redis.list("TIME").at(0)); };
+        const auto before = now();
+        std::atomic_ref{* offset_} += std::chrono::microseconds(by).count();
+        REQUIRE(std::abs(now() - before - by.count()) < 10);
+    }
+
+private:
+    TempDir dir_;
+    std::string path_;
+    std::int64_t* offset_ = nullptr;
+    std::optional<RedisServer> server_;
+};
+
+}  // namespace
+
+TEST_CASE("fault: the client's wall clock jumps by an hour: holds, waits and permits do not notice") {
+    RedisServer server;
+    RawRedis redis{server};
+    for (const long hours : {1L, -1L}) {
+        CAPTURE(hours);
+        Client client{server.url(), quick()}, other{server.url(), quick()};
+        RLock orders{client, "orders"}, theirs{other, "orders"};
+        FairLock fair{client, "fair"}, their_fair{other, "fair"};
+        PermitExpirableSemaphore slots{client, "slots"};
+        slots.try_set_permits(1);
+        orders.lock();
+        fair.lock();
+        const PermitId id = slots.acquire();
+        auto waiter = in_thread([&] { return theirs.try_lock_for(20s) && (theirs.unlock(), true); });
+        auto in_queue = in_thread([&] { return their_fair.try_lock_for(20s) && (their_fair.unlock(), true); });
+        REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }));
+        const WallClockJump jump{hours};
+        const auto renewals = client.stats().renewals;
+        REQUIRE(eventually([&] { return client.stats().renewals > renewals + 4; }, 3 * watchdog_timeout));
+        CHECK_FALSE(ready_within(waiter, 0ms));
+        CHECK_FALSE(ready_within(in_queue, 0ms));
+        CHECK(orders.is_held());
+        CHECK(fair.is_held());
+        CHECK(slots.remaining_lease(id) <= watchdog_timeout);
+        CHECK(client.stats().lost_holds == 0);
+        // A wait on the wrong clock's own time points is as long as it says.
+        RLock blocked{other, "fair"};
+        const Stopwatch watch;
+        CHECK_FALSE(their_fair.try_lock_until(std::chrono::system_clock::now() + 100ms));
+        CHECK(watch.elapsed() >= 100ms);
+        CHECK(watch.within(100ms + late));
+        orders.unlock();
+        fair.unlock();
+        slots.release(id);
+        CHECK(waiter.get());
+        CHECK(in_queue.get());
+        redis.text("FLUSHALL");
+    }
+}
+
+TEST_CASE(
+    "fault: the server's clock jumps forward beyond the lease: the hold is told to be lost, and tokens still grow") {
+    SkewedServer skewed;
+    RawRedis redis{skewed.server()};
+    Client client{skewed.server().url(), quick()}, other{skewed.server().url(), quick()};
+    FencedLock orders{client, "orders"}, theirs{other, "orders"};
+    const auto token = orders.lock_and_get_token();
+    const std::stop_token lost = orders.lost();
+    skewed.jump(redis, 60s);
+    CHECK(eventually([&] { return lost.stop_requested(); }, watchdog_timeout + late));
+    REQUIRE(theirs.try_lock_for(5s));
+    CHECK(theirs.token() > token);
+    orders.unlock();
+    CHECK(theirs.is_held());
+    theirs.unlock();
+}
+
+TEST_CASE("fault: the server's clock jumps back: nobody is lost, waiters get their turn, and tokens still grow") {
+    for (const auto by : {-60s, -3600s}) {
+        SkewedServer skewed;
+        RawRedis redis{skewed.server()};
+        Client client{skewed.server().url(), quick()}, other{skewed.server().url(), quick()};
+        FencedLock orders{client, "orders"}, theirs{other, "orders"};
+        FairLock fair{client, "fair"}, their_fair{other, "fair"};
+        const auto token = orders.lock_and_get_token();
+        fair.lock();
+        auto waiter = in_thread([&] {
+            if (!theirs.try_lock_for(20s)) return std::int64_t{0};
+            const std::int64_t mine = theirs.token();
+            theirs.unlock();
+            return mine;
+        });
+        auto in_queue = in_thread([&] { return their_fair.try_lock_for(20s) && (their_fair.unlock(), true); });
+        REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }));
+        skewed.jump(redis, by);
+        const auto renewals = client.stats().renewals;
+        CHECK(eventually([&] { return client.stats().renewals > renewals + 2; }, 3 * watchdog_timeout));
+        CHECK(orders.is_held());
+        CHECK_FALSE(orders.lost().stop_requested());
+        orders.unlock();
+        fair.unlock();
+        REQUIRE(ready_within(waiter, patient(5s)));
+        CHECK(waiter.get() > token);
+        REQUIRE(ready_within(in_queue, patient(5s)));
+        CHECK(in_queue.get());
+    }
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=300
+// The connection is cut at every byte of what no single call sends and waits for: hand-overs, renewals, subscriptions and
+// their messages; and of calls that get no second chance, so that their outcome is settled only afterwards.
+#include "faults/cut_kit.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+std::string digest(const Script& script) { return std::string{script.digest()}; }
+
+// Runs `work(bench, number)` in several threads, each with a bench of its own on one server.
+template <class Work>
+void with_benches(int threads, CutReport& report, Work work) {
+    RedisServer server;
+    std::vector<std::thread> workers;
+    for (int number = 0; number < threads; ++number)
+        workers.emplace_back([&, number] {
+            try {
+                CutBench bench{server, "cut" + std::to_string(number) + "x"};
+                work(bench, number);
+            } catch (const std::exception& error) {
+                report.add(error.what());
+            }
+        });
+    for (std::thread& worker : workers) worker.join();
+}
+
+// --- calls that end while nobody answers ----------------------------------------------------------------------------
+
+struct GivenUp {
+    std::string what;
+    std::string request;
+    std::function<void()> prepare;
+    std::function<bool()> run;     // whether it is done; false: the caller was told that it is not, or not known
+    std::function<void()> undo;    // of what is done
+    bool in_the_end_done = false;  // what was given up is done in the background, or taken back
+};
+
+struct GivenUpWork {
+    explicit GivenUpWork(CutBench& bench)
+        : client(bench.proxy.url(), hasty()),
+          lock(client, bench.name),
+          fair(client, bench.name),
+          both(client, bench.name),
+          seats(client, bench.name),
+          slots(client, bench.name),
+          gate(client, bench.name) {
+        const auto add_lock = [this](const std::string& kind, auto& one, const Script& acquire, const Script& release) {
+            const auto take = [&one] { return one.try_lock_for(25ms); };
+            const auto give = [&one] { one.unlock(); };
+            const auto told = [&one] {
+                std::error_code ec;
+                return one.unlock(ec), !ec;
+            };
+            all.push_back({kind + " try_lock_for", digest(acquire), [] {}, take, give});
+            all.push_back({kind + " unlock", digest(release), [&one] { one.lock(); }, told, [] {}, true});
+        };
+        add_lock("RLock", lock, digested<scripts::rlock_acquire>, digested<scripts::rlock_release>);
+        add_lock("FairLock", fair, digested<scripts::fair_acquire>, digested<scripts::fair_release>);
+        add_lock("ReadLock", both.read_lock(), digested<scripts::read_acquire>, digested<scripts::read_release>);
+        add_lock("WriteLock", both.write_lock(), digested<scripts::write_acquire>, digested<scripts::write_release>);
+        const auto ten = [this] { seats.try_set_permits(10); };
+        all.push_back({"Semaphore try_acquire_for", digest(digested<scripts::semaphore_acquire>), ten,
+                       [this] { return seats.try_acquire_for(25ms, 2); }, [this] { seats.release(2); }});
+        all.push_back({"Semaphore release", digest(digested<scripts::semaphore_add>), ten,
+                       [this] { return seats.release(2), true; }, [] {}, true});
+        all.push_back({"PermitExpirableSemaphore try_acquire_for", digest(digested<scripts::permit_acquire>),
+                       [this] { slots.try_set_permits(10); },
+                       [this] { return !(ids = slots.try_acquire_for(25ms, 2)).empty(); },
+                       [this] { slots.release(ids); }});
+        all.push_back({"PermitExpirableSemaphore release", digest(digested<scripts::permit_release>),
+                       [this] { slots.try_set_permits(10), ids = slots.acquire(2); },
+                       [this] { return slots.release(ids), true; }, [] {}, true});
+        all.push_back({"CountDownLatch count_down", digest(digested<scripts::count_down_latch_lower>),
+                       [this] { gate.try_set_count(5); }, [this] { return gate.count_down(2), true; }, [] {}, true});
+    }
+
+    static ClientOptions hasty() {
+        ClientOptions options = quick();
+        options.unreachable_timeout = options.command_timeout = paced(40ms);
+        options.watchdog_timeout = 20s;
+        return options;
+    }
+
+    Client<HiredisTransport> client;
+    RLock<HiredisTransport> lock;
+    FairLock<HiredisTransport> fair;
+    ReadWriteLock<HiredisTransport> both;
+    Semaphore<HiredisTransport> seats;
+    PermitExpirableSemaphore<HiredisTransport> slots;
+    CountDownLatch<HiredisTransport> gate;
+    std::vector<PermitId> ids;
+    std::vector<GivenUp> all;
+};
+
+template <class Call>
+auto patiently(Call call) {
+    // These clients are in a hurry, and have first to settle what they gave up before.
+    for (const Stopwatch watch;;) try {
+            return call();
+        } catch (const Error&) {
+            if (!watch.within(10s)) throw;
+        }
+}
+
+// One call, cut and then without any server until it has returned.
+void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutReport& report, bool& struck) {
+    patiently(call.prepare);
+    const std::string before = bench.picture();
+    const auto dropped = bench.proxy.counts().dropped;
+    bench.proxy.add(rule);
+    bench.proxy.refuse(true);
+    bool done = false;
+    const Stopwatch watch;
+    try {
+        done = call.run();
+    } catch (const Error&) {
+    }
+    const auto took = watch.elapsed_ms();
+    struck = bench.proxy.counts().dropped == dropped + 1;
+    bench.proxy.clear_rules();
+    bench.proxy.refuse(false);
+    const std::string where = call.what + ", byte " + std::to_string(rule.bytes) + ": ";
+    if (took > late + 2s) report.add(where + "took " + std::to_string(took.count()) + " ms");
+    if (done) call.undo();
+    const auto settled = [&] {
+        const std::string now = bench.picture();
+        return call.in_the_end_done ? now != before : now == before;
+    };
+    if (!eventually(settled, 10s)) report.add(where + "left " + bench.picture() + " instead of " + before);
+    if (struck) report.count(1);
+    bench.wipe();
+}
+
+}  // namespace
+
+TEST_CASE("fault: connection cut at every byte, and nobody answers any more until the call has given up") {
+    CutReport report;
+    constexpr int threads = 16;
+    with_benches(threads, report, [&](CutBench& bench, int number) {
+        GivenUpWork work{bench};
+        for (const GivenUp& call : work.all) {
+            patiently(call.prepare);
+            const auto begin = bench.proxy.counts().bytes_to_server;
+            REQUIRE(patiently(call.run));
+            const auto size = static_cast<std::size_t>(bench.proxy.counts().bytes_to_server - begin);
+            call.undo();
+            bench.wipe();
+            bool struck = false;
+            const auto mine = [&](std::size_t byte) { return byte % threads == static_cast<std::size_t>(number); };
+            for (std::size_t byte = 0; byte <= size; ++byte)
+                if (mine(byte))
+                    give_up(bench, call, {ProxyRule::Fault::drop_request, call.request, 1, 0, Then::close, byte},
+                            report, struck);
+            for (std::size_t byte = 0; byte < 12; ++byte)
+                if (mine(byte))
+                    give_up(bench, call, {ProxyRule::Fault::drop_reply, call.request, 1, 0, Then::close, byte}, report,
+                            struck);
+        }
+    });
+    CHECK_MESSAGE(report.wrong.empty(), report.text());
+    CHECK(report.cuts > 13 * 130);
+    MESSAGE(report.cuts, " cuts");
+}
+
+TEST_CASE("fault: connection cut at every byte of a hand-over") {
+    CutReport report;
+    constexpr int threads = 4;
+    with_benches(threads, report, [&](CutBench& bench, int number) {
+        RLock lock{bench.far, bench.name};
+        std::uint64_t round = 0;
+        const auto hand_over = [&](ProxyRule rule) {
+            lock.lock();
+            auto heir = in_thread([&] {
+                if (!lock.try_lock_for(20s)) return std::string{"not held"};
+                RawRedis redis{bench.server_url};
+                const auto counts = hold_counts(redis, bench.name);
+                const bool good = lock.is_held() && counts == std::vector<std::string>{"1"};
+                lock.unlock();
+                return std::string{good ? "" : "held wrongly"};
+            });
+            ++round;
+            eventually([&] { return bench.far.stats().waits >= round && listeners(bench.redis, bench.name) == 1; });
+            const auto dropped = bench.proxy.counts().dropped;
+            bench.proxy.add(rule);
+            std::error_code ec;
+            lock.unlock(ec);
+            const std::string wrong = heir.get();
+            if (ec || !wrong.empty()) report.add("byte " + std::to_string(rule.bytes) + ": " + ec.message() + wrong);
+            const bool struck = bench.proxy.counts().dropped == dropped + 1;
+            bench.proxy.clear_rules();
+            if (bench.redis.exists(bench.name)) report.add("left behind");
+            if (struck) report.count(1);
+            return struck;
+        };
+        // The heir may just be asking the server itself: then the lock is not handed over, and it is done again.
+        const auto cut = [&](ProxyRule::Fault fault, std::size_t byte) {
+            for (int tries = 0; tries < 20; ++tries)
+                if (hand_over({fault, hand_over_digest, 1, 0, Then::close, byte})) return;
+            report.add("no hand-over to cut at byte " + std::to_string(byte));
+        };
+        for (auto byte = static_cast<std::size_t>(number); byte < 310; byte += threads)
+            cut(ProxyRule::Fault::drop_request, byte);
+        for (auto byte = static_cast<std::size_t>(number); byte < 4; byte += threads)
+            cut(ProxyRule::Fault::drop_reply, byte);
+    });
+    CHECK_MESSAGE(report.wrong.empty(), report.text());
+    CHECK(report.cuts == 314);
+}
+
+TEST_CASE("fault: connection cut at every byte of a renewal") {
+    CutReport report;
+    constexpr int threads = 8;
+    with_benches(threads, report, [&](CutBench& bench, int number) {
+        ClientOptions options = quick();
+        options.watchdog_timeout = paced(450ms);
+        Client client{bench.proxy.url(), options};
+        RLock lock{client, bench.name};
+        const auto cut = [&](ProxyRule rule) {
+            if (!lock.is_held()) lock.lock();
+            const auto dropped = bench.proxy.counts().dropped;
+            const auto renewals = client.stats().renewals;
+            bench.proxy.add(rule);
+            const auto struck = [&] { return bench.proxy.counts().dropped > dropped; };
+            if (!eventually([&] { return struck() || lock.lost().stop_requested(); }, 5s))
+                return report.add("not struck");
+            // Renewed all the same; or, where the machine was too slow for that, told to be lost.
+            const auto well = [&] { return client.stats().renewals > renewals && lock.is_held(); };
+            const auto told = [&] { return lock.lost().stop_requested() && client.stats().lost_holds > 0; };
+            if (!eventually([&] { return well() || told(); }, 5s)) report.add("neither renewed nor told");
+            if (bench.redis.exists(bench.name) && hold_counts(bench.redis, bench.name) != std::vector<std::string>{"1"})
+                report.add("counted wrongly");
+            if (struck()) report.count(1);
+            bench.proxy.clear_rules();
+            if (lock.lost().stop_requested()) lock.unlock();
+        };
+        lock.lock();
+        for (auto byte = static_cast<std::size_t>(number); byte < 160; byte += threads)
+            cut({ProxyRule::Fault::drop_request, renew_digest, 1, 0, Then::close, byte});
+        for (auto byte = static_cast<std::size_t>(number); byte < 8; byte += threads)
+            cut({ProxyRule::Fault::drop_reply, renew_digest, 1, 0, Then::close, byte});
+        lock.unlock();
+    });
+    CHECK_MESSAGE(report.wrong.empty(), report.text());
+    CHECK(report.cuts >= 160);
+}
+
+TEST_CASE("fault: connection cut at every byte of a subscription, of its confirmation and of the message") {
+    struct Waits {
+        std::string what;
+        std::function<void(CutBench&, const std::string&)> block;    // past the proxy
+        std::function<bool(CutBench&, const std::string&)> wait;     // behind it
+        std::function<void(CutBench&, const std::string&)> unblock;  // past it again
+    };
+    const std::vector<Waits> all{
+        {"RLock",
+         [](CutBench& b, const std::string& n) {
+             RLock{b.near, n}.lock();
+         },
+         [](CutBench& b, const std::string& n) {
+             RLock lock{b.far, n};
+             const bool held = lock.try_lock_for(4s);
+             if (held) lock.unlock();
+             return held;
+         },
+         [](CutBench& b, const std::string& n) {
+             RLock{b.near, n}.unlock();
+         }},
+        {"FairLock",
+         [](CutBench& b, const std::string& n) {
+             FairLock{b.near, n}.lock();
+         },
+         [](CutBench& b, const std::string& n) {
+             FairLock lock{b.far, n};
+             const bool held = lock.try_lock_for(4s);
+             if (held) lock.unlock();
+             return held;
+         },
+         [](CutBench& b, const std::string& n) {
+             FairLock{b.near, n}.unlock();
+         }},
+        {"Semaphore",
+         [](CutBench& b, const std::string& n) {
+             Semaphore{b.near, n}.try_set_permits(0);
+         },
+         [](CutBench& b, const std::string& n) {
+             return Semaphore{b.far, n}.try_acquire_for(4s);
+         },
+         [](CutBench& b, const std::string& n) {
+             Semaphore{b.near, n}.release();
+         }},
+        {"CountDownLatch",
+         [](CutBench& b, const std::string& n) {
+             CountDownLatch{b.near, n}.try_set_count(1);
+         },
+         [](CutBench& b, const std::string& n) {
+             return CountDownLatch{b.far, n}.wait_for(4s);
+         },
+         [](CutBench& b, const std::string& n) {
+             CountDownLatch{b.near, n}.count_down();
+         }},
+    };
+    CutReport report;
+    with_benches(static_cast<int>(all.size()), report, [&](CutBench& bench, int number) {
+        const Waits& one = all[static_cast<std::size_t>(number)];
+        const auto cut = [&](ProxyRule::Fault fault, std::size_t byte) {
+            // A name of its own, so that it is subscribed to anew.
+            const std::string name =
+                bench.name + std::to_string(byte) + (fault == ProxyRule::Fault::drop_reply ? "r" : "q");
+            one.block(bench, name);
+            const auto dropped = bench.proxy.counts().dropped;
+            bench.proxy.add({fault, "SUBSCRIBE", 1, 0, Then::close, byte});
+            auto waiter = in_thread([&] { return one.wait(bench, name); });
+            if (!eventually([&] { return bench.redis.pubsub_channels("*" + name + "*").size() == 1; }))
+                report.add(one.what + " never subscribed at byte " + std::to_string(byte));
+            // A cut may just be on its way to the server.
+            one.unblock(bench, name);
+            if (!waiter.get()) report.add(one.what + " was not woken at byte " + std::to_string(byte));
+            const bool struck = bench.proxy.counts().dropped > dropped;
+            bench.proxy.clear_rules();
+            if (struck) report.count(1);
+            bench.wipe();
+            return struck;
+        };
+        for (std::size_t byte = 0; cut(ProxyRule::Fault::drop_request, byte) && byte < 100;) ++byte;
+        std::size_t byte = 0;
+        while (cut(ProxyRule::Fault::drop_reply, byte)) ++byte;
+        if (byte < 60) report.add(one.what + ": replies were not cut");
+    });
+    CHECK_MESSAGE(report.wrong.empty(), report.text());
+    CHECK(report.cuts > 4 * 160);
+    MESSAGE(report.cuts, " cuts");
+}

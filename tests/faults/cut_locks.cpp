@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=300
+// The connection is cut at every byte of a request and of its reply, for every operation of every lock.
+#include "faults/cut_kit.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+std::string digest(const Script& script) { return std::string{script.digest()}; }
+
+template <class Value>
+std::string text(const Value& value) {
+    return std::to_string(value);
+}
+
+std::string text(bool value) { return value ? "yes" : "no"; }
+
+template <class Lock>
+std::string unlock(Lock& lock) {
+    std::error_code ec;
+    lock.unlock(ec);
+    return ec ? ec.message() : "given back";
+}
+
+struct LockScripts {
+    std::string acquire;
+    std::string release;
+    std::string force;
+    std::string locked;     // the question behind is_locked()
+    std::string count;      // hold_count()
+    std::string remaining;  // remaining_lease()
+};
+
+// What every lock can do, for one of them.
+template <class Lock>
+void add_lock(std::vector<CutOperation>& to, const std::string& kind, Lock& lock, const LockScripts& scripts) {
+    const auto take = [&lock] { lock.lock(); };
+    const auto take_twice = [&lock] { lock.lock(), lock.lock(); };
+    const auto give = [&lock] { lock.unlock(); };
+    const auto give_twice = [&lock] { lock.unlock(), lock.unlock(); };
+    const auto nothing = [] {};
+    to.push_back(
+        {kind + " lock", scripts.acquire, nothing, [&lock] { return lock.lock(), text(lock.is_held()); }, give});
+    to.push_back({kind + " lock with a lease", scripts.acquire, nothing,
+                  [&lock] { return lock.lock(Lease{20s}), "held"; }, give});
+    to.push_back({kind + " try_lock", scripts.acquire, nothing, [&lock] { return text(lock.try_lock()); }, give});
+    to.push_back(
+        {kind + " try_lock_for", scripts.acquire, nothing, [&lock] { return text(lock.try_lock_for(10s)); }, give});
+    to.push_back({kind + " reentry", scripts.acquire, take, [&lock] { return lock.lock(), "held"; }, give_twice});
+    to.push_back({kind + " unlock", scripts.release, take, [&lock] { return unlock(lock); }});
+    to.push_back({kind + " unlock of a level", scripts.release, take_twice, [&lock] { return unlock(lock); }, give});
+    // Whether there was a hold is known to the first sending only.
+    to.push_back({kind + " force_unlock", scripts.force, take, [&lock] { return lock.force_unlock(), "ended"; }, give});
+    to.push_back({kind + " is_locked", scripts.locked, take, [&lock] { return text(lock.is_locked()); }, give});
+    to.push_back(
+        {kind + " hold_count", scripts.count, take_twice, [&lock] { return text(lock.hold_count()); }, give_twice});
+    to.push_back({kind + " remaining_lease", scripts.remaining, take,
+                  [&lock] { return text(lock.remaining_lease() > 0ms); }, give});
+}
+
+// A lock that another client holds: a try is refused, and leaves nothing.
+template <class Lock>
+void add_refused(std::vector<CutOperation>& to, const std::string& kind, Lock& far, Lock& near,
+                 const LockScripts& scripts) {
+    to.push_back({kind + " try_lock of a lock that another holds", scripts.acquire, [&near] { near.lock(); },
+                  [&far] { return text(far.try_lock()); }, [&near] { near.unlock(); }});
+}
+
+LockScripts plain(const Script& acquire) {
+    return {digest(acquire),
+            digest(digested<scripts::rlock_release>),
+            digest(digested<scripts::rlock_force_release>),
+            "HLEN",
+            "HGET",
+            digest(digested<scripts::rlock_remaining_lease>)};
+}
+
+struct PlainLocks final : CutWork {
+    explicit PlainLocks(CutBench& bench)
+        : rlock(bench.far, bench.name),
+          near_rlock(bench.near, bench.name),
+          spin(bench.far, bench.name),
+          fenced(bench.far, bench.name) {
+        add_lock(operations, "RLock", rlock, plain(digested<scripts::rlock_acquire>));
+        add_refused(operations, "RLock", rlock, near_rlock, plain(digested<scripts::rlock_acquire>));
+        add_lock(operations, "SpinLock", spin, plain(digested<scripts::rlock_acquire>));
+        add_lock(operations, "FencedLock", fenced, plain(digested<scripts::fenced_acquire>));
+        operations.push_back({"FencedLock lock_and_get_token", digest(digested<scripts::fenced_acquire>), [] {},
+                              [this] { return text(fenced.lock_and_get_token() == fenced.token()); },
+                              [this] { fenced.unlock(); }});
+    }
+    RLock<HiredisTransport> rlock, near_rlock;
+    SpinLock<HiredisTransport> spin;
+    FencedLock<HiredisTransport> fenced;
+};
+
+struct OtherLocks final : CutWork {
+    explicit OtherLocks(CutBench& bench)
+        : redis(bench.redis),
+          queue("redisson_lock_queue:{" + bench.name + "f}"),
+          fair(bench.far, bench.name + "f"),
+          near_fair(bench.near, bench.name + "f"),
+          both(bench.far, bench.name + "rw"),
+          near_both(bench.near, bench.name + "rw") {
+        const LockScripts fair_scripts{digest(digested<scripts::fair_acquire>),
+                                       digest(digested<scripts::fair_release>),
+                                       digest(digested<scripts::fair_force_release>),
+                                       "HLEN",
+                                       "HGET",
+                                       digest(digested<scripts::rlock_remaining_lease>)};
+        add_lock(operations, "FairLock", fair, fair_scripts);
+        add_refused(operations, "FairLock", fair, near_fair, fair_scripts);
+        // Into the queue and out of it again.
+        operations.push_back({"FairLock queueing up", digest(digested<scripts::fair_acquire>),
+                              [this] { near_fair.lock(); }, [this] { return queue_up(); }, [this] { come_again(); }});
+        operations.push_back({"FairLock leaving the queue", digest(digested<scripts::fair_leave>),
+                              [this] { near_fair.lock(); }, [this] { return queue_up(); }, [this] { come_again(); }});
+        add_lock(operations, "ReadLock", both.read_lock(),
+                 {digest(digested<scripts::read_acquire>), digest(digested<scripts::read_release>),
+                  digest(digested<scripts::read_force_release>), digest(digested<scripts::read_remaining_lease>),
+                  digest(digested<scripts::read_hold_count>), digest(digested<scripts::read_remaining_lease>)});
+        add_refused(operations, "ReadLock", both.read_lock(), near_both.read_lock(), {});
+        operations.pop_back();  // a reader lets another in
+        add_lock(operations, "WriteLock", both.write_lock(),
+                 {digest(digested<scripts::write_acquire>), digest(digested<scripts::write_release>),
+                  digest(digested<scripts::write_force_release>), digest(digested<scripts::write_remaining_lease>),
+                  "HGET", digest(digested<scripts::write_remaining_lease>)});
+        operations.push_back({"downgrade to reader", digest(digested<scripts::write_release>),
+                              [this] { both.lock(), both.lock_shared(); }, [this] { return unlock(both); },
+                              [this] { both.unlock_shared(); }});
+        operations.push_back({"try_lock_shared while another writes", digest(digested<scripts::read_acquire>),
+                              [this] { near_both.lock(); }, [this] { return text(both.try_lock_shared()); },
+                              [this] { near_both.unlock(); }});
+    }
+
+    // Leaving goes on in the background.
+    std::string queue_up() {
+        if (fair.try_lock_for(20ms)) return "held";
+        return text(eventually([this] { return !redis.exists(queue); }, 5s));
+    }
+
+    // Waits until what was left is settled: the leaving may have to be sent again.
+    void come_again() {
+        near_fair.unlock();
+        fair.lock();
+        fair.unlock();
+    }
+
+    RawRedis& redis;
+    std::string queue;
+    FairLock<HiredisTransport> fair, near_fair;
+    ReadWriteLock<HiredisTransport> both, near_both;
+};
+
+}  // namespace
+
+TEST_CASE("fault: connection cut at every byte of every operation of RLock, SpinLock and FencedLock") {
+    CutReport report;
+    sweep_all<PlainLocks>(report);
+    CHECK_MESSAGE(report.wrong.empty(), report.text());
+    CHECK(report.cuts > 33 * 100);
+    MESSAGE(report.cuts, " cuts");
+}
+
+TEST_CASE("fault: connection cut at every byte of every operation of FairLock and both sides of ReadWriteLock") {
+    CutReport report;
+    sweep_all<OtherLocks>(report);
+    CHECK_MESSAGE(report.wrong.empty(), report.text());
+    CHECK(report.cuts > 33 * 100);
+    MESSAGE(report.cuts, " cuts");
+}

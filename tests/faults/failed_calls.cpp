@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=300
+// A system call of the transport fails: every kind of call, each one in its turn, with every error that it may have. The
+// answer comes in time, what is on the server is what the answer says, and no descriptor stays behind.
+#include "faults/failing_calls.hpp"
+#include "faults/fault_kit.hpp"
+
+#include <dirent.h>
+#include <netdb.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cerrno>
+#include <functional>
+#include <optional>
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+struct Failure {
+    std::string function;
+    std::vector<int> errors;
+};
+
+const std::vector<Failure> failures{
+    {"socket", {EMFILE, ENFILE, ENOBUFS, ENOMEM}},
+    {"connect", {EINTR, ECONNREFUSED, EADDRNOTAVAIL, ETIMEDOUT}},
+    {"send", {EINTR, EAGAIN, ECONNRESET, EPIPE, ENOBUFS, ENOMEM}},
+    {"recv", {EINTR, EAGAIN, ECONNRESET, ENOMEM}},
+    {"poll", {EINTR, ENOMEM}},
+    {"fcntl", {EINTR, EINVAL}},
+    {"setsockopt", {ENOMEM, EINVAL}},
+    {"getsockopt", {ENOBUFS}},
+    {"write", {EINTR, EAGAIN}},
+    {"pipe2", {EMFILE, ENFILE}},
+    {"getaddrinfo", {EAI_AGAIN, EAI_MEMORY}},
+    {"pthread_create", {EAGAIN}},
+    {"shutdown", {ENOTCONN}},
+};
+
+std::size_t open_descriptors() {
+    std::size_t count = 0;
+    if (DIR* const dir = ::opendir("/proc/self/fd")) {
+        while (::readdir(dir)) ++count;
+        ::closedir(dir);
+    }
+    return count;
+}
+
+ClientOptions short_lived() {
+    ClientOptions options = quick();
+    options.watchdog_timeout = paced(600ms);
+    return options;
+}
+
+// What is done while calls fail. It may throw Error or std::system_error; what it took it has given back, or knows of.
+struct Deed {
+    const char* what;
+    std::function<void(const std::string& url)> go;
+    std::function<void(RawRedis&)> before = [](RawRedis&) {};
+};
+
+const std::vector<Deed> deeds{
+    {"lock, reentry, question, unlock",
+     [](const std::string& url) {
+         Client client{url, short_lived()};
+         RLock lock{client, "orders"};
+         const std::lock_guard outer{lock};
+         const std::lock_guard inner{lock};
+         static_cast<void>(lock.remaining_lease());
+     }},
+    {"wait for a lease to end",
+     [](const std::string& url) {
+         Client client{url, short_lived()};
+         RLock lock{client, "orders"};
+         std::unique_lock guard{lock, std::defer_lock};
+         static_cast<void>(guard.try_lock_for(2s));
+     },
+     [](RawRedis& redis) {
+         redis.call("HSET", "orders", "somebody", 1);
+         redis.call("PEXPIRE", "orders", 40);
+     }},
+    {"permits",
+     [](const std::string& url) {
+         Client client{url, short_lived()};
+         PermitExpirableSemaphore slots{client, "orders"};
+         slots.try_set_permits(2);
+         const PermitId id = slots.acquire();
+         slots.release(id);
+     }},
+};
+
+// Each call of the function fails in its turn, until the deed needs no more of them. Returns how many did.
+int fail_each(RawRedis& redis, const std::string& url, const Deed& deed, const Failure& failure, int error) {
+    for (int skip = 0;; ++skip) {
+        CAPTURE(skip);
+        redis.call("DEL", "orders");
+        deed.before(redis);
+        const std::size_t before = open_descriptors();
+        int struck = 0;
+        const Stopwatch watch;
+        {
+            FailingCalls calls{failure.function, error, skip};
+            try {
+                deed.go(url);
+            } catch (const std::system_error&) {
+            }
+            struck = calls.struck();
+        }
+        CHECK_MESSAGE(watch.within(patient(5s)), watch.elapsed_ms().count());
+        // The thread of a look-up may take a moment longer.
+        CHECK(eventually([&] { return open_descriptors() == before; }));
+        redis.call("DEL", "redlatch_permit_requests");
+        const auto held = [&] {
+            return redis.integer("EXISTS", "orders") == 1 && redis.text("TYPE", "orders") == "hash";
+        };
+        // Given back; or, where it could not be, over with its lease.
+        CHECK(eventually([&] { return !held(); }, 3s));
+        if (struck == 0 || skip > 60) return skip;
+    }
+}
+
+void fail_all(const std::string& url, RedisServer& server, const std::vector<std::string>& needed) {
+    RawRedis redis{server};
+    for (const Failure& failure : failures) {
+        CAPTURE(failure.function);
+        for (const int error : failure.errors) {
+            CAPTURE(error);
+            int failed = 0;
+            for (const Deed& deed : deeds) {
+                CAPTURE(deed.what);
+                failed += fail_each(redis, url, deed, failure, error);
+            }
+            const bool is_needed = std::find(needed.begin(), needed.end(), failure.function) != needed.end();
+            CHECK((failed > 0 || !is_needed));
+        }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("fault: a system call of the transport fails once, on a unix socket") {
+    RedisServer server;
+    fail_all(server.url(), server,
+             {"socket", "connect", "send", "recv", "poll", "fcntl", "setsockopt", "write", "pipe2"});
+}
+
+TEST_CASE("fault: a system call of the transport fails once, over TCP, by the name of the host") {
+    RedisServer server{{.tcp = true}};
+    fail_all("redis://localhost:" + std::to_string(server.port()), server,
+             {"socket", "connect", "send", "recv", "poll", "fcntl", "setsockopt", "pipe2", "getaddrinfo"});
+}
+
+TEST_CASE("fault: no descriptor can be had for a while, and the call goes on when there is one") {
+    RedisServer server;
+    Client client{server.url(), quick()};
+    RLock lock{client, "orders"};
+    FailingCalls calls{"socket", EMFILE, 0, 5};
+    lock.lock();
+    CHECK(calls.struck() == 5);
+    CHECK(lock.is_held());
+    lock.unlock();
+}
+
+TEST_CASE("fault: write to a link that was killed (SIGPIPE): no signal, and the call goes on over a new one") {
+    static std::atomic<int> signals{0};
+    struct sigaction action {};
+    struct sigaction before {};
+    action.sa_handler = [](int) { ++signals; };
+    REQUIRE(::sigaction(SIGPIPE, &action, &before) == 0);
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), quick()};
+    RLock lock{client, "orders"};
+    lock.lock();
+    lock.unlock();
+    for (int round = 0; round < 10; ++round) {
+        CHECK(redis.kill_clients("normal") > 0);
+        // The look at an idle connection is to miss that it is closed.
+        FailingCalls calls{"recv", EAGAIN};
+        lock.lock();
+        CHECK(calls.struck() == 1);
+        lock.unlock();
+    }
+    CHECK(client.stats().resends >= 10);
+    CHECK(signals == 0);
+    ::sigaction(SIGPIPE, &before, nullptr);
+}
+
+// The byte stayed behind without the note that there is one: it was drained no more, and every poll() returned at once.
+TEST_CASE("fault: wake-up that meets a drain half way: nothing is left that cannot be drained") {
+    WakePipe pipe;
+    int drained = 0;
+    {
+        const BeforeWrite meet{[&] { pipe.drain(), ++drained; }};
+        pipe.wake();
+    }
+    REQUIRE(drained == 1);
+    pipe.drain();
+    pollfd ready{pipe.fd(), POLLIN, 0};
+    CHECK(::poll(&ready, 1, 0) == 0);
+    pipe.wake();
+    CHECK(::poll(&ready, 1, 0) == 1);
+}

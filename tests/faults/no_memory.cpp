@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=300
+// An allocation fails, each one in its turn: the caller gets std::bad_alloc or an Error, or what it asked for; a guard ends
+// in peace; nothing is held that nobody knows of; and the same objects go on working.
+#include <functional>
+#include <new>
+#include <optional>
+#include <type_traits>
+#include "faults/failing_memory.hpp"
+
+#include "faults/fault_kit.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+ClientOptions short_lived() {
+    ClientOptions options = quick();
+    options.watchdog_timeout = paced(600ms);
+    return options;
+}
+
+struct Place {
+    explicit Place(RedisServerOptions options = {})
+        : server(std::move(options)), redis(server), other(server.url(), quick()) {}
+
+    // Only what is there for a while, and no hold or permit.
+    bool is_clean() {
+        return redis.integer("EVAL", R"lua(
+            local left = 0
+            for _, key in ipairs(redis.call('keys', '*')) do
+                local mark = string.find(key, 'requests') or string.find(key, 'latch_round') or
+                             string.find(key, 'unlock_latch') or string.find(key, 'lock_token')
+                if not mark then left = left + 1 end
+            end
+            return left)lua",
+                             0) == 0;
+    }
+
+    RedisServer server;
+    RawRedis redis;
+    Client<HiredisTransport> other;
+};
+
+// `use(object)` with a client and an object of its own for each allocation that fails, until there is none any more.
+template <class Object, class Prepare, class Use>
+long fail_each(
+    Place& place, const std::string& url, FailingMemory::Of of, Prepare prepare, Use use,
+    std::function<void()> wipe = [] {}) {
+    for (long n = 0;; ++n) {
+        CAPTURE(n);
+        std::optional<Client<HiredisTransport>> client;
+        std::optional<Object> object;
+        bool struck = false;
+        prepare();
+        {
+            FailingMemory memory{of, n};
+            try {
+                client.emplace(url, short_lived());
+                object.emplace(*client, "orders");
+                use(*object);
+            } catch (const std::bad_alloc&) {
+            } catch (const Error& error) {
+                // The server never gets to see what was cut short.
+                CHECK(error.code() != errc::rejected);
+            }
+            struck = memory.struck();
+        }
+        if (object) {
+            prepare();
+            const Stopwatch watch;
+            REQUIRE_NOTHROW(use(*object));
+            CHECK(watch.within(late + 3s));
+        }
+        object.reset();
+        client.reset();
+        wipe();  // what is there without being held
+        // Given back at once, as a rule; at the latest its lease ends.
+        CHECK(eventually([&] { return place.is_clean(); }, 5s));
+        if (!struck) return n;
+        REQUIRE(n < 2000);
+    }
+}
+
+template <class Object, class Use>
+long fail_each(Place& place, Use use) {
+    return fail_each<Object>(
+        place, place.server.url(), FailingMemory::Of::caller, [] {}, use);
+}
+
+template <class Lock>
+void use_lock(Lock& lock) {
+    std::unique_lock outer{lock};
+    { const std::lock_guard inner{lock}; }
+    if (lock.try_lock()) lock.unlock();
+    if (lock.try_lock_for(2s, Lease{2s})) lock.unlock();
+}
+
+template <class Lock>
+void ask_lock(Lock& lock) {
+    {
+        const std::lock_guard guard{lock};
+        static_cast<void>(lock.is_locked());
+        static_cast<void>(lock.hold_count());
+        static_cast<void>(lock.remaining_lease());
+        static_cast<void>(lock.lost().stop_requested());
+        lock.force_unlock();
+    }
+    std::error_code ec;
+    lock.unlock(ec);
+}
+
+}  // namespace
+
+TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of the locks") {
+    Place place;
+    CHECK(fail_each<RLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock); }) > 5);
+    CHECK(fail_each<RLock<HiredisTransport>>(place, [](auto& lock) { ask_lock(lock); }) > 5);
+    CHECK(fail_each<SpinLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock); }) > 5);
+    CHECK(fail_each<FencedLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock); }) > 5);
+    CHECK(fail_each<FairLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock); }) > 5);
+    CHECK(fail_each<FairLock<HiredisTransport>>(place, [](auto& lock) { ask_lock(lock); }) > 5);
+    CHECK(fail_each<ReadWriteLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock); }) > 5);
+    CHECK(fail_each<ReadWriteLock<HiredisTransport>>(place, [](auto& lock) { use_lock(lock.read_lock()); }) > 5);
+    CHECK(fail_each<ReadWriteLock<HiredisTransport>>(place, [](auto& lock) { ask_lock(lock.read_lock()); }) > 5);
+}
+
+TEST_CASE("fault: the n-th allocation of the caller fails, in a wait for each of the locks") {
+    Place place;
+    const auto wait = [&]<class Lock>(std::type_identity<Lock>) {
+        Lock blocker{place.other, "orders"};
+        return fail_each<Lock>(
+            place, place.server.url(), FailingMemory::Of::caller, [&] { blocker.lock(Lease{30ms}); },
+            [](Lock& lock) {
+                std::unique_lock guard{lock, std::defer_lock};
+                static_cast<void>(guard.try_lock_for(5s));
+            });
+    };
+    CHECK(wait(std::type_identity<RLock<HiredisTransport>>{}) > 5);
+    CHECK(wait(std::type_identity<SpinLock<HiredisTransport>>{}) > 5);
+    CHECK(wait(std::type_identity<FairLock<HiredisTransport>>{}) > 5);
+    CHECK(wait(std::type_identity<ReadWriteLock<HiredisTransport>>{}) > 5);
+}
+
+TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of semaphores and latches") {
+    Place place;
+    const auto wipe = [&] { place.redis.call("FLUSHALL"); };
+    const auto each = [&]<class Object>(std::type_identity<Object>, auto use) {
+        return fail_each<Object>(place, place.server.url(), FailingMemory::Of::caller, wipe, use, wipe);
+    };
+    CHECK(each(std::type_identity<Semaphore<HiredisTransport>>{}, [](auto& seats) {
+              seats.try_set_permits(3);
+              seats.acquire(2);
+              seats.release(2);
+              static_cast<void>(seats.try_acquire());
+              static_cast<void>(seats.try_acquire_for(1ms, 5));
+              seats.add_permits(1);
+              static_cast<void>(seats.available_permits());
+              static_cast<void>(seats.drain_permits());
+          }) > 5);
+    CHECK(each(std::type_identity<PermitExpirableSemaphore<HiredisTransport>>{}, [](auto& slots) {
+              slots.try_set_permits(30);
+              const auto id = slots.acquire();
+              const auto many = slots.acquire(9, Lease{1s});
+              slots.update_lease(id, Lease{2s});
+              static_cast<void>(slots.remaining_lease(id));
+              slots.release(id);
+              slots.release(many);
+              static_cast<void>(slots.try_acquire_for(1ms, 40));
+              slots.set_permits(1);
+              static_cast<void>(slots.permits());
+          }) > 5);
+    CHECK(each(std::type_identity<CountDownLatch<HiredisTransport>>{}, [](auto& gate) {
+              gate.try_set_count(3);
+              gate.count_down();
+              static_cast<void>(gate.wait_for(1ms));
+              static_cast<void>(gate.count());
+              gate.count_down(2);
+              gate.wait();
+              gate.reset();
+          }) > 5);
+}
+
+TEST_CASE("fault: the n-th allocation in an acquire of permits fails, and no permit is missing") {
+    Place place;
+    const auto take = [](auto& permits) { return static_cast<bool>(permits.try_acquire_for(1s)); };
+    const auto each = [&]<class Permits>(std::type_identity<Permits>) {
+        Permits all{place.other, "seats"};
+        for (long n = 0;; ++n) {
+            CAPTURE(n);
+            place.redis.call("FLUSHALL");
+            all.try_set_permits(5);
+            Client client{place.server.url(), short_lived()};
+            Permits seats{client, "seats"};
+            bool struck = false, taken = false;
+            {
+                FailingMemory memory{FailingMemory::Of::caller, n};
+                try {
+                    taken = take(seats);
+                } catch (const std::bad_alloc&) {
+                } catch (const Error&) {
+                }
+                struck = memory.struck();
+            }
+            CHECK(eventually([&] { return all.available_permits() == (taken ? 4 : 5); }));
+            if (!struck) return n;
+        }
+    };
+    CHECK(each(std::type_identity<Semaphore<HiredisTransport>>{}) > 3);
+    CHECK(each(std::type_identity<PermitExpirableSemaphore<HiredisTransport>>{}) > 3);
+}
+
+TEST_CASE(
+    "fault: the n-th allocation of a thread of the library fails: holds are kept or reported, waiters get their turn") {
+    Place place;
+    ClientOptions options = quick();
+    options.watchdog_timeout = paced(150ms);
+    long n = 0;
+    for (bool struck = true; struck; ++n) {
+        CAPTURE(n);
+        REQUIRE(n < 2000);
+        RLock blocker{place.other, "blocked"};
+        blocker.lock();
+        EventLog log;
+        Client client{place.server.url(), log.in(options)};
+        RLock kept{client, "kept"}, gone{client, "gone"}, blocked{client, "blocked"};
+        PermitExpirableSemaphore slots{client, "slots"};
+        slots.try_set_permits(1);
+        {
+            FailingMemory memory{FailingMemory::Of::others, n};
+            kept.lock();
+            gone.lock();
+            const PermitId id = slots.acquire();
+            const std::stop_token lost = gone.lost();
+            auto waiter = in_thread([&] {
+                try {
+                    std::unique_lock guard{blocked, 10s};
+                    return guard.owns_lock();
+                } catch (const std::bad_alloc&) {
+                    return true;  // it was this thread that was hit
+                }
+            });
+            eventually([&] { return listeners(place.redis, "blocked") == 1; }, 100ms);
+            place.redis.call("DEL", "gone");
+            CHECK(eventually([&] { return lost.stop_requested(); }));
+            blocker.unlock();
+            CHECK(waiter.get());
+            CHECK(eventually([&] { return client.stats().renewals > 2 || kept.lost().stop_requested(); }));
+            const bool is_lost = kept.lost().stop_requested();
+            CHECK((is_lost || place.redis.exists("kept")));
+            static_cast<void>(slots.try_release(id));
+            struck = memory.struck();
+        }
+        kept.unlock();
+        gone.unlock();
+        REQUIRE(kept.try_lock_for(5s));
+        kept.unlock();
+        place.redis.call("DEL", "slots", "{slots}:timeout");
+    }
+    CHECK(n > 5);
+}
+
+TEST_CASE("fault: the n-th allocation of hiredis fails") {
+    if (slow_build_factor > 1) return;
+    Place place;
+    CHECK(fail_each<RLock<HiredisTransport>>(
+              place, place.server.url(), FailingMemory::Of::hiredis, [] {}, [](auto& lock) { ask_lock(lock); }) > 3);
+    RLock blocker{place.other, "orders"};
+    CHECK(fail_each<RLock<HiredisTransport>>(
+              place, place.server.url(), FailingMemory::Of::hiredis, [&] { blocker.lock(Lease{30ms}); },
+              [](auto& lock) {
+                  std::unique_lock guard{lock, std::defer_lock};
+                  static_cast<void>(guard.try_lock_for(5s));
+              }) > 3);
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=240
+// Messages that are dropped, channels in masses, and a waiter that leaves when it is told.
+#include <atomic>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "faults/fault_kit.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+// So long that a lost wake-up shows.
+ClientOptions long_lease() {
+    ClientOptions options = quick();
+    options.watchdog_timeout = 60s;
+    return options;
+}
+
+}  // namespace
+
+TEST_CASE("fault: message dropped by the output buffer limit: the waiter's link is closed, and it looks for itself") {
+    FaultyPath path{false, {.args = {"--client-output-buffer-limit", "pubsub 256kb 128kb 1"}}};
+    Client other{path.server.url(), long_lease()};
+    RLock theirs{other, "orders"};
+    theirs.lock();
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    auto waiter = in_thread([&] {
+        const bool held = orders.try_lock_for(40s);
+        if (held) orders.unlock();
+        return held;
+    });
+    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+    path.proxy.blackhole(true);
+    const std::string flood(100'000, 'x');
+    // The system's own buffers take some of it.
+    REQUIRE(eventually(
+        [&] {
+            path.redis.call("PUBLISH", channel_of("orders"), flood);
+            return listeners(path.redis, "orders") == 0;
+        },
+        20s));
+    theirs.unlock();  // nobody hears it
+    path.proxy.blackhole(false);
+    REQUIRE(ready_within(waiter, patient(10s)));
+    CHECK(waiter.get());
+}
+
+TEST_CASE("fault: ten thousand channels wanted within seconds: all are asked for, and given up again") {
+    RedisServer server;
+    RawRedis redis{server};
+    constexpr int names = 10'000, threads = 4;
+    for (int i = 0; i < names; ++i) redis.call("HSET", "n" + std::to_string(i), "somebody", 1);
+    Client client{server.url(), quick()};
+    std::vector<std::unique_ptr<RLock<HiredisTransport>>> locks(names);
+    std::atomic<int> refused{0};
+    std::size_t most = 0;
+    {
+        std::vector<std::jthread> workers;
+        for (int worker = 0; worker < threads; ++worker)
+            workers.emplace_back([&, worker] {
+                for (int i = worker; i < names; i += threads) {
+                    auto& lock = locks[static_cast<std::size_t>(i)];
+                    lock = std::make_unique<RLock<HiredisTransport>>(client, "n" + std::to_string(i));
+                    if (!lock->try_lock_for(1ms)) ++refused;
+                }
+            });
+        while (refused < names) {
+            most = std::max(most, redis.pubsub_channels().size());
+            std::this_thread::sleep_for(10ms);
+        }
+    }
+    CHECK(most > 1000);
+    CHECK(client.stats().lost_holds == 0);
+    // Kept warm for some seconds, and then given up.
+    CHECK(eventually([&] { return redis.pubsub_channels().empty(); }, 30s));
+    // The link is as good as new.
+    Client other{server.url(), long_lease()};
+    RLock theirs{other, "fresh"}, ours{client, "fresh"};
+    theirs.lock();
+    auto waiter = in_thread([&] { return ours.try_lock_for(20s) && (ours.unlock(), true); });
+    REQUIRE(eventually([&] { return listeners(redis, "fresh") == 1; }));
+    theirs.unlock();
+    CHECK(waiter.get());
+}
+
+TEST_CASE("fault: a waiter times out at the moment when it is notified: the next one is woken all the same") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client other{server.url(), long_lease()};
+    Client client{server.url(), long_lease()};
+    RLock theirs{other, "orders"}, ours{client, "orders"};
+    std::mt19937 random{20};
+    int timed_out = 0, got_it = 0;
+    for (int round = 0; round < 300; ++round) {
+        CAPTURE(round);
+        theirs.lock();
+        const auto at = std::chrono::steady_clock::now() + 6ms;
+        const auto first_leaves = at + std::chrono::microseconds(random() % 4000) - 2ms;
+        auto first = in_thread([&] {
+            const bool held = ours.try_lock_until(first_leaves);
+            if (held) ours.unlock();
+            return held;
+        });
+        auto second = in_thread([&] {
+            const bool held = ours.try_lock_for(30s);
+            if (held) ours.unlock();
+            return held;
+        });
+        std::this_thread::sleep_until(at);
+        theirs.unlock();
+        first.get() ? ++got_it : ++timed_out;
+        REQUIRE(ready_within(second, patient(4s)));
+        CHECK(second.get());
+    }
+    CHECK(timed_out > 0);
+    CHECK(got_it > 0);
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+#include <doctest/doctest.h>
+#include <poll.h>
+
+#include <redlatch/redlatch.hpp>
+
+using namespace redlatch;
+
+namespace {
+
+bool is_readable(const WakePipe& pipe) {
+    pollfd ready{pipe.fd(), POLLIN, 0};
+    return ::poll(&ready, 1, 0) == 1;
+}
+
+}  // namespace
+
+TEST_CASE("a wake-up is there until it is drained, and many are one") {
+    WakePipe pipe;
+    CHECK_FALSE(is_readable(pipe));
+    pipe.wake();
+    pipe.wake();
+    CHECK(is_readable(pipe));
+    pipe.drain();
+    CHECK_FALSE(is_readable(pipe));
+    pipe.wake();
+    CHECK(is_readable(pipe));
+}
