@@ -3944,17 +3944,21 @@ inline constexpr std::string_view rlock_hand_over{R"lua(
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
 local lock, latch = KEYS[1], KEYS[2]
 local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-if redis.call('exists', latch) == 1 then return 1 end
+-- What came of an earlier sending: '1' or, when neither held it, '0'.
+local before = redis.call('get', latch)
+if before == '0' then return nil end
+if before then return 1 end
 if redis.call('hexists', lock, owner) == 0 then
     if latch_ttl == '0' then return nil end
-    redis.pcall('set', latch, 1, 'px', latch_ttl)
-    if redis.call('hexists', lock, heir) == 1 then return 1 end
+    local handed = redis.call('hexists', lock, heir) == 1
+    redis.pcall('set', latch, handed and '1' or '0', 'px', latch_ttl)
+    if handed then return 1 end
     return nil
 end
 redis.call('pexpire', lock, lease)
 redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
 return 1
 )lua"};
 
@@ -4550,8 +4554,9 @@ private:
 namespace redlatch {
 
 // Releases that could not be delivered in the foreground: of holds given back while no server answered, and of
-// acquires whose outcome is unknown. Each is sent until it is answered or the lease it is about is over. Until then
-// nothing else may be done in that owner's name, or a late copy would end the wrong hold.
+// acquires whose outcome is unknown. Each is sent until it is answered; one that was never sent, at most until the lease
+// it is about is over. Until then nothing else may be done in that owner's name, or a late copy would end the wrong
+// hold.
 class PendingReleases {
 public:
     struct Item {
@@ -4561,6 +4566,7 @@ public:
         Instant next;     // when to send
         bool again;       // a copy of it may be on its way already
         bool on_the_way = false;
+        bool over = false;  // the lease is, but a copy may still arrive
         Backoff backoff{Milliseconds(50), Milliseconds(1000)};
     };
 
@@ -4584,7 +4590,7 @@ public:
         std::vector<Item> due;
         due.reserve(items_.size());  // so that a failure leaves all as it is
         for (Item& item : items_) {
-            if (item.on_the_way || item.next > now || now >= item.give_up) continue;
+            if (item.on_the_way || item.next > now || (now >= item.give_up && !item.over)) continue;
             item.on_the_way = true;
             due.push_back(item);
             item.again = true;
@@ -4592,7 +4598,18 @@ public:
         return due;
     }
 
-    // Takes out those whose lease is over: how many there were.
+    // How many leases have ended since the last look. What was never sent is forgotten; what was stays until it is
+    // answered, for a copy that is still on its way would end the owner's next hold.
+    std::size_t end_leases(Instant now) {
+        const std::size_t before = items_.size();
+        std::erase_if(items_, [&](const Item& i) { return now >= i.give_up && !i.again && !i.on_the_way; });
+        std::size_t ended = before - items_.size();
+        for (Item& item : items_)
+            if (now >= item.give_up && !std::exchange(item.over, true)) ++ended;
+        return ended;
+    }
+
+    // Takes out those whose time is over: how many there were.
     std::size_t take_expired(Instant now) {
         return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
     }
@@ -4611,7 +4628,10 @@ public:
 
     Instant look_at() const {
         Instant at = never;
-        for (const Item& i : items_) at = std::min(at, i.on_the_way ? i.give_up : std::min(i.next, i.give_up));
+        for (const Item& i : items_) {
+            if (!i.over) at = std::min(at, i.give_up);
+            if (!i.on_the_way) at = std::min(at, i.next);
+        }
         return at;
     }
 
@@ -6342,7 +6362,7 @@ public:
                 hold.renewing = true;
             }
         }
-        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
+        for (std::size_t n = pending_.end_leases(now); n > 0; --n)
             runtime_.raise(Event::Kind::unlock_not_delivered, key(),
                            "its lease is over, so others are not blocked any more");
         settled_.notify_all();
@@ -6855,6 +6875,8 @@ protected:
         else
             pending_.failed(request, Clock::now());
         settled_.notify_all();
+        // The state may be forgotten now.
+        if (pending_.empty()) runtime_.timers().schedule(*this, Clock::now());
         news();
         schedule();
     }
@@ -7256,11 +7278,15 @@ inline constexpr std::string_view fenced_acquire{R"lua(
 -- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
-if redis.call('exists', lock) == 0 then
-    if count ~= '1' then return {-2, 0} end
+local function draw_token()
     local now = redis.call('time')
     local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
     redis.call('set', counter, string.format('%.0f', token))
+    return token
+end
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return {-2, 0} end
+    local token = draw_token()
     redis.call('hincrby', lock, owner, count)
     local limited = redis.pcall('pexpire', lock, lease)
     if type(limited) == 'table' then
@@ -7279,7 +7305,9 @@ end
 if not current then return {0, redis.call('pttl', lock)} end
 if current ~= count then redis.call('hincrby', lock, owner, count - current) end
 if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
--- Reentry, or the same command once more: the token of this hold, for none was drawn since.
+-- The same command once more; or what this owner held before, and could not give back: a new hold nevertheless.
+if count == '1' then return {1, draw_token()} end
+-- Reentry keeps the token of its hold, for none was drawn since.
 return {1, tonumber(redis.call('get', counter) or '0')}
 )lua"};
 
@@ -7289,20 +7317,25 @@ inline constexpr std::string_view fenced_hand_over{R"lua(
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
 local lock, counter, latch = KEYS[1], KEYS[2], KEYS[3]
 local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-if redis.call('exists', latch) == 1 then return {1, tonumber(redis.call('get', counter) or '0')} end
+-- What came of an earlier sending: the heir's token or, when neither held it, '0'.
+local before = redis.call('get', latch)
+if before == '0' then return nil end
+if before then return {1, tonumber(before)} end
 if redis.call('hexists', lock, owner) == 0 then
     if latch_ttl == '0' then return nil end
-    redis.pcall('set', latch, '1', 'px', latch_ttl)
-    if redis.call('hexists', lock, heir) == 0 then return nil end
-    return {1, tonumber(redis.call('get', counter) or '0')}
+    local token = redis.call('hexists', lock, heir) == 1 and redis.call('get', counter) or '0'
+    redis.pcall('set', latch, token, 'px', latch_ttl)
+    if token == '0' then return nil end
+    return {1, tonumber(token)}
 end
 redis.call('pexpire', lock, lease)
 local now = redis.call('time')
 local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
-redis.call('set', counter, string.format('%.0f', token))
+local text = string.format('%.0f', token)
+redis.call('set', counter, text)
 redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
+if latch_ttl ~= '0' then redis.call('set', latch, text, 'px', latch_ttl) end
 return {1, token}
 )lua"};
 
@@ -7895,8 +7928,9 @@ inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
     std::int64_t seconds = 0;
     const char* const first = info.data() + at + field.size();
     const auto [end, error] = std::from_chars(first, info.data() + info.size(), seconds);
-    if (error != std::errc{} || end == first || seconds < 0) return std::nullopt;
-    return std::chrono::seconds(seconds);
+    if (error != std::errc{} || end == first) return std::nullopt;
+    // Counted by a clock that may have been set back: then it might have begun just now.
+    return std::chrono::seconds(std::max<std::int64_t>(seconds, 0));
 }
 
 // One of the locks that a lock over several is made of, whatever its type and its client's.
