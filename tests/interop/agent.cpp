@@ -40,6 +40,10 @@
 #if __has_include(<redlatch/spin_lock.hpp>)
 #include <redlatch/spin_lock.hpp>
 #endif
+#if __has_include(<redlatch/red_lock.hpp>)
+#include <redlatch/multi_lock.hpp>
+#include <redlatch/red_lock.hpp>
+#endif
 #if __has_include(<redlatch/semaphore.hpp>)
 #include <redlatch/semaphore.hpp>
 #endif
@@ -328,6 +332,33 @@ std::string latch_answer(Latch& latch, const Request& request) {
 
 using Answerer = std::function<std::string(Servers&, const Request&)>;
 
+#if __has_include(<redlatch/red_lock.hpp>)
+/// <name>.1 to <name>.3: all on the first server for a MultiLock, each on a server of its own for a RedLock.
+template <class Whole>
+struct Composed {
+    Composed(Servers& servers, const Request& request, bool own_servers) {
+        for (std::size_t i = 0; i < 3; ++i)
+            members.emplace_back(servers.client(request, own_servers ? i : 0),
+                                 request.name + "." + std::to_string(i + 1));
+        whole.emplace(members);
+    }
+
+    std::deque<RLock<HiredisTransport>> members;
+    std::optional<Whole> whole;
+};
+
+template <class Whole>
+std::string composed_answer(Servers& servers, const Request& request, bool own_servers) {
+    static std::mutex mutex;
+    static std::map<std::string, std::unique_ptr<Composed<Whole>>> all;
+    std::unique_lock guard{mutex};
+    auto& object = all[request.name + " " + servers.client(request).id()];
+    if (!object) object = std::make_unique<Composed<Whole>>(servers, request, own_servers);
+    guard.unlock();
+    return lock_answer(servers, *object->whole, request);
+}
+#endif
+
 template <template <class> class Lock>
 Answerer locks() {
     return [](Servers& servers, const Request& request) {
@@ -360,6 +391,17 @@ const std::map<std::string, Answerer>& kinds() {
             {"fenced",
              [](Servers& servers, const Request& request) {
                  return fenced_answer(servers, shared<FencedLock<HiredisTransport>>(servers, request), request);
+             }},
+#endif
+#if __has_include(<redlatch/red_lock.hpp>)
+            {"multi", [](Servers& servers,
+                         const Request& request) { return composed_answer<MultiLock>(servers, request, false); }},
+            {"red",
+             [](Servers& servers, const Request& request) {
+                 // Our RedLock trusts no server that is younger than the longest lease; those here are young.
+                 Request short_lived = request;
+                 short_lived.arguments.try_emplace("wd", "2000");
+                 return composed_answer<RedLock>(servers, short_lived, true);
              }},
 #endif
 #if __has_include(<redlatch/semaphore.hpp>)

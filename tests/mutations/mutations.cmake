@@ -520,3 +520,79 @@ mutate(write_raises_a_signal adapters/socket.hpp
     "MSG_NOSIGNAL | MSG_DONTWAIT"
     "MSG_DONTWAIT"
     "faults/fail")
+
+    "faults/failed_calls")
+
+# --- locks over several servers ---------------------------------------------------------------------------------------
+
+# Half of the servers are enough, so two halves hold it.
+mutate(half_is_a_majority red_lock.hpp
+    "members.size() / 2 + 1"
+    "members.size() / 2"
+    "integration/red_lock_test")
+
+# A member that granted late keeps its part of a round that failed.
+mutate(late_grants_are_kept client/quorum_state.hpp
+    "return answer.kind == TryAnswer::Kind::held && round->hold != 0 && adopt({owner, round->hold, member});"
+    "return true;"
+    "integration/red_lock_fault")
+
+# What was had in vain is not given back.
+mutate(some_are_kept_in_vain client/quorum_state.hpp
+    "give_back(lock, owner, had_in(*round), round->stopped ? Clock::now() : request.deadline);"
+    ""
+    "integration/multi_lock")
+
+# Validity is counted from the replies.
+mutate(red_lock_valid_from_the_reply client/hold_keeper.hpp
+    "asked.reply = std::move(reply);\n"
+    "asked.reply = std::move(reply);\n asked.sent = Clock::now();\n"
+    "integration/red_lock_test")
+
+# Clocks are taken to run alike.
+mutate(clocks_do_not_drift client/quorum_state.hpp
+    "return rules_.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);"
+    "return Milliseconds(0);"
+    "integration/red_lock_test")
+
+# A server that has forgotten a hold votes for the next one.
+mutate(young_servers_vote client/quorum_state.hpp
+    "if (!rules_.independent) return then(Instant::min(), std::nullopt);"
+    "return then(Instant::min(), std::nullopt);"
+    "integration/red_lock_restart")
+
+# The rest of the servers is blocked until the lease is over.
+mutate(unlock_of_a_majority_only client/quorum_state.hpp
+    "leaving.push_back(i);\n"
+    "if (leaving.size() < rules_.needed) leaving.push_back(i);\n"
+    "integration/red_lock_test")
+
+# A part that is had again votes at once, however young its server.
+mutate(adopted_without_a_look client/quorum_state.hpp
+    "share.votes_from = never;\n        ask_for_vote(lock, part);"
+    "share.votes_from = Instant::min();"
+    "integration/red_lock_restart")
+
+# No answer is a yes.
+mutate(silence_is_a_vote client/quorum_round.hpp
+    "return p.kind == Kind::held && p.votes_from <= now;"
+    "return p.kind == Kind::asked || (p.kind == Kind::held && p.votes_from <= now);"
+    "unit/quorum_round")
+
+# Members that have not answered yet are taken for dead when another one refuses.
+mutate(asked_is_away client/quorum_round.hpp
+    "return p.kind == Kind::failed; });\n    }\n    const"
+    "return p.kind == Kind::failed || p.kind == Kind::asked; });\n    }\n    const"
+    "unit/quorum_round")
+
+# A member that others had meanwhile counts as if it had been held all the while.
+mutate(part_without_identity client/quorum_state.hpp
+    "part.hold == share.hold &&"
+    ""
+    "integration/multi_lock")
+
+# A short lease over members that are held for long.
+mutate(lease_of_the_members client/quorum_state.hpp
+    "return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);"
+    "static_cast<void>(hold); return until;"
+    "integration/multi_lock")

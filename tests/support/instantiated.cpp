@@ -26,3 +26,6 @@ template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;
 template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::FairWire>;
 template class redlatch::FairLockState<redlatch::HiredisTransport>;
 template class redlatch::FairLock<redlatch::HiredisTransport>;
+template class redlatch::QuorumLock<redlatch::MultiLock>;
+template class redlatch::QuorumLock<redlatch::RedLock>;
+template class redlatch::LockMemberOf<redlatch::RLock<redlatch::HiredisTransport>>;

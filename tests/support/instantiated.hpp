@@ -32,3 +32,6 @@ extern template class redlatch::ReadWriteLock<redlatch::HiredisTransport>;
 extern template class redlatch::HoldKeeper<redlatch::HiredisTransport, redlatch::FairWire>;
 extern template class redlatch::FairLockState<redlatch::HiredisTransport>;
 extern template class redlatch::FairLock<redlatch::HiredisTransport>;
+extern template class redlatch::QuorumLock<redlatch::MultiLock>;
+extern template class redlatch::QuorumLock<redlatch::RedLock>;
+extern template class redlatch::LockMemberOf<redlatch::RLock<redlatch::HiredisTransport>>;

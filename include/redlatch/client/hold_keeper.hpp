@@ -68,8 +68,7 @@ public:
         std::unique_lock lock(mutex_);
         if (!is_settled(owner) || contains(asking_, owner) || contains(leaving_, owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed, 0,
-                  Error(errc::unreachable, key(), "an earlier command of this thread is not answered yet")});
+            tell({TryAnswer::Kind::failed});  // an earlier command of this thread is not answered yet
             return;
         }
         Hold* hold = holds_.find(owner);

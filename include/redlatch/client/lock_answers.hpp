@@ -30,7 +30,7 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
 struct TryAnswer {
     enum class Kind { held, refused, failed } kind;
     std::uint64_t hold = 0;                   // held: its number
-    std::optional<Error> why = std::nullopt;  // failed
+    std::optional<Error> why = std::nullopt;  // failed; nothing when an earlier command is not answered yet
 };
 
 // What a script answered that hands a hold over to another thread of this process.

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -46,6 +47,7 @@ public:
     bool force_release() {
         const std::vector<bool> were =
             ask_all<bool>([](LockMember& m, Instant limit) { return m.force_release(limit); });
+        state().look();
         return std::find(were.begin(), were.end(), true) != were.end();
     }
 
@@ -117,7 +119,14 @@ private:
             }
         };
         std::vector<std::thread> others;
-        for (std::size_t i = 1; i < members_.size(); ++i) others.push_back(quiet_thread([&one, i] { one(i); }));
+        others.reserve(members_.size());
+        for (std::size_t i = 1; i < members_.size(); ++i) {
+            try {
+                others.push_back(quiet_thread([&one, i] { one(i); }));
+            } catch (const std::system_error&) {
+                one(i);  // no more threads to be had
+            }
+        }
         one(0);
         for (std::thread& other : others) other.join();
         std::vector<Answer> given;
@@ -172,8 +181,8 @@ std::vector<std::shared_ptr<LockMember>> members_of_range(Range& range) {
 // A range of locks, rather than a lock.
 template <class Range>
 concept LockRange = requires(Range& range) {
-    range.begin();
-    range.end();
+    std::begin(range);
+    std::end(range);
 };
 
 }  // namespace redlatch

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -39,9 +40,10 @@ public:
 
     void refused(std::size_t member) { parts_[member].kind = Kind::refused; }
 
-    void failed(std::size_t member, Error why) {
+    // `why`: nothing when it only takes too long.
+    void failed(std::size_t member, std::optional<Error> why) {
         parts_[member].kind = Kind::failed;
-        if (!why_) why_.emplace(std::move(why));
+        if (!why_) why_ = std::move(why);
     }
 
     std::size_t votes(Instant now) const {
@@ -56,10 +58,17 @@ public:
 
     bool complete() const { return unanswered() == 0; }
 
-    // Whether members that failed or did not answer are what is missing, and why.
-    bool unreachable(std::size_t needed) const {
-        return count([](const Part& p) { return p.kind == Kind::failed || p.kind == Kind::asked; }) >
-               parts_.size() - needed;
+    // Nobody waits for answers any longer.
+    void time_is_up() {
+        for (Part& part : parts_)
+            if (part.kind == Kind::asked) part.kind = Kind::failed;
+    }
+
+    // Whether so many members failed that the others do not matter, and why. Members whose answers are still to come
+    // have not failed: somebody who has a member may have been quicker to say so.
+    bool unreachable(std::size_t needed) const { return failures() > parts_.size() - needed; }
+    std::size_t failures() const {
+        return count([](const Part& p) { return p.kind == Kind::failed; });
     }
     const std::optional<Error>& why() const { return why_; }
 
@@ -83,6 +92,7 @@ public:
     bool had(std::size_t member) const { return parts_[member].had; }
     Instant votes_from(std::size_t member) const { return parts_[member].votes_from; }
 
+    Instant whole_time = never;  // until when a member may take to answer
     std::condition_variable changed;
     bool stopped = false;    // the caller wants it no more
     bool over = false;       // the outcome is known; later answers go to the hold below, or to nobody

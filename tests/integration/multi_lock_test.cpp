@@ -1,0 +1,1056 @@
+// SPDX-License-Identifier: MIT
+// MultiLock: several locks as one, all of them or none.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
+#include "support/plain_counter.hpp"
+#include "support/process.hpp"
+#include "support/proxy.hpp"
+#include "support/shared_memory.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::ClientOptions;
+using redlatch::errc;
+using redlatch::Event;
+using redlatch::FairLock;
+using redlatch::FencedLock;
+using redlatch::Lease;
+using redlatch::MultiLock;
+using redlatch::ReadWriteLock;
+using redlatch::RLock;
+using redlatch::SpinLock;
+using redlatch::this_thread_number;
+
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+/// Three locks of one client, and the lock that they make.
+struct Three {
+    explicit Three(HiredisClient& client) : a{client, "a"}, b{client, "b"}, c{client, "c"}, all{a, b, c} {}
+
+    HiredisRLock a, b, c;
+    MultiLock all;
+};
+
+Words keys_of(RawRedis& redis) {
+    Words keys = redis.keys();
+    std::sort(keys.begin(), keys.end());
+    return keys;
+}
+
+/// Nothing but what lasts by design, the counters of fencing tokens, and marks of requests, which go by themselves.
+/// Releases of what nobody wants go in the background.
+bool becomes_clean(RawRedis& redis) {
+    return eventually(
+        [&] {
+            const Words keys = redis.keys();
+            return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
+                const bool is_mark = key.starts_with("redisson_unlock_latch:") || key.starts_with("redlatch_");
+                return key.starts_with("redisson_lock_token:") || (is_mark && redis.pttl(key) != -1);
+            });
+        },
+        20s);
+}
+
+/// Channels are left some seconds after the last waiter.
+bool becomes_silent(RawRedis& redis) {
+    return eventually([&] { return redis.pubsub_channels().empty(); }, 5s + patient(15s), 20ms);
+}
+
+template <class Lock>
+bool is_free(Lock& lock) {
+    return elsewhere([&] {
+        if (!lock.try_lock()) return false;
+        lock.unlock();
+        return true;
+    });
+}
+
+}  // namespace
+
+TEST_CASE("all members are held by the thread, and given back together") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    Three mine{client};
+    Three theirs{other};
+    {
+        const std::lock_guard guard{mine.all};
+        for (const char* name : {"a", "b", "c"}) CHECK(redis.hgetall(name) == Fields{{owner_of(client), "1"}});
+        CHECK(mine.all.is_locked());
+        CHECK(mine.all.is_held());
+        CHECK(mine.all.hold_count() == 1);
+        CHECK(mine.b.is_held());
+        CHECK_FALSE(theirs.all.try_lock());
+        CHECK_FALSE(theirs.all.is_held());
+        CHECK_FALSE(theirs.b.try_lock());
+        CHECK_FALSE(elsewhere([&] { return mine.all.try_lock(); }));
+        CHECK_FALSE(elsewhere([&] { return mine.all.is_held(); }));
+    }
+    CHECK(redis.keys().empty());
+    CHECK_FALSE(mine.all.is_locked());
+    CHECK(mine.all.hold_count() == 0);
+    CHECK_FALSE(mine.all.remaining_lease());
+    CHECK(theirs.all.try_lock());
+    theirs.all.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("members may be on servers of their own") {
+    std::array<RedisServer, 3> servers;
+    std::deque<HiredisClient> clients;
+    std::deque<HiredisRLock> locks;
+    for (RedisServer& server : servers) {
+        clients.emplace_back(server.url());
+        locks.emplace_back(clients.back(), "orders");
+    }
+    MultiLock all{locks[0], locks[1], locks[2]};
+    CHECK(all.name() == "orders");
+    all.lock();
+    for (std::size_t i = 0; i < servers.size(); ++i)
+        CHECK(RawRedis{servers[i]}.hgetall("orders") == Fields{{owner_of(clients[i]), "1"}});
+    CHECK_FALSE(elsewhere([&] { return all.try_lock(); }));
+    all.unlock();
+    for (RedisServer& server : servers) CHECK(RawRedis{server}.keys().empty());
+
+    Client stranger{servers[1].url()};
+    RLock middle{stranger, "orders"};
+    middle.lock();
+    CHECK_FALSE(all.try_lock());
+    CHECK_FALSE(all.try_lock_for(50ms));
+    for (const std::size_t i : {std::size_t{0}, std::size_t{2}}) {
+        RawRedis redis{servers[i]};
+        CHECK(becomes_clean(redis));
+    }
+    middle.unlock();
+    CHECK(all.try_lock());
+    all.unlock();
+}
+
+TEST_CASE("every kind of lock is a member, keeps the others out, and is kept out by them") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock plain{client, "plain"};
+    FairLock fair{client, "fair"};
+    FencedLock fenced{client, "fenced"};
+    SpinLock spin{client, "spin"};
+    ReadWriteLock written{client, "written"};
+    ReadWriteLock read{client, "read"};
+    MultiLock all{plain, fair, fenced, spin, written, read.read_lock()};
+    CHECK(all.name() == "fair, fenced, plain, read, spin, written");
+    const std::int64_t before = [&] {
+        const std::lock_guard guard{fenced};
+        return fenced.token();
+    }();
+    all.lock();
+    CHECK(plain.is_held());
+    CHECK(fair.is_held());
+    CHECK(fenced.is_held());
+    CHECK(fenced.token() > before);
+    CHECK(spin.is_held());
+    CHECK(written.is_held());
+    CHECK(read.read_lock().is_held());
+    CHECK_FALSE(read.is_held());
+    CHECK(all.is_held());
+    CHECK(all.valid_until() > SteadyClock::now());
+
+    RLock plain2{other, "plain"};
+    FairLock fair2{other, "fair"};
+    FencedLock fenced2{other, "fenced"};
+    SpinLock spin2{other, "spin"};
+    ReadWriteLock written2{other, "written"};
+    ReadWriteLock read2{other, "read"};
+    CHECK_FALSE(plain2.try_lock());
+    CHECK_FALSE(fair2.try_lock());
+    CHECK_FALSE(fenced2.try_lock());
+    CHECK_FALSE(spin2.try_lock());
+    CHECK_FALSE(written2.try_lock());
+    CHECK_FALSE(written2.try_lock_shared());
+    CHECK_FALSE(read2.try_lock());
+    CHECK(read2.try_lock_shared());
+    read2.unlock_shared();
+    all.unlock();
+    CHECK(becomes_clean(redis));
+
+    const auto shut_out_by = [&](auto& lock) {
+        lock.lock();
+        CHECK_FALSE(all.try_lock());
+        CHECK_FALSE(all.try_lock_for(20ms));
+        CHECK(all.hold_count() == 0);
+        auto waiting = start([&] {
+            all.lock();
+            const bool held = all.is_held();
+            all.unlock();
+            return held;
+        });
+        CHECK_FALSE(ready(waiting, 50ms));
+        lock.unlock();
+        CHECK(ready(waiting));
+        CHECK(waiting.get());
+        CHECK(becomes_clean(redis));
+    };
+    shut_out_by(plain2);
+    shut_out_by(fair2);
+    shut_out_by(fenced2);
+    shut_out_by(spin2);
+    shut_out_by(written2);
+    shut_out_by(written2.read_lock());
+    shut_out_by(read2);
+}
+
+TEST_CASE("a MultiLock is made of references, and of ranges of locks or of pointers to them") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock a{client, "a"};
+    RLock b{client, "b"};
+    const auto works = [&](MultiLock& lock) {
+        CHECK(lock.name() == "a, b");
+        const std::lock_guard guard{lock};
+        CHECK(redis.keys().size() == 2);
+        CHECK(lock.is_held());
+    };
+    std::vector<HiredisRLock*> pointers{&b, &a};
+    MultiLock of_pointers(pointers);
+    works(of_pointers);
+    MultiLock of_a_temporary(std::vector<HiredisRLock*>{&a, &b});
+    works(of_a_temporary);
+    HiredisRLock* array[] = {&a, &b};
+    MultiLock of_an_array(array);
+    works(of_an_array);
+    std::deque<HiredisRLock> locks;
+    locks.emplace_back(client, "b");
+    locks.emplace_back(client, "a");
+    MultiLock of_locks(locks);
+    works(of_locks);
+    std::vector<std::unique_ptr<HiredisRLock>> owners;
+    for (const char* name : {"a", "b"}) owners.push_back(std::make_unique<HiredisRLock>(client, name));
+    MultiLock of_owners(owners);
+    works(of_owners);
+    const std::vector<std::shared_ptr<HiredisRLock>> sharers{std::make_shared<HiredisRLock>(client, "a"),
+                                                             std::make_shared<HiredisRLock>(client, "b")};
+    MultiLock of_sharers(sharers);
+    works(of_sharers);
+    MultiLock of_one{a};
+    const std::lock_guard guard{of_one};
+    CHECK(a.is_held());
+}
+
+TEST_CASE("a lock that is named twice is refused, whatever it is called, and so is none at all") {
+    RedisServer server;
+    Client client{server.url()};
+    Client other{server.url()};
+    RLock a{client, "a"};
+    RLock again{client, "a"};
+    SpinLock spin{client, "a"};
+    RLock b{client, "b"};
+    RLock elsewhere_a{other, "a"};
+    CHECK(error_of_call([&] { MultiLock lock(a, a); }) == errc::invalid_argument);
+    CHECK(error_of_call([&] { MultiLock lock(a, b, again); }) == errc::invalid_argument);
+    CHECK(error_of_call([&] { MultiLock lock(spin, b, again); }) == errc::invalid_argument);
+    CHECK(error_of_call([&] { MultiLock lock(std::vector<HiredisRLock*>{}); }) == errc::invalid_argument);
+    CHECK(text_of_error([&] { MultiLock lock(a, a); }).find("twice") != std::string::npos);
+    CHECK_FALSE(error_of_call([&] { MultiLock lock(a, b); }));
+    CHECK(client.stats().commands == 0);
+}
+
+TEST_CASE("every form of taking it: tried, timed, until, stopped, with a lease, with an error code") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    Three mine{client};
+    Three theirs{other};
+    std::error_code ec = errc::rejected;
+    std::stop_source stop;
+
+    CHECK(mine.all.try_lock());
+    mine.all.unlock();
+    CHECK(mine.all.try_lock(ec));
+    CHECK_FALSE(ec);
+    mine.all.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(mine.all.try_lock_for(1s));
+    mine.all.unlock();
+    CHECK(mine.all.try_lock_until(std::chrono::system_clock::now() + 1s, stop.get_token(), ec));
+    mine.all.unlock();
+    CHECK(mine.all.lock(stop.get_token()));
+    mine.all.unlock();
+    mine.all.lock(ec);
+    CHECK_FALSE(ec);
+    mine.all.unlock();
+    CHECK(mine.all.try_lock(Lease{5s}));
+    for (const char* name : {"a", "b", "c"}) {
+        CHECK(redis.pttl(name) <= 5000);
+        CHECK(redis.pttl(name) > 1000);
+    }
+    CHECK(mine.all.remaining_lease() <= 5s);
+    mine.all.unlock();
+    mine.all.unlock(ec);
+    CHECK(ec == errc::not_owner);
+    CHECK(error_of_call([&] { mine.all.unlock(); }) == errc::not_owner);
+    CHECK(redis.keys().empty());
+
+    theirs.b.lock();
+    CHECK_FALSE(mine.all.try_lock());
+    CHECK_FALSE(mine.all.try_lock(Lease{5s}, ec));
+    CHECK_FALSE(ec);
+    CHECK_FALSE(mine.all.try_lock_for(0s));
+    CHECK_FALSE(mine.all.try_lock_until(SteadyClock::now() - 1h));
+    const auto begin = SteadyClock::now();
+    CHECK_FALSE(mine.all.try_lock_for(120ms, Lease{5s}, stop.get_token(), ec));
+    CHECK(SteadyClock::now() - begin >= 120ms);
+    CHECK_FALSE(ec);
+    CHECK(error_of_call([&] { mine.all.lock(Lease{0ms}); }) == errc::invalid_argument);
+    auto waiting = start_waiting(client, [&] { return mine.all.lock(Lease{5s}, stop.get_token()); });
+    CHECK_FALSE(ready(waiting, 50ms));
+    stop.request_stop();
+    CHECK(ready(waiting));
+    CHECK_FALSE(waiting.get());
+    CHECK_FALSE(mine.all.lock(stop.get_token()));
+    CHECK(keys_of(redis) == Words{"b"});
+    theirs.b.unlock();
+    CHECK(becomes_clean(redis));
+}
+
+TEST_CASE("it is as reentrant as its members") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Three mine{client};
+    const Fields twice{{owner_of(client), "2"}};
+    mine.all.lock();
+    CHECK(mine.all.try_lock());
+    for (const char* name : {"a", "b", "c"}) CHECK(redis.hgetall(name) == twice);
+    CHECK(mine.all.hold_count() == 2);
+    mine.b.lock();
+    CHECK(mine.b.hold_count() == 3);
+    CHECK(mine.all.hold_count() == 2);
+    mine.all.unlock();
+    CHECK(redis.hgetall("b") == twice);
+    CHECK(mine.all.hold_count() == 1);
+    CHECK_FALSE(mine.all.lost().stop_requested());
+    mine.all.unlock();
+    CHECK(keys_of(redis) == Words{"b"});
+    // A level of a member from before is kept, also when the whole cannot be had.
+    Client other{server.url()};
+    RLock c{other, "c"};
+    c.lock();
+    CHECK_FALSE(mine.all.try_lock());
+    CHECK(redis.hgetall("b") == Fields{{owner_of(client), "1"}});
+    mine.b.unlock();
+    c.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("std::scoped_lock takes it together with others") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Three mine{client};
+    RLock d{client, "d"};
+    std::mutex local;
+    {
+        const std::scoped_lock guard{mine.all, d, local};
+        CHECK(redis.keys().size() == 4);
+    }
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("failure, time-out and cancellation leave no key and no subscription behind") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    Three mine{client};
+    Three theirs{other};
+    theirs.c.lock();
+    const auto only_theirs = [&] { return keys_of(redis) == Words{"c"}; };
+    CHECK_FALSE(mine.all.try_lock());
+    CHECK(eventually(only_theirs, 20s));
+    CHECK_FALSE(mine.all.try_lock_for(30ms));
+    CHECK(eventually(only_theirs, 20s));
+    for (int i = 0; i < 20; ++i) {
+        std::stop_source stop;
+        auto waiting = start([&] { return mine.all.lock(stop.get_token()); });
+        std::this_thread::sleep_for(std::chrono::microseconds{i * 300});
+        stop.request_stop();
+        CHECK(ready(waiting));
+        CHECK_FALSE(waiting.get());
+    }
+    CHECK(eventually(only_theirs, 20s));
+    theirs.c.unlock();
+    CHECK(becomes_clean(redis));
+    CHECK(becomes_silent(redis));
+    CHECK(redis.keys().empty());
+}
+
+// A lock that is held answers first; those of slower servers have not answered by then, and are not away.
+TEST_CASE("a refusal is believed at once, though another member's server is slow") {
+    RedisServer server;
+    RedisServer far;
+    RawRedis redis{far};
+    Proxy proxy{far.url()};
+    Client client{server.url()};
+    Client distant{proxy.url()};
+    Client other{server.url()};
+    RLock a{client, "a"};
+    RLock z{distant, "z"};
+    RLock theirs{other, "a"};
+    MultiLock both{a, z};
+    both.lock();
+    both.unlock();
+    theirs.lock();
+    proxy.delay(100ms, 100ms);
+    std::error_code ec;
+    CHECK_FALSE(both.try_lock(ec));
+    CHECK_FALSE(ec);
+    CHECK_FALSE(both.try_lock_for(50ms, ec));
+    CHECK_FALSE(ec);
+    CHECK(becomes_clean(redis));
+    auto waiting = start([&] {
+        const std::lock_guard guard{both};
+        return z.is_held() && a.is_held();
+    });
+    CHECK_FALSE(ready(waiting, 600ms));
+    CHECK(becomes_clean(redis));
+    theirs.unlock();
+    CHECK(ready(waiting));
+    CHECK(waiting.get());
+    CHECK(becomes_clean(redis));
+}
+
+// A wait that ends at its deadline asks nobody any more, and so finds nobody away.
+TEST_CASE("a timed wait for a lock that is merely held ends with false, however long it was") {
+    RedisServer server;
+    ClientOptions options;
+    options.command_timeout = patient(100ms);
+    Client client{server.url(), options};
+    Client other{server.url()};
+    Three mine{client};
+    RLock b{other, "b"};
+    b.lock();
+    for (const auto wait : {50ms, 100ms, 101ms, 250ms}) {
+        std::error_code ec;
+        CHECK_FALSE(mine.all.try_lock_for(wait * slow_build_factor, ec));
+        CHECK_FALSE(ec);
+    }
+}
+
+TEST_CASE("a hold with a lease ends with it, though its members are held for longer") {
+    RedisServer server;
+    Client client{server.url()};
+    Three mine{client};
+    mine.a.lock();
+    mine.b.lock();
+    mine.c.lock();
+    mine.all.lock(Lease{short_lease});
+    const std::stop_token lost = mine.all.lost();
+    CHECK(mine.all.valid_until() <= SteadyClock::now() + short_lease);
+    CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
+    CHECK(mine.a.is_held());
+    std::error_code ec;
+    mine.all.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    CHECK(mine.all.hold_count() == 1);
+}
+
+TEST_CASE("a waiter wakes when the last member that others have is released") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    Three mine{client};
+    Three theirs{other};
+    theirs.a.lock();
+    theirs.c.lock();
+    std::atomic<SteadyClock::time_point> entered{SteadyClock::time_point{}};
+    auto waiting = start_waiting(client, [&] {
+        const std::lock_guard guard{mine.all};
+        entered = SteadyClock::now();
+        return true;
+    });
+    REQUIRE(is_listened_to(redis, "a"));
+    CHECK(keys_of(redis) == Words{"a", "c"});
+    theirs.a.unlock();
+    REQUIRE(is_listened_to(redis, "c"));
+    CHECK_FALSE(ready(waiting, 50ms));
+    // It waits for c, and keeps nobody from the others meanwhile.
+    CHECK(is_free(theirs.a));
+    CHECK(is_free(theirs.b));
+    const auto released = SteadyClock::now();
+    theirs.c.unlock();
+    REQUIRE(ready(waiting));
+    CHECK(waiting.get());
+    CHECK(entered.load() - released < patient(2s));
+    CHECK(becomes_clean(redis));
+}
+
+TEST_CASE("the whole is passed on from holder to holder, each woken by the release") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    Three mine{client};
+    Three theirs{other};
+    std::vector<SteadyClock::duration> delays;
+    for (int round = 0; round < 10; ++round) {
+        mine.all.lock();
+        std::atomic<SteadyClock::time_point> entered{SteadyClock::time_point{}};
+        auto waiting = start_waiting(other, [&] {
+            const std::lock_guard guard{theirs.all};
+            entered = SteadyClock::now();
+            return true;
+        });
+        const auto released = SteadyClock::now();
+        mine.all.unlock();
+        REQUIRE(ready(waiting));
+        delays.push_back(entered.load() - released);
+    }
+    std::sort(delays.begin(), delays.end());
+    CHECK(delays[5] < patient(500ms));
+    CHECK(becomes_clean(redis));
+}
+
+TEST_CASE("the watchdog keeps all members, and valid_until() is that of the shortest") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    Client patient_client{server.url()};
+    RLock a{client, "a"};
+    RLock b{patient_client, "b"};
+    MultiLock both{a, b};
+    CHECK(both.valid_until() == SteadyClock::time_point::min());
+    CHECK(both.lost().stop_requested());
+    both.lock();
+    const auto first = both.valid_until();
+    CHECK(first == a.valid_until());
+    CHECK(first < b.valid_until());
+    const std::stop_token lost = both.lost();
+    CHECK(eventually([&] { return both.valid_until() > first + short_lease; }, 20s));
+    CHECK_FALSE(lost.stop_requested());
+    CHECK(redis.exists("a"));
+    both.unlock();
+    CHECK(redis.keys().empty());
+    CHECK_FALSE(lost.stop_requested());
+}
+
+TEST_CASE("a hold with a lease ends by itself, is never renewed, and is reported when it ends") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog events;
+    ClientOptions options = with_watchdog(short_lease);
+    options.on_event = events.handler();
+    Client client{server.url(), options};
+    Three mine{client};
+    mine.all.lock(Lease{short_lease});
+    const std::stop_token lost = mine.all.lost();
+    const auto until = mine.all.valid_until();
+    CHECK(until <= SteadyClock::now() + short_lease);
+    CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
+    CHECK(mine.all.valid_until() == SteadyClock::time_point::min());
+    CHECK(client.stats().renewals == 0);
+    CHECK(eventually([&] { return redis.keys().empty(); }, 20s));
+    std::error_code ec;
+    mine.all.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    mine.all.unlock(ec);
+    CHECK(ec == errc::not_owner);
+    CHECK(eventually([&] { return events.count(Event::Kind::hold_lost) >= 4; }, 20s));  // and each member's
+}
+
+// Redisson multiplies the lease by its unit again on every round that fails, and so do its members' keys.
+TEST_CASE("the lease does not grow with the rounds that fail") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    Three mine{client};
+    Three theirs{other};
+    for (const char* holder : {"a", "c", "b", "a"}) {
+        HiredisRLock lock{other, holder};
+        lock.lock();
+        CHECK_FALSE(mine.all.try_lock_for(60ms, Lease{3s}));
+        auto waiting = start_waiting(client, [&] {
+            mine.all.lock(Lease{3s});
+            const bool short_enough = mine.all.remaining_lease() <= 3s && redis.pttl("a") <= 3000 &&
+                                      redis.pttl("b") <= 3000 && redis.pttl("c") <= 3000 &&
+                                      mine.all.valid_until() <= SteadyClock::now() + 3s;
+            mine.all.unlock();
+            return short_enough;
+        });
+        lock.unlock();
+        REQUIRE(ready(waiting));
+        CHECK(waiting.get());
+    }
+    CHECK(becomes_clean(redis));
+}
+
+TEST_CASE("the loss of one member is the loss of the whole; the others are given back by unlock()") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog events;
+    ClientOptions options = with_watchdog(short_lease);
+    options.on_event = events.handler();
+    Client client{server.url(), options};
+    Three mine{client};
+    mine.all.lock();
+    const std::stop_token lost = mine.all.lost();
+    const Stopwatch watch;
+    redis.integer("DEL", "b");
+    CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
+    CHECK(watch.within(short_lease + patient(500ms)));
+    CHECK(mine.all.valid_until() == SteadyClock::time_point::min());
+    CHECK(mine.all.lost().stop_requested());
+    CHECK(eventually([&] {
+        const auto all = events.all();
+        return std::any_of(all.begin(), all.end(), [](const Event& e) { return e.name == "a, b, c"; });
+    }));
+    CHECK(keys_of(redis) == Words{"a", "c"});
+    std::error_code ec;
+    mine.all.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    CHECK(redis.keys().empty());
+    CHECK(mine.all.try_lock());
+    mine.all.unlock();
+}
+
+// The member knows that it was lost, the whole has not looked yet: what is taken again is no continuation.
+TEST_CASE("to take a lost lock again is a new hold, and the old one's loss is told") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), with_watchdog(short_lease)};
+    Three mine{client};
+    mine.all.lock();
+    const std::stop_token lost = mine.all.lost();
+    const std::stop_token lost_b = mine.b.lost();
+    redis.integer("DEL", "b");
+    REQUIRE(eventually([&] { return lost_b.stop_requested(); }, 20s));
+    mine.all.lock();
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+    CHECK_FALSE(mine.all.lost().stop_requested());
+    CHECK(mine.all.is_held());
+    std::error_code ec;
+    mine.all.unlock(ec);
+    CHECK_FALSE(ec);
+    mine.all.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    CHECK(redis.keys().empty());
+}
+
+// Another one took a member by force, used it and gave it back. The holder does not know, and locks once more: it gets
+// the member anew.
+TEST_CASE("a member that others had meanwhile is no part of the old hold, when it is had again") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    Three mine{client};
+    RLock b{other, "b"};
+    mine.all.lock();
+    const std::stop_token lost = mine.all.lost();
+    std::atomic<bool> taken{false};
+    auto again = start([&] {
+        b.force_unlock();
+        b.lock();
+        taken = true;
+        const bool listened = is_listened_to(redis, "b");  // not before the holder waits for it
+        b.unlock();
+        return listened;
+    });
+    REQUIRE(eventually([&] { return taken.load(); }, 20s));
+    mine.all.lock();
+    CHECK(again.get());
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+    CHECK_FALSE(mine.all.lost().stop_requested());
+    std::error_code ec;
+    mine.all.unlock(ec);
+    CHECK_FALSE(ec);
+    mine.all.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    CHECK(becomes_clean(redis));
+}
+
+TEST_CASE("force_unlock() ends anyone's hold of any member, and says whether there was one") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    Three mine{client};
+    Three theirs{other};
+    std::error_code ec;
+    CHECK_FALSE(mine.all.force_unlock());
+    theirs.b.lock();
+    CHECK_FALSE(mine.all.is_locked());
+    CHECK(mine.all.force_unlock());
+    CHECK(redis.keys().empty());
+    theirs.b.unlock();
+    theirs.all.lock();
+    CHECK(mine.all.is_locked(ec));
+    CHECK(mine.all.force_unlock(ec));
+    CHECK_FALSE(ec);
+    CHECK(redis.keys().empty());
+    theirs.all.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+    mine.all.lock();
+    const std::stop_token lost = mine.all.lost();
+    CHECK(mine.all.force_unlock());
+    CHECK(mine.all.valid_until() == SteadyClock::time_point::min());
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+    mine.all.unlock();
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("two commands a member for taking and giving back, and nothing else") {
+    RedisServer server;
+    Client client{server.url()};
+    Three mine{client};
+    for (int i = 0; i < 2; ++i) {
+        const std::lock_guard guard{mine.all};
+    }
+    CommandMonitor monitor{server};
+    for (int i = 0; i < 10; ++i) {
+        const std::lock_guard guard{mine.all};
+    }
+    const auto calls = monitor.take();
+    CHECK(calls == std::map<std::string, long long>{{"evalsha", 60}});
+    CHECK(mine.all.valid_until() == SteadyClock::time_point::min());
+    CHECK(monitor.take_total() == 0);
+}
+
+TEST_CASE("who waits sends nothing until the release") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Client other{server.url()};
+    Three mine{client};
+    Three theirs{other};
+    theirs.all.lock();
+    auto waiting = start_waiting(client, [&] {
+        const std::lock_guard guard{mine.all};
+        return true;
+    });
+    REQUIRE(is_listened_to(redis, "a"));
+    std::this_thread::sleep_for(50ms);  // until the question after the subscription is answered
+    CommandMonitor monitor{server};
+    std::this_thread::sleep_for(300ms);
+    CHECK(monitor.take_total() == 0);
+    theirs.all.unlock();
+    CHECK(ready(waiting));
+}
+
+TEST_CASE("a member whose server is away: unreachable in time, and the others are given back") {
+    RedisServer server;
+    RedisServer doomed;
+    RawRedis redis{server};
+    ClientOptions options;
+    options.command_timeout = patient(300ms);
+    options.unreachable_timeout = patient(900ms);
+    Client client{server.url(), options};
+    Client unlucky{doomed.url(), options};
+    RLock a{client, "a"};
+    RLock z{unlucky, "z"};
+    MultiLock both{a, z};
+    both.lock();
+    both.unlock();
+    const auto fails = [&](auto&& take, std::chrono::milliseconds at_least, std::chrono::milliseconds at_most) {
+        const Stopwatch watch;
+        const std::error_code ec = error_of_call(take);
+        const auto took = watch.elapsed_ms();
+        CAPTURE(took.count());
+        CHECK(ec == errc::unreachable);
+        CHECK(took >= at_least - 10ms);
+        CHECK(took < at_most + patient(700ms));
+        CHECK(becomes_clean(redis));
+    };
+    SUBCASE("killed") { doomed.kill(); }
+    SUBCASE("frozen") { doomed.stop(); }
+    fails([&] { both.lock(); }, options.unreachable_timeout, options.unreachable_timeout);
+    fails([&] { static_cast<void>(both.try_lock()); }, options.command_timeout, options.command_timeout);
+    fails([&] { static_cast<void>(both.try_lock_for(options.command_timeout * 2)); }, options.command_timeout * 2,
+          options.command_timeout * 2);
+    CHECK_FALSE(both.try_lock_for(10ms));
+    const std::string text = text_of_error([&] { static_cast<void>(both.try_lock()); });
+    CAPTURE(text);
+    CHECK(text.find("z: ") != std::string::npos);
+    std::error_code ec;
+    both.lock(ec);
+    CHECK(ec == errc::unreachable);
+    static_cast<void>(both.is_locked(ec));
+    CHECK(ec == errc::unreachable);
+    std::stop_source stop;
+    auto stopped = start([&] { return both.lock(stop.get_token()); });
+    stop.request_stop();
+    CHECK(ready(stopped));
+    CHECK_FALSE(stopped.get());
+
+    // And back: what was on its way in this thread's name is settled, and it can be had again.
+    if (doomed.running())
+        doomed.cont();
+    else
+        doomed.restart();
+    CHECK(eventually(
+        [&] {
+            std::error_code error;
+            return both.try_lock(error);
+        },
+        20s));
+    CHECK(RawRedis{doomed}.exists("z"));
+    both.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a guard ends in peace when a server dies in it, and the error code tells") {
+    RedisServer server;
+    RedisServer doomed;
+    RawRedis redis{server};
+    ClientOptions options;
+    options.command_timeout = patient(200ms);
+    Client client{server.url(), options};
+    Client unlucky{doomed.url(), options};
+    RLock a{client, "a"};
+    RLock z{unlucky, "z"};
+    MultiLock both{a, z};
+    {
+        const std::lock_guard guard{both};
+        doomed.stop();
+    }
+    CHECK(redis.keys().empty());
+    doomed.cont();
+    RawRedis there{doomed};
+    CHECK(becomes_clean(there));
+    REQUIRE(both.try_lock_for(20s));
+    doomed.kill();
+    std::error_code ec;
+    both.unlock(ec);
+    CHECK(ec == errc::unreachable);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("the lost reply of one member's acquire leaves nothing, and counts once") {
+    RedisServer server;
+    RedisServer far;
+    RawRedis redis{server};
+    RawRedis there{far};
+    Proxy proxy{far.url()};
+    Client client{server.url()};
+    Client distant{proxy.url()};
+    RLock a{client, "a"};
+    RLock z{distant, "z"};
+    MultiLock both{a, z};
+    both.lock();
+    both.unlock();
+    const std::string acquire{redlatch::digested<redlatch::scripts::rlock_acquire>.digest()};
+    const std::string release{redlatch::digested<redlatch::scripts::rlock_release>.digest()};
+
+    proxy.drop_next_replies(1, acquire);
+    both.lock();  // asks again, after what may have been had is given back
+    CHECK(proxy.counts().dropped == 1);
+    CHECK(redis.hgetall("a") == Fields{{owner_of(client), "1"}});
+    CHECK(there.hgetall("z") == Fields{{owner_of(distant), "1"}});
+    proxy.drop_next_replies(1, acquire);
+    both.lock();  // a level more
+    CHECK(proxy.counts().dropped == 2);
+    CHECK(redis.hgetall("a") == Fields{{owner_of(client), "2"}});
+    CHECK(there.hgetall("z") == Fields{{owner_of(distant), "2"}});
+    both.unlock();
+    CHECK(there.hgetall("z") == Fields{{owner_of(distant), "1"}});
+    proxy.drop_next_replies(1, release);
+    both.unlock();
+    CHECK(proxy.counts().dropped == 3);
+    CHECK(redis.keys().empty());
+    CHECK(becomes_clean(there));
+
+    proxy.drop_next_replies(1, acquire);
+    std::error_code ec;
+    if (both.try_lock(ec)) both.unlock();
+    CHECK(proxy.counts().dropped == 4);
+    CHECK(becomes_clean(redis));
+    CHECK(becomes_clean(there));
+
+    // Nothing is asked in the thread's name before the lost one is taken back, also over many faults.
+    for (int i = 0; i < 20; ++i) {
+        proxy.drop_next_replies(1, i % 2 == 0 ? acquire : release);
+        const std::lock_guard guard{both};
+        CHECK(redis.hgetall("a") == Fields{{owner_of(client), "1"}});
+        CHECK(there.hgetall("z") == Fields{{owner_of(distant), "1"}});
+    }
+    CHECK(proxy.counts().dropped >= 14);
+    proxy.clear_rules();
+    CHECK(becomes_clean(redis));
+    CHECK(becomes_clean(there));
+}
+
+TEST_CASE("a key of another type is an error that names the lock, and nothing is left of the others") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    Three mine{client};
+    redis.text("SET", "b", "not a lock");
+    CHECK(error_of_call([&] { mine.all.lock(); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { static_cast<void>(mine.all.try_lock()); }) == errc::wrong_type);
+    CHECK(text_of_error([&] { mine.all.lock(); }).find("b: ") == 0);
+    CHECK(keys_of(redis) == Words{"b"});
+}
+
+TEST_CASE("a child that is forked by a holder holds nothing, and disturbs nothing") {
+    struct Findings {
+        std::atomic<int> passed{0};
+        std::atomic<int> failed_line{0};
+        std::atomic<bool> waits{false};
+    };
+    RedisServer server;
+    RawRedis redis{server};
+    SharedMemory<Findings> found;
+    Client client{server.url()};
+    Three mine{client};
+    mine.all.lock();
+    const std::string owner = owner_of(client);
+    auto child = ChildProcess::run([&] {
+        const auto check = [&](bool good, int line) {
+            if (good)
+                ++found->passed;
+            else if (found->failed_line == 0)
+                found->failed_line = line;
+        };
+        check(mine.all.lost().stop_requested(), __LINE__);
+        check(mine.all.valid_until() == SteadyClock::time_point::min(), __LINE__);
+        check(!mine.all.is_held(), __LINE__);
+        check(mine.all.is_locked(), __LINE__);
+        check(!mine.all.try_lock(), __LINE__);
+        check(!mine.all.try_lock_for(30ms), __LINE__);
+        std::error_code ec;
+        mine.all.unlock(ec);  // a guard of the parent's
+        check(ec == errc::hold_lost, __LINE__);
+        found->waits = true;
+        mine.all.lock();
+        check(mine.all.hold_count() == 1, __LINE__);
+        mine.all.unlock();
+        return 0;
+    });
+    CHECK(eventually([&] { return found->waits.load(); }, 60s));
+    for (const char* name : {"a", "b", "c"}) CHECK(redis.hgetall(name) == Fields{{owner, "1"}});
+    CHECK(mine.all.is_held());
+    CHECK_FALSE(mine.all.lost().stop_requested());
+    mine.all.unlock();
+    CHECK(child.wait(60s) == ExitStatus{0, 0});
+    CHECK(found->failed_line == 0);
+    CHECK(found->passed == 8);
+    mine.all.lock();
+    mine.all.unlock();
+    CHECK(becomes_clean(redis));
+}
+
+// --- many, in any order ---------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int accounts = 5;
+
+/// Moves money between two accounts, chosen and named in any order, again and again. Each account is a plain number.
+struct Bank {
+    std::array<PlainCounter, accounts> visits;
+    std::atomic<std::uint64_t> transfers{0};
+    std::atomic<bool> over{false};
+};
+
+void transfer(HiredisClient& client, Bank& bank, unsigned seed, int times) {
+    for (int i = 0; i < times; ++i) {
+        seed = seed * 1'103'515'245U + 12'345U;
+        const int from = static_cast<int>(seed >> 16) % accounts;
+        const int to = (from + 1 + static_cast<int>(seed >> 24) % (accounts - 1)) % accounts;
+        RLock first{client, "account " + std::to_string(from)};
+        RLock second{client, "account " + std::to_string(to)};
+        MultiLock both{first, second};
+        const std::lock_guard guard{both};
+        bank.visits[static_cast<std::size_t>(from)].add_one_unseen();
+        bank.visits[static_cast<std::size_t>(to)].add_one_unseen();
+        ++bank.transfers;
+    }
+}
+
+constexpr int transfers_each = 60;
+
+const Role banker{"multi lock: banker", [](std::span<const std::string> args) {
+                      auto bank = SharedMemory<Bank>::open(args[1]);
+                      HiredisClient client{args[0]};
+                      std::vector<std::thread> threads;
+                      for (unsigned i = 0; i < 3; ++i)
+                          threads.emplace_back([&, i] {
+                              transfer(client, *bank, static_cast<unsigned>(std::stoul(args[2])) * 3 + i,
+                                       transfers_each);
+                          });
+                      for (std::thread& thread : threads) thread.join();
+                      return 0;
+                  }};
+
+}  // namespace
+
+TEST_CASE("many threads and processes that name members in opposite orders neither meet nor wait for ever") {
+    RedisServer server;
+    RawRedis redis{server};
+    const TempDir dir;
+    auto bank = SharedMemory<Bank>::create(dir.file("bank"));
+    std::vector<ChildProcess> processes;
+    for (int i = 0; i < 4; ++i)
+        processes.push_back(spawn_self("multi lock: banker", {server.url(), dir.file("bank"), std::to_string(i + 1)}));
+    for (ChildProcess& process : processes) {
+        const auto status = process.wait(patient(90s));
+        REQUIRE(status);
+        CHECK(status->code == 0);
+    }
+    std::uint64_t visits = 0;
+    for (const PlainCounter& account : bank->visits) {
+        CHECK(account.value() > 0);
+        visits += account.value();
+    }
+    CHECK(bank->transfers == 4 * 3 * transfers_each);
+    CHECK(visits == 2 * bank->transfers);
+    CHECK(becomes_clean(redis));
+}
+
+TEST_CASE("a killed holder is forgotten after its lease") {
+    RedisServer server;
+    RawRedis redis{server};
+    auto holder = ChildProcess::run([&] {
+        Client client{server.url(), with_watchdog(short_lease)};
+        Three mine{client};
+        mine.all.lock();
+        std::this_thread::sleep_for(60s);
+        return 0;
+    });
+    REQUIRE(eventually([&] { return redis.keys().size() == 3; }, 20s));
+    Client client{server.url(), with_watchdog(short_lease)};
+    Three mine{client};
+    CHECK_FALSE(mine.all.try_lock());
+    holder.kill();
+    const Stopwatch watch;
+    mine.all.lock();
+    CHECK(watch.within(short_lease * 2 + patient(1s)));
+    mine.all.unlock();
+    CHECK(becomes_clean(redis));
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT
+// RedLock and servers that were restarted: they may have forgotten a hold that is still valid, and give no vote until it
+// cannot be any more.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "integration/red_lock_kit.hpp"
+#include "support/history.hpp"
+
+using namespace redlatch::test;
+using redlatch::ClientOptions;
+using redlatch::Lease;
+using redlatch::RedLock;
+using redlatch::RedLockOptions;
+
+namespace {
+
+constexpr auto lease = patient(3000ms);
+
+RedLockOptions red_options() { return {.node_timeout = patient(500ms), .longest_lease = lease}; }
+
+ClientOptions options() { return quick_options(lease); }
+
+/// Three servers, of which two are a majority.
+Fleet& fleet() {
+    static Fleet three{3, lease};
+    return three;
+}
+
+}  // namespace
+
+TEST_CASE("right after all servers were started nobody gets the lock, and then somebody does") {
+    constexpr auto short_one = patient(300ms);
+    std::array<RedisServer, 3> servers;
+    Urls urls;
+    for (const RedisServer& server : servers) urls.push_back(server.url());
+    Party mine{urls, "orders", quick_options(short_one)};
+    CHECK_FALSE(mine->try_lock());
+    CHECK_FALSE(mine->is_held());
+    const Stopwatch watch;
+    mine->lock();
+    CHECK(mine->is_held());
+    CHECK(watch.within(short_one + patient(4s)));
+    mine->unlock();
+}
+
+// The textbook violation: a holder on two of three servers, one of which comes back without its data.
+TEST_CASE("a server that comes back empty makes no second holder") {
+    Fleet own{3, lease};
+    Urls without_third = own.urls();
+    without_third[2] = "unix:///nowhere/to/be/found";
+    Party holder{without_third, "orders", options(), red_options()};
+    Urls without_first = own.urls();
+    without_first[0] = "unix:///nowhere/to/be/found";
+    Party careful{without_first, "orders", options(), red_options()};
+    // One that believes in leases of no more than 30 ms, and so in a server that has hardly started.
+    Party careless{
+        without_first, "orders", quick_options(30ms), {.node_timeout = patient(500ms), .longest_lease = 30ms}};
+
+    std::vector<Interval> careful_history;
+    std::vector<Interval> careless_history;
+    holder->lock(Lease{lease});
+    const Interval held{1, monotonic_ns(), monotonic_ns(holder->valid_until())};
+    careful_history.push_back(held);
+    careless_history.push_back(held);
+    own.servers[1].restart();
+    REQUIRE_FALSE(own.looks[2].exists("orders"));
+
+    const auto come_in = [](RedLock& lock, std::uint64_t who, std::vector<Interval>& history) {
+        lock.lock();
+        Interval interval{who, monotonic_ns(), 0};
+        interval.until = monotonic_ns(lock.valid_until());
+        history.push_back(interval);
+        lock.unlock();
+    };
+    come_in(*careless, 2, careless_history);
+    come_in(*careful, 3, careful_history);
+    // The history notices what the rule prevents.
+    CHECK(find_overlap(careless_history));
+    CHECK_FALSE(find_overlap(careful_history));
+    holder->unlock();
+}
+
+TEST_CASE("nor does one that comes back with its data, and the holder goes on") {
+    Fleet own{3, short_lease, {.appendonly = true}};
+    const RedLockOptions red{.node_timeout = patient(500ms), .longest_lease = short_lease};
+    Party holder{own.urls(), "orders", quick_options(), red};
+    Party other{own.urls(), "orders", quick_options(), red};
+    holder->lock();
+    const std::stop_token lost = holder->lost();
+    CHECK(eventually([&] { return own.holders("orders") == 3; }));
+    own.servers[1].restart();
+    CHECK_FALSE(other->try_lock());
+    const auto until = holder->valid_until();
+    CHECK(eventually([&] { return holder->valid_until() > until + short_lease; }, 20s));
+    CHECK_FALSE(lost.stop_requested());
+    own.servers[2].restart();
+    CHECK_FALSE(other->try_lock());
+    CHECK_FALSE(lost.stop_requested());
+    const Stopwatch restarted;
+    holder->unlock();
+    // Two of the three are young.
+    CHECK_FALSE(other->try_lock());
+    CHECK(other->try_lock_for(20s));
+    CHECK(restarted.elapsed_ms() > short_lease / 2);
+    other->unlock();
+}
+
+TEST_CASE("a part that was lost is asked for again at the renewals, and votes when its server is old enough") {
+    Fleet own{5, short_lease};
+    Party mine{own.urls(), "orders", quick_options(), {.node_timeout = patient(500ms), .longest_lease = short_lease}};
+    mine->lock();
+    const std::stop_token lost = mine->lost();
+    CHECK(eventually([&] { return own.holders("orders") == 5; }));
+    own.servers[3].kill();
+    own.servers[3].restart();
+    CHECK(eventually([&] { return RawRedis{own.servers[3]}.exists("orders"); }, 20s));
+    CHECK(eventually([&] { return mine.locks[3].valid_until() > SteadyClock::now(); }, 20s));
+    own.wait_until_old(3);
+    // From here on it is one of the three that are needed.
+    own.servers[0].kill();
+    own.servers[4].kill();
+    const auto until = mine->valid_until();
+    CHECK(eventually([&] { return mine->valid_until() > until + short_lease; }, 20s));
+    CHECK_FALSE(lost.stop_requested());
+    CHECK(mine->is_held());
+    mine->unlock();
+    CHECK_FALSE(RawRedis{own.servers[3]}.exists("orders"));
+}
+
+TEST_CASE("until then it does not count") {
+    Fleet own{3, lease};
+    Party mine{own.urls(), "orders", options(), red_options()};
+    mine->lock();
+    const std::stop_token lost = mine->lost();
+    CHECK(eventually([&] { return own.holders("orders") == 3; }));
+    own.servers[2].kill();
+    own.servers[2].restart();
+    CHECK(eventually([&] { return mine.locks[2].valid_until() == SteadyClock::time_point::min(); }, 20s));
+    CHECK(eventually([&] { return mine.locks[2].valid_until() > SteadyClock::now(); }, 20s));
+    CHECK_FALSE(lost.stop_requested());
+    mine.locks[0].force_unlock();  // which this process knows at once
+    CHECK(mine->valid_until() == SteadyClock::time_point::min());
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+    mine->unlock();
+}
+
+// Enough others had answered; this server's age came later. Its part was never a vote, for the life of the hold.
+TEST_CASE("a part whose server's age is learnt after the hold began votes from then on") {
+    // The first one's lease is shorter, and decides as long as the third does not vote.
+    std::deque<HiredisClient> clients;
+    std::deque<HiredisRLock> locks;
+    for (std::size_t i = 0; i < 3; ++i) {
+        clients.emplace_back(fleet().proxies[i].url(), quick_options(i == 0 ? lease / 3 : lease));
+        locks.emplace_back(clients.back(), "late age");
+    }
+    RedLock mine{locks, red_options()};
+    fleet().proxies[2].hold_next_replies(1, "INFO");
+    mine.lock();
+    REQUIRE(eventually([&] { return fleet().proxies[2].counts().held == 1; }));
+    CHECK(fleet().holders("late age") == 3);
+    CHECK(mine.valid_until() < locks[0].valid_until());
+    fleet().proxies[2].release();
+    CHECK(eventually([&] { return mine.valid_until() > locks[0].valid_until() + 200ms; }));
+    locks[0].force_unlock();
+    CHECK(mine.valid_until() > SteadyClock::now());
+    CHECK_FALSE(mine.lost().stop_requested());
+    mine.unlock();
+    CHECK(fleet().becomes_free("late age"));
+}
+
+TEST_CASE("to take a lost lock again is a new hold, and the old one's loss is told") {
+    Party mine{fleet().urls(), "anew", options(), red_options()};
+    mine->lock();
+    const std::stop_token lost = mine->lost();
+    for (auto& lock : mine.locks) lock.force_unlock();
+    mine->lock();
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+    CHECK_FALSE(mine->lost().stop_requested());
+    std::error_code ec;
+    mine->unlock(ec);
+    CHECK_FALSE(ec);
+    mine->unlock(ec);
+    CHECK(ec == redlatch::errc::hold_lost);
+    CHECK(fleet().becomes_free("anew"));
+}
+
+// A part that comes back on a young server will be a vote later. Shortly before, another part goes: for a moment there is
+// no majority, and somebody else may have had it.
+TEST_CASE("a gap is never taken for continuity") {
+    Party mine{fleet().urls(), "gap", options(), red_options()};
+    mine->lock();
+    const std::stop_token lost = mine->lost();
+    CHECK(eventually([&] { return fleet().holders("gap") == 3; }));
+    fleet().servers[0].restart();
+    REQUIRE(eventually([&] { return mine.locks[0].valid_until() == SteadyClock::time_point::min(); }, 20s));
+    REQUIRE(eventually([&] { return mine.locks[0].valid_until() > SteadyClock::now(); }, 20s));
+    fleet().looks[0].reconnect();
+    const auto uptime = std::chrono::seconds{std::stoll(fleet().looks[0].info("server", "uptime_in_seconds"))};
+    const auto votes_from = SteadyClock::now() + lease + lease / 100 + 2ms - std::max(uptime - 1s, 0s);
+    CHECK_FALSE(lost.stop_requested());
+    std::this_thread::sleep_until(votes_from - 60ms);
+    mine.locks[1].force_unlock();  // which this process knows at once
+    std::this_thread::sleep_until(votes_from + 60ms);
+    CHECK(mine.locks[0].valid_until() > SteadyClock::now());
+    CHECK(mine.locks[2].valid_until() > SteadyClock::now());
+    CHECK(mine->valid_until() == SteadyClock::time_point::min());
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+    std::error_code ec;
+    mine->unlock(ec);
+    CHECK(ec == redlatch::errc::hold_lost);
+    CHECK(fleet().becomes_free("gap"));
+}
