@@ -20,6 +20,7 @@
 #include <functional>
 #include <initializer_list>
 #include <iosfwd>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -5631,7 +5632,7 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
 struct TryAnswer {
     enum class Kind { held, refused, failed } kind;
     std::uint64_t hold = 0;                   // held: its number
-    std::optional<Error> why = std::nullopt;  // failed
+    std::optional<Error> why = std::nullopt;  // failed; nothing when an earlier command is not answered yet
 };
 
 // What a script answered that hands a hold over to another thread of this process.
@@ -6203,8 +6204,7 @@ public:
         std::unique_lock lock(mutex_);
         if (!is_settled(owner) || contains(asking_, owner) || contains(leaving_, owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed, 0,
-                  Error(errc::unreachable, key(), "an earlier command of this thread is not answered yet")});
+            tell({TryAnswer::Kind::failed});  // an earlier command of this thread is not answered yet
             return;
         }
         Hold* hold = holds_.find(owner);
@@ -8050,9 +8050,10 @@ public:
 
     void refused(std::size_t member) { parts_[member].kind = Kind::refused; }
 
-    void failed(std::size_t member, Error why) {
+    // `why`: nothing when it only takes too long.
+    void failed(std::size_t member, std::optional<Error> why) {
         parts_[member].kind = Kind::failed;
-        if (!why_) why_.emplace(std::move(why));
+        if (!why_) why_ = std::move(why);
     }
 
     std::size_t votes(Instant now) const {
@@ -8067,10 +8068,17 @@ public:
 
     bool complete() const { return unanswered() == 0; }
 
-    // Whether members that failed or did not answer are what is missing, and why.
-    bool unreachable(std::size_t needed) const {
-        return count([](const Part& p) { return p.kind == Kind::failed || p.kind == Kind::asked; }) >
-               parts_.size() - needed;
+    // Nobody waits for answers any longer.
+    void time_is_up() {
+        for (Part& part : parts_)
+            if (part.kind == Kind::asked) part.kind = Kind::failed;
+    }
+
+    // Whether so many members failed that the others do not matter, and why. Members whose answers are still to come
+    // have not failed: somebody who has a member may have been quicker to say so.
+    bool unreachable(std::size_t needed) const { return failures() > parts_.size() - needed; }
+    std::size_t failures() const {
+        return count([](const Part& p) { return p.kind == Kind::failed; });
     }
     const std::optional<Error>& why() const { return why_; }
 
@@ -8094,6 +8102,7 @@ public:
     bool had(std::size_t member) const { return parts_[member].had; }
     Instant votes_from(std::size_t member) const { return parts_[member].votes_from; }
 
+    Instant whole_time = never;  // until when a member may take to answer
     std::condition_variable changed;
     bool stopped = false;    // the caller wants it no more
     bool over = false;       // the outcome is known; later answers go to the hold below, or to nobody
@@ -8165,41 +8174,40 @@ public:
     // True when held; false at the deadline or when stopped. Throws Error.
     bool acquire(LockRequest request) {
         if (request.one_try) request.deadline = never;
-        if (rules_.independent && request.lease && *request.lease > rules_.longest_lease)
-            throw Error(errc::invalid_argument, name_,
-                        "the lease is above RedLockOptions::longest_lease, after which a restarted server is trusted "
-                        "again; raise that in all processes");
+        check_lease(request);
         const Instant begun = Clock::now();
         Backoff pause(Milliseconds(2), Milliseconds(100));
-        std::optional<Instant> failing_since;
+        std::optional<Failure> failing;
         std::optional<std::size_t> waited_for;
         while (!request.stop.stop_requested()) {
             const bool in_vain = waited_for.has_value();
-            const Outcome outcome = take(request, std::exchange(waited_for, std::nullopt));
+            const Instant asked = Clock::now();
+            const Instant give_up = give_up_at(request, begun, failing ? failing->since : asked);
+            const Outcome outcome = take(request, std::exchange(waited_for, std::nullopt), give_up);
             if (outcome.held) return true;
             const Instant now = Clock::now();
-            if (outcome.why) {
-                if (!failing_since) failing_since = now;
-                const Instant give_up = give_up_at(request, begun, *failing_since);
-                if (is_for_good(*outcome.why) || now >= give_up) throw *outcome.why;
-                // A server that was given less than its time is slow, not away.
-                if (now >= request.deadline && now - begun < client().options().command_timeout) return false;
-                if (now >= request.deadline) throw *outcome.why;
+            if (!outcome.why && !outcome.cut_short) failing.reset();
+            if (outcome.why && !failing) failing = Failure{asked, *outcome.why};
+            if (outcome.why && is_for_good(*outcome.why)) throw *outcome.why;
+            // Servers that were given less than their time are slow, not away.
+            const bool given_time = failing && now - failing->since >= rules_.node_timeout;
+            if (failing && (now >= give_up || (now >= request.deadline && given_time))) throw failing->why;
+            if ((request.one_try && !failing) || now >= request.deadline) return false;
+            if (failing) {
                 rest(std::min(give_up, now + pause.next()), request);
                 continue;
             }
-            failing_since.reset();
-            if (request.one_try || now >= request.deadline) return false;
-            // Those who had one each and gave it back must not meet again.
-            if (in_vain) rest(now + pause.next(), request);
+            // Those who had one each and gave it back must not meet again; and what came too late may do so again.
+            if (in_vain || outcome.too_late) rest(now + pause.next(), request);
             if (outcome.blocked_on)
                 waited_for = wait_for(*outcome.blocked_on, request);
             else
                 rest(std::min(outcome.again_at, now + slice), request);
+            if (!waited_for && Clock::now() >= request.deadline) return false;
         }
         if (waited_for) {
             std::unique_lock lock(mutex_);
-            give_back(lock, request.owner, {*waited_for});
+            give_back(lock, request.owner, {*waited_for}, Clock::now());
         }
         return false;
     }
@@ -8218,13 +8226,14 @@ public:
         look_at(*hold, Clock::now());
         const bool live = hold->live();
         const std::uint32_t remaining = hold->count + hold->dead - 1;
-        std::vector<std::size_t> leaving;
+        std::vector<std::size_t> leaving, owed;
         std::vector<Share>& shares = shares_.at(owner).of;
-        for (std::size_t i = 0; i < shares.size(); ++i)
-            if (shares[i].levels > remaining) {
-                --shares[i].levels;
-                leaving.push_back(i);
-            }
+        for (std::size_t i = 0; i < shares.size(); ++i) {
+            if (shares[i].levels <= remaining) continue;
+            leaving.push_back(i);
+            // And of holds that the member lost: it expects to be given those back, too.
+            while (--shares[i].levels > remaining) owed.push_back(i);
+        }
         if (!live)
             --hold->dead;
         else if (hold->count > 1)
@@ -8236,6 +8245,7 @@ public:
             shares_.erase(owner);
         }
         const Releases releases = give_back(lock, owner, leaving);
+        give_back(lock, owner, owed, Clock::now());
         if (!live) return errc::hold_lost;
         // Others can have the lock as soon as too few members are left with us.
         if (releases.asked - releases.done <= members_.size() - rules_.needed) return {};
@@ -8262,42 +8272,43 @@ public:
         return hold->lost->get_token();
     }
 
+    // Members may have changed: what does that mean for the holds?
+    void look() {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_) look_at(hold, Clock::now());
+        schedule();
+    }
+
     // --- the background ---------------------------------------------------------------------------------------
 
     void tick(Instant now, Instant horizon, std::vector<Renewal>&) override {
-        struct Part {
-            OwnerNumber owner;
-            std::uint64_t hold;
-            std::size_t member;
-        };
-        std::vector<Part> lost, missing;
+        std::vector<Part> missing, untrusted;
         std::unique_lock lock(mutex_);
         if (closed_) return;
         for (Hold& hold : holds_) {
             look_at(hold, now);
             if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
-            hold.renew_at = now + client().options().watchdog_timeout / 3;
-            std::vector<Share>& shares = shares_.at(hold.owner).of;
-            for (std::size_t i = 0; i < shares.size(); ++i) {
-                const Part part{hold.owner, hold.id, i};
-                if (shares[i].levels > 0 && members_[i]->part(hold.owner).until <= now)
-                    for (; shares[i].levels > 0; --shares[i].levels) lost.push_back(part);
-                if (shares[i].levels == 0) missing.push_back(part);
+            const Milliseconds timeout = client().options().watchdog_timeout;
+            hold.renew_at = now + timeout / 3;
+            // Members are renewed now, too: their answers will be here by then.
+            Shares& shares = shares_.at(hold.owner);
+            shares.look_again = now + std::max(Milliseconds(10), timeout / 60);
+            for (std::size_t i = 0; i < shares.of.size(); ++i) {
+                if (!has(shares.of[i], members_[i]->part(hold.owner), now))
+                    missing.push_back({hold.owner, hold.id, i});
+                else if (shares.of[i].votes_from == never)
+                    untrusted.push_back({hold.owner, hold.id, i});
             }
         }
         schedule();
-        ++inside_;
-        lock.unlock();
-        // What the member still expects to be given back of a hold that it lost.
-        const auto nobody = [](std::error_code) {};
-        for (const Part& p : lost) members_[p.member]->release_in_background(p.owner, nobody, Receiver::background);
+        for (const Part& part : untrusted) ask_for_vote(lock, part);
+        const Inside inside(*this, lock);
         for (const Part& p : missing) {
             const auto tell = [self = self(), p](const TryAnswer& answer) {
-                return answer.kind == TryAnswer::Kind::held && self->adopt(p.owner, p.hold, p.member);
+                return answer.kind == TryAnswer::Kind::held && self->adopt(p);
             };
             members_[p.member]->try_in_background(p.owner, std::nullopt, tell, Receiver::background);
         }
-        leave();
     }
 
     void renewed(const Renewal&, Renewed, Instant) override {}
@@ -8309,14 +8320,24 @@ public:
 private:
     // What a member has of an owner's hold, and from when on its vote counts.
     struct Share {
-        std::uint32_t levels = 0;
+        std::uint32_t levels = 0;  // that the member is to be given back, those of lost holds included
+        std::uint64_t hold = 0;    // which of the member's holds it is: only as long as that one lives does it vote
         Instant votes_from = never;
     };
 
     struct Shares {
         std::vector<Share> of;  // each member
         Instant looked_at{};    // when the hold's validity was worked out
+        Instant look_again{};   // when it will have changed, most likely
+        Instant leases_end{};   // the last of those levels that are not under the watchdog
         Milliseconds drift{};   // by how much the clocks may differ over its lease
+    };
+
+    // A member's part of a hold.
+    struct Part {
+        OwnerNumber owner;
+        std::uint64_t hold;
+        std::size_t member;
     };
 
     // What is known of a member's server. More connections than then may lead to another process.
@@ -8327,9 +8348,17 @@ private:
 
     struct Outcome {
         bool held = false;
+        bool too_late = false;                    // enough of them, but not for long enough
+        bool cut_short = false;                   // by the caller, before it was decided
         std::optional<std::size_t> blocked_on{};  // a member that somebody else has
         Instant again_at{};                       // otherwise when to ask again
         std::optional<Error> why{};               // too few answered
+    };
+
+    // Too few have answered since then, at first for this reason; later ones may only be that it is not over yet.
+    struct Failure {
+        Instant since;
+        Error why;
     };
 
     struct Releases {
@@ -8340,14 +8369,38 @@ private:
     };
 
     // The longest that one of several independent members is waited for: its server may be the one that dies.
-    static constexpr Milliseconds slice{1000};
+    static constexpr Milliseconds slice{3000};
 
     LockMember& client() const { return *members_.front(); }
     std::shared_ptr<QuorumState> self() { return std::static_pointer_cast<QuorumState>(shared_from_this()); }
 
-    void leave() {
-        const std::lock_guard lock(mutex_);
-        if (--inside_ == 0) idle_.notify_all();
+    // Without mutex_, to call members; close() waits for it.
+    class Inside {
+    public:
+        Inside(QuorumState& state, std::unique_lock<std::mutex>& lock) : state_(state), lock_(lock) {
+            ++state_.inside_;
+            lock_.unlock();
+        }
+        Inside(const Inside&) = delete;
+        Inside& operator=(const Inside&) = delete;
+        ~Inside() {
+            lock_.lock();
+            if (--state_.inside_ == 0) state_.idle_.notify_all();
+        }
+
+    private:
+        QuorumState& state_;
+        std::unique_lock<std::mutex>& lock_;
+    };
+
+    void check_lease(const LockRequest& request) const {
+        if (!rules_.independent || !request.lease) return;
+        if (*request.lease > rules_.longest_lease)
+            throw Error(errc::invalid_argument, name_,
+                        "the lease is above RedLockOptions::longest_lease, after which a restarted server is trusted "
+                        "again; raise that in all processes");
+        if (*request.lease <= drift_over(*request.lease))
+            throw Error(errc::invalid_argument, name_, "the lease is not longer than servers' clocks may drift apart");
     }
 
     static bool is_for_good(const Error& error) {
@@ -8368,18 +8421,22 @@ private:
     // --- a round ----------------------------------------------------------------------------------------------
 
     // Asks all members for one level more; `waited_for` is had already.
-    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for) {
+    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
+        {
+            // What of an earlier level is lost by now must not seem to have been held all the while.
+            const std::lock_guard lock(mutex_);
+            live_hold(request.owner);
+        }
         const auto round = std::make_shared<QuorumRound>(members_.size());
         const Instant begun = Clock::now();
         const OwnerNumber owner = request.owner;
-        for (std::size_t i = 0; i < members_.size(); ++i) {
-            const auto tell = [self = self(), round, owner, i](const TryAnswer& answer) {
-                return self->answered(round, owner, i, answer);
-            };
-            if (i == waited_for)
-                tell({TryAnswer::Kind::held});
-            else
-                members_[i]->try_in_background(owner, request.lease, tell, Receiver::poster);
+        try {
+            ask(request, round, waited_for);
+        } catch (...) {
+            std::unique_lock lock(mutex_);
+            round->over = true;
+            give_back(lock, owner, had_in(*round), Clock::now());
+            throw;
         }
         // Built and destroyed without mutex_, which the callback takes.
         const std::stop_callback on_stop(request.stop, [&] {
@@ -8388,26 +8445,40 @@ private:
             round->changed.notify_all();
         });
         std::unique_lock lock(mutex_);
-        Instant limit = begun + rules_.node_timeout;
-        if (!request.one_try) limit = std::min(limit, request.deadline);
+        round->whole_time = std::min(give_up, begun + rules_.node_timeout);
+        const Instant limit = std::min(round->whole_time, request.deadline);
         await(lock, round->changed, limit,
               [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
-        Instant now = Clock::now();
-        if (round->votes(now) >= rules_.needed) {
-            // The others are most likely about to answer, too.
-            const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
-            await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
-            if (!round->complete()) stop_attending();
-            if (accept(request, *round, begun)) return {.held = true};
-        }
-        round->over = true;
+        const Instant now = Clock::now();
+        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background then.
+        const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
+        await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
         if (!round->complete()) stop_attending();
-        Outcome outcome = why_not(*round);
+        if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
+        round->over = true;
+        const Outcome outcome = why_not(*round, limit);
+        give_back(lock, owner, had_in(*round), round->stopped ? Clock::now() : request.deadline);
+        return outcome;
+    }
+
+    void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round,
+             std::optional<std::size_t> waited_for) {
+        for (std::size_t i = 0; i < members_.size(); ++i) {
+            const auto tell = [self = self(), round, owner = request.owner, i](const TryAnswer& answer) {
+                return self->answered(round, owner, i, answer);
+            };
+            if (i == waited_for)
+                tell({TryAnswer::Kind::held});
+            else
+                members_[i]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
+        }
+    }
+
+    std::vector<std::size_t> had_in(const QuorumRound& round) const {
         std::vector<std::size_t> had;
         for (std::size_t i = 0; i < members_.size(); ++i)
-            if (round->had(i)) had.push_back(i);
-        give_back(lock, owner, had, request.one_try ? never : request.deadline);
-        return outcome;
+            if (round.had(i)) had.push_back(i);
+        return had;
     }
 
     // A member's answer; whether what it gives is wanted.
@@ -8417,20 +8488,23 @@ private:
         if (closed_) return false;
         if (round->over) {
             lock.unlock();
-            return answer.kind == TryAnswer::Kind::held && round->hold != 0 && adopt(owner, round->hold, member);
+            return answer.kind == TryAnswer::Kind::held && round->hold != 0 && adopt({owner, round->hold, member});
         }
         switch (answer.kind) {
             case TryAnswer::Kind::refused: round->refused(member); break;
-            case TryAnswer::Kind::failed: round->failed(member, *answer.why); break;
+            case TryAnswer::Kind::failed: round->failed(member, answer.why); break;
             case TryAnswer::Kind::held:
                 round->held_without_vote(member);
-                ask_trust(lock, member, [round, member](Instant trusted_from, const std::optional<Error>& why) {
-                    if (why)
-                        round->failed(member, *why);
-                    else
-                        round->held(member, std::max(trusted_from, Clock::now()));
-                    round->changed.notify_all();
-                });
+                ask_trust(lock, member,
+                          [this, round, owner, member](Instant trusted_from, const std::optional<Error>& why) {
+                              if (why)
+                                  round->failed(member, *why);
+                              else if (round->hold != 0)
+                                  let_vote({owner, round->hold, member}, trusted_from);
+                              else
+                                  round->held(member, std::max(trusted_from, Clock::now()));
+                              round->changed.notify_all();
+                          });
                 break;
         }
         round->changed.notify_all();
@@ -8441,10 +8515,11 @@ private:
     bool accept(const LockRequest& request, QuorumRound& round, Instant begun) {
         const Instant now = Clock::now();
         const ClientOptions& options = client().options();
-        const Milliseconds drift = drift_over(request.lease.value_or(options.watchdog_timeout));
+        const Milliseconds drift = drift_over(request.lease.value_or(longest_watchdog()));
         const auto votes = [&](std::size_t i) { return round.had(i) && round.votes_from(i) <= now; };
-        const Instant until = validity(request.owner, drift, votes);
-        if (!lasts(until, now) || closed_) return false;
+        const Instant end = request.lease ? redlatch::valid_until(begun, *request.lease) - drift : never;
+        const Instant until = std::min(end, validity(request.owner, drift, votes));
+        if (until <= now || closed_) return false;
 
         Hold* hold = live_hold(request.owner);
         const bool first = !hold;
@@ -8453,12 +8528,19 @@ private:
         shares.of.resize(members_.size());
         for (std::size_t i = 0; i < members_.size(); ++i) {
             if (!round.had(i)) continue;
-            if (shares.of[i].levels++ == 0 || first) shares.of[i].votes_from = round.votes_from(i);
+            Share& share = shares.of[i];
+            const std::uint64_t part = members_[i]->part(request.owner).hold;
+            const bool goes_on = !first && part == share.hold;
+            share.votes_from = goes_on ? std::min(share.votes_from, round.votes_from(i)) : round.votes_from(i);
+            share.hold = part;
+            ++share.levels;
         }
         shares.looked_at = now;
         shares.drift = first ? drift : std::max(shares.drift, drift);
+        if (first) shares.leases_end = {};
+        if (request.lease) shares.leases_end = std::max(shares.leases_end, end);
         hold->enter(begun, request.lease, options.watchdog_timeout);
-        hold->valid_until = until;
+        hold->valid_until = end_of(*hold, until);
         round.over = true;
         round.hold = hold->id;
         schedule();
@@ -8466,14 +8548,25 @@ private:
         return true;
     }
 
-    Outcome why_not(const QuorumRound& round) const {
+    // `limit`: until when answers were waited for.
+    Outcome why_not(QuorumRound& round, Instant limit) const {
         Outcome outcome;
+        const bool decided = round.decided(rules_.needed, Clock::now());
+        if (!decided && (round.stopped || limit < round.whole_time)) {
+            outcome.cut_short = true;
+            return outcome;
+        }
+        if (!decided) round.time_is_up();
         if (round.unreachable(rules_.needed)) {
             outcome.why = round.why();
-            if (!outcome.why) outcome.why.emplace(errc::unreachable, name_, "too few of its servers answered in time");
+            if (!outcome.why)
+                outcome.why.emplace(errc::unreachable, name_,
+                                    std::to_string(round.failures()) + " of its " + std::to_string(members_.size()) +
+                                        " members did not answer in time; are their servers running?");
         } else {
             outcome.blocked_on = round.first_refused();
             outcome.again_at = round.votes_at(rules_.needed);
+            outcome.too_late = outcome.again_at <= Clock::now();
         }
         return outcome;
     }
@@ -8492,24 +8585,35 @@ private:
         return std::nullopt;
     }
 
-    // A part that comes late, for the hold `id`: whether it is still wanted.
-    bool adopt(OwnerNumber owner, std::uint64_t id, std::size_t member) {
+    // A part that comes late: whether it is still wanted.
+    bool adopt(const Part& part) {
         std::unique_lock lock(mutex_);
-        if (closed_) return false;
-        Hold* hold = live_hold(owner);
-        if (!hold || hold->id != id) return false;
-        Share& share = shares_.at(owner).of[member];
-        if (share.levels >= hold->count + hold->dead) return false;
-        if (share.levels++ > 0) return true;
+        Hold* hold = closed_ ? nullptr : live_hold(part.owner);
+        if (!hold || hold->id != part.hold) return false;
+        Share& share = shares_.at(part.owner).of[part.member];
+        const HeldPart given = members_[part.member]->part(part.owner);
+        ++share.levels;
+        if (has(share, given, Clock::now())) return true;  // one level more
+        share.hold = given.hold;
         share.votes_from = never;
-        ask_trust(lock, member, [this, owner, id, member](Instant trusted_from, const std::optional<Error>& why) {
-            Hold* later = live_hold(owner);
-            if (why || !later || later->id != id) return;
-            shares_.at(owner).of[member].votes_from = std::max(trusted_from, Clock::now());
-            look_at(*later, Clock::now());
-            schedule();
-        });
+        ask_for_vote(lock, part);
         return true;
+    }
+
+    void ask_for_vote(std::unique_lock<std::mutex>& lock, const Part& part) {
+        ask_trust(lock, part.member, [this, part](Instant trusted_from, const std::optional<Error>& why) {
+            if (!why) let_vote(part, trusted_from);
+        });
+    }
+
+    // Counts from then on.
+    void let_vote(const Part& part, Instant trusted_from) {
+        Hold* hold = live_hold(part.owner);
+        if (!hold || hold->id != part.hold) return;
+        Share& share = shares_.at(part.owner).of[part.member];
+        share.votes_from = std::min(share.votes_from, std::max(trusted_from, Clock::now()));
+        look_at(*hold, Clock::now());
+        schedule();
     }
 
     // --- which servers may vote -------------------------------------------------------------------------------
@@ -8521,14 +8625,11 @@ private:
         const std::optional<std::uint64_t> connections = members_[member]->connections();
         const Server& server = servers_[member];
         if (connections && server.connections == connections) return then(server.trusted_from, std::nullopt);
-        ++inside_;
-        lock.unlock();
+        const Inside inside(*this, lock);
         members_[member]->ask_info([self = self(), member, connections, then](const Reply& reply) {
             const std::lock_guard relock(self->mutex_);
             if (!self->closed_) self->learn_age(member, connections, reply, then);
         });
-        lock.lock();
-        if (--inside_ == 0) idle_.notify_all();
     }
 
     // The server answered later than it gave its part, so the process that gave it is not younger than this says.
@@ -8540,8 +8641,9 @@ private:
         const auto uptime = reply.kind == Reply::Kind::text ? read_uptime(reply.text) : std::nullopt;
         if (!uptime) return then(never, unexpected(reply, m.name()));
         // Told in whole seconds, of which the last one may have just begun.
-        const auto age = std::max(*uptime - std::chrono::seconds(1), std::chrono::seconds(0));
-        const Instant born = Clock::now() - std::min<Clock::duration>(age, rules_.longest_lease * 2);
+        const auto enough = std::chrono::ceil<std::chrono::seconds>(rules_.longest_lease * 2);
+        const auto age = std::clamp(*uptime - std::chrono::seconds(1), std::chrono::seconds(0), enough);
+        const Instant born = Clock::now() - age;
         servers_[member].trusted_from = born + rules_.longest_lease + drift_over(rules_.longest_lease);
         servers_[member].connections = m.connections() == connections ? connections : std::nullopt;
         then(servers_[member].trusted_from, std::nullopt);
@@ -8552,6 +8654,12 @@ private:
     // One part in a hundred, and what a server's clock cannot tell.
     Milliseconds drift_over(Milliseconds lease) const {
         return rules_.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);
+    }
+
+    Milliseconds longest_watchdog() const {
+        Milliseconds longest{0};
+        for (const auto& member : members_) longest = std::max(longest, member->options().watchdog_timeout);
+        return longest;
     }
 
     // Until when enough of the members that vote are certainly held.
@@ -8569,18 +8677,29 @@ private:
     static bool lasts(Instant until, Instant now) { return until != Instant::min() && until - Hold::notice > now; }
 
     // Works out anew until when a hold is valid. Votes that came since the last time count only if it was valid without
-    // them all the while.
+    // them all the while; and a part that is lost votes no more, even when it is had again.
     void look_at(Hold& hold, Instant now) {
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
+        for (std::size_t i = 0; i < shares.of.size(); ++i)
+            if (!has(shares.of[i], members_[i]->part(hold.owner), now)) shares.of[i].votes_from = never;
         const auto votes_since = [&](Instant then) {
             return
                 [&shares, then](std::size_t i) { return shares.of[i].levels > 0 && shares.of[i].votes_from <= then; };
         };
-        hold.valid_until = validity(hold.owner, shares.drift, votes_since(shares.looked_at));
+        hold.valid_until = end_of(hold, validity(hold.owner, shares.drift, votes_since(shares.looked_at)));
         if (!lasts(hold.valid_until, now)) return lose(hold);
-        hold.valid_until = validity(hold.owner, shares.drift, votes_since(now));
+        hold.valid_until = end_of(hold, validity(hold.owner, shares.drift, votes_since(now)));
         shares.looked_at = now;
+    }
+
+    // Members may have been taken for longer before; what that hides of a restarted server is not relied upon.
+    Instant end_of(const Hold& hold, Instant until) const {
+        return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);
+    }
+
+    static bool has(const Share& share, const HeldPart& part, Instant now) {
+        return part.hold != 0 && part.hold == share.hold && part.until > now;
     }
 
     Hold* live_hold(OwnerNumber owner) {
@@ -8604,6 +8723,7 @@ private:
             if (!hold.live()) continue;
             at = std::min(at, hold.look_at());
             const Shares& shares = shares_.at(hold.owner);
+            if (shares.look_again > shares.looked_at) at = std::min(at, shares.look_again);
             for (const Share& share : shares.of)
                 if (share.votes_from > shares.looked_at) at = std::min(at, share.votes_from);
         }
@@ -8701,6 +8821,7 @@ public:
     bool force_release() {
         const std::vector<bool> were =
             ask_all<bool>([](LockMember& m, Instant limit) { return m.force_release(limit); });
+        state().look();
         return std::find(were.begin(), were.end(), true) != were.end();
     }
 
@@ -8772,7 +8893,14 @@ private:
             }
         };
         std::vector<std::thread> others;
-        for (std::size_t i = 1; i < members_.size(); ++i) others.push_back(quiet_thread([&one, i] { one(i); }));
+        others.reserve(members_.size());
+        for (std::size_t i = 1; i < members_.size(); ++i) {
+            try {
+                others.push_back(quiet_thread([&one, i] { one(i); }));
+            } catch (const std::system_error&) {
+                one(i);  // no more threads to be had
+            }
+        }
         one(0);
         for (std::thread& other : others) other.join();
         std::vector<Answer> given;
@@ -8827,8 +8955,8 @@ std::vector<std::shared_ptr<LockMember>> members_of_range(Range& range) {
 // A range of locks, rather than a lock.
 template <class Range>
 concept LockRange = requires(Range& range) {
-    range.begin();
-    range.end();
+    std::begin(range);
+    std::end(range);
 };
 
 }  // namespace redlatch

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
-#include <redlatch/client/lock_member.hpp>
 
 using namespace redlatch;
 using namespace std::chrono_literals;

@@ -346,16 +346,13 @@ private:
         const Instant limit = std::min(round->whole_time, request.deadline);
         await(lock, round->changed, limit,
               [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
-        Instant now = Clock::now();
-        if (round->votes(now) >= rules_.needed) {
-            // The others are most likely about to answer, too.
-            const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
-            await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
-            if (!round->complete()) stop_attending();
-            if (accept(request, *round, begun)) return {.held = true};
-        }
-        round->over = true;
+        const Instant now = Clock::now();
+        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background then.
+        const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
+        await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
         if (!round->complete()) stop_attending();
+        if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
+        round->over = true;
         const Outcome outcome = why_not(*round, limit);
         give_back(lock, owner, had_in(*round), round->stopped ? Clock::now() : request.deadline);
         return outcome;
