@@ -11011,6 +11011,10 @@ struct RedLockOptions {
 // watchdog renews, and lost() is requested when the majority is gone. What no majority of leases can promise, a
 // process that is stopped for longer than its lease, needs fencing.
 //
+// How old a server is it tells by its wall clock, which nobody else can check: one that restarts empty, and whose clock is
+// set forward within longest_lease after that, votes too early. Nor is a server known to have lost its data when it
+// went on running (FLUSHALL). Either is one of the faults of which a minority may have one.
+//
 // Right after all servers were started, nobody gets the lock for longest_lease. Reentrant where its members are. Members
 // must outlive this object; a hold belongs to the object that took it. Neither copied nor moved; any number of
 // threads may use one object.
