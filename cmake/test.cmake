@@ -2,7 +2,7 @@
 # Everything that must hold: cmake -P cmake/test.cmake
 #   test   g++, header tree: all of ctest
 #   asan   clang++-14, single header, ASan and UBSan: unit, integration and fault tests
-#   tsan   g++, header tree, TSan: unit, integration and stress tests
+#   tsan   clang++-14, header tree, TSan: unit, integration and stress tests
 # `cmake -DONLY=tsan -P cmake/test.cmake` does one of them. A later one runs even when an earlier one failed.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
@@ -44,8 +44,8 @@ foreach(stage IN LISTS stages)
             -DREDLATCH_SANITIZE=address,undefined ${tests_only})
         set(choice --label-regex "^(unit|integration|faults)$")
     elseif(stage STREQUAL "tsan")
-        list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_TEST_FORMS=headers -DREDLATCH_SANITIZE=thread
-            ${tests_only})
+        list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=headers
+            -DREDLATCH_SANITIZE=thread ${tests_only})
         set(choice --label-regex "^(unit|integration|stress)$")
     endif()
 
