@@ -18,6 +18,7 @@ endif()
 redlatch_setup(compiler make clang clang-runtime format pkg-config redis redis-cli hiredis doctest spin)
 
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+math(EXPR jobs "2 * ${cores}")
 set(tests_only -DREDLATCH_BUILD_EXAMPLES=OFF -DREDLATCH_BUILD_BENCH=OFF)
 set(summary "")
 set(passed 0)
@@ -58,7 +59,8 @@ foreach(stage IN LISTS stages)
         if(stage STREQUAL "tsan")
             find_launcher(launcher ${build}/bin/redlatch_unit)
         endif()
-        execute_process(COMMAND ${launcher} ${CMAKE_CTEST_COMMAND} --test-dir ${build} --parallel ${cores}
+        # Most tests wait for servers rather than for a CPU.
+        execute_process(COMMAND ${launcher} ${CMAKE_CTEST_COMMAND} --test-dir ${build} --parallel ${jobs}
             --output-on-failure --no-tests=error --output-log ${log} ${choice})
     endif()
     string(TIMESTAMP ended %s)

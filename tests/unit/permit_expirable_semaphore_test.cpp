@@ -150,24 +150,24 @@ TEST_CASE("a permit whose lease was over when the answer came is given back, and
 }
 
 TEST_CASE("a renewal without an answer is made again soon, and the permit is kept") {
-    Bench bench({.watchdog_timeout = 300ms});
+    Bench bench({.watchdog_timeout = 1500ms});
     bench.redis.next("renew permits", lost());
     const PermitId id = bench.seats.acquire();
     REQUIRE(bench.redis.wait_for("renew permits", 3));
     const auto renewals = bench.redis.sent("renew permits");
     CHECK(renewals[0].argument(1) == id.bytes());
-    CHECK(renewals[1].at - renewals[0].at < 60ms);
+    CHECK(renewals[1].at - renewals[0].at < 300ms);  // and not after the next third of it
     CHECK(bench.client.stats().lost_holds == 0);
     bench.seats.release(id);
 }
 
 TEST_CASE("a permit that cannot be renewed is lost before its lease can be over") {
-    Bench bench({.watchdog_timeout = 90ms});
+    Bench bench({.watchdog_timeout = 300ms});
     bench.redis.always("renew permits", lost());
     const Stopwatch watch;
     bench.seats.acquire();
     REQUIRE(bench.has_lost());
-    CHECK(watch.within(patient(90ms)));
+    CHECK(watch.within(patient(400ms)));
 }
 
 TEST_CASE("a release that was refused leaves its other permits under the watchdog") {
