@@ -6460,19 +6460,24 @@ protected:
         return std::find(owners.begin(), owners.end(), owner) != owners.end();
     }
 
-    // An owner's place among those whose commands a caller waits for.
+    // An owner's place among those whose commands a caller waits for. Without memory for it there is none: a hold must
+    // be given back all the same.
     class Among {
     public:
         Among(std::vector<OwnerNumber>& owners, OwnerNumber owner, std::unique_lock<std::mutex>& lock)
             : owners_(owners), owner_(owner), lock_(lock) {
-            owners_.push_back(owner);
+            try {
+                owners_.push_back(owner);
+            } catch (const std::bad_alloc&) {
+            }
         }
         Among(const Among&) = delete;
         Among& operator=(const Among&) = delete;
 
         ~Among() {
             if (!lock_.owns_lock()) lock_.lock();
-            owners_.erase(std::find(owners_.begin(), owners_.end(), owner_));
+            if (const auto place = std::find(owners_.begin(), owners_.end(), owner_); place != owners_.end())
+                owners_.erase(place);
         }
 
     private:
