@@ -8,9 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "redlatch/client/lock_member.hpp"
-#include "redlatch/client/quorum_round.hpp"
-
 using namespace std::chrono_literals;
 using redlatch::errc;
 using redlatch::Error;
