@@ -43,7 +43,7 @@ foreach(stage IN LISTS stages)
     elseif(stage STREQUAL "asan")
         list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=single
             -DREDLATCH_SANITIZE=address,undefined ${tests_only})
-        set(choice --label-regex "^(unit|integration|faults)$" --exclude-regex "red_lock_(restart|fault)")
+        set(choice --label-regex "^(unit|integration|faults)$" --exclude-regex "red_lock_(restart|fault)|cut_")
     elseif(stage STREQUAL "tsan")
         list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=headers
             -DREDLATCH_SANITIZE=thread ${tests_only})

@@ -143,9 +143,10 @@ TEST_CASE("fault: connection cut at every byte, and nobody answers any more unti
     with_benches(threads, report, [&](CutBench& bench, int number) {
         GivenUpWork work{bench};
         for (const GivenUp& call : work.all) {
-            patiently(call.prepare);
             std::size_t size = 0;
             const auto run = [&] {
+                bench.wipe();
+                patiently(call.prepare);
                 const auto begin = bench.proxy.counts().bytes_to_server;
                 const bool done = patiently(call.run);
                 size = static_cast<std::size_t>(bench.proxy.counts().bytes_to_server - begin);
