@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-# Writes single_include/redlatch/redlatch.hpp: cmake -P cmake/amalgamate.cmake
-# With -DCHECK=ON it writes nothing, and fails when the file is not what it would write.
+# Writes single_include/redlatch/redlatch.hpp, and beside it tls.hpp, for that alone needs OpenSSL:
+# cmake -P cmake/amalgamate.cmake
+# With -DCHECK=ON it writes nothing, and fails when a file is not what it would write.
 #
-# Follows the "redlatch/..." includes from redlatch.hpp, each header once. Standard includes move to the top, but
+# Follows the "redlatch/..." includes from redlatch.hpp, and then from tls.hpp, each header once. Standard includes move to the top, but
 # adapters keep theirs, because nobody may need them: an adapter's include stands inside `#if __has_include(...)`,
 # and is expanded right there. What an adapter needs of ours is written before that condition, so that it is there
 # when the condition is false.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(include_dir ${root}/include)
-set(single ${root}/single_include/redlatch/redlatch.hpp)
+set(single_dir ${root}/single_include/redlatch)
 
 # Cuts <text> at its first #if..., #endif or #include line: what is before, the line itself, what is after.
 # Strings, not lists, because C++ is full of semicolons and brackets.
@@ -119,7 +120,46 @@ function(expand header)
     endwhile()
 endfunction()
 
+# Writes or checks the file of that name: what <about> says, then <includes>, then what was put since the last one.
+function(finish name about includes)
+    get_property(standard GLOBAL PROPERTY standard)
+    list(SORT standard)
+    list(REMOVE_DUPLICATES standard)
+    list(TRANSFORM standard PREPEND "#include ")
+    list(JOIN standard "\n" standard)
+    get_property(body GLOBAL PROPERTY body)
+    set_property(GLOBAL PROPERTY standard "")
+    set_property(GLOBAL PROPERTY body "")
+
+    set(text "// SPDX-License-Identifier: MIT
+// ${about} Do not edit it.
+#pragma once
+
+${includes}${standard}
+${body}
+")
+    string(REGEX REPLACE "\n\n\n+" "\n\n" text "${text}")
+    string(REGEX REPLACE "\n+$" "\n" text "${text}")
+
+    set(single ${single_dir}/${name})
+    if(NOT CHECK)
+        file(WRITE ${single} "${text}")
+        return()
+    endif()
+    set(present "")
+    if(EXISTS ${single})
+        file(READ ${single} present)
+    endif()
+    if(NOT present STREQUAL text)
+        message(FATAL_ERROR "single_include/redlatch/${name} is stale. Run: cmake -P cmake/amalgamate.cmake")
+    endif()
+endfunction()
+
 expand(redlatch/redlatch.hpp)
+finish(redlatch.hpp "All of redlatch in one file, written by cmake/amalgamate.cmake from include/redlatch." "")
+expand(redlatch/tls.hpp)
+finish(tls.hpp "What TLS needs besides, written by cmake/amalgamate.cmake from include/redlatch."
+    "#include \"redlatch/redlatch.hpp\"\n\n")
 
 # A header that nothing reaches would be missing from the single file without anybody noticing.
 get_property(seen GLOBAL PROPERTY seen)
@@ -128,33 +168,4 @@ list(REMOVE_ITEM headers ${seen})
 if(headers)
     list(JOIN headers ", " headers)
     message(FATAL_ERROR "redlatch.hpp does not lead to ${headers}")
-endif()
-
-get_property(standard GLOBAL PROPERTY standard)
-list(SORT standard)
-list(REMOVE_DUPLICATES standard)
-list(TRANSFORM standard PREPEND "#include ")
-list(JOIN standard "\n" standard)
-
-get_property(body GLOBAL PROPERTY body)
-set(text "// SPDX-License-Identifier: MIT
-// All of redlatch in one file, written by cmake/amalgamate.cmake from include/redlatch. Do not edit it.
-#pragma once
-
-${standard}
-${body}
-")
-string(REGEX REPLACE "\n\n\n+" "\n\n" text "${text}")
-string(REGEX REPLACE "\n+$" "\n" text "${text}")
-
-if(NOT CHECK)
-    file(WRITE ${single} "${text}")
-    return()
-endif()
-set(present "")
-if(EXISTS ${single})
-    file(READ ${single} present)
-endif()
-if(NOT present STREQUAL text)
-    message(FATAL_ERROR "single_include/redlatch/redlatch.hpp is stale. Run: cmake -P cmake/amalgamate.cmake")
 endif()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Hostile bytes, found by libFuzzer under ASan and UBSan: cmake -P cmake/fuzz.cmake
 # Runs every tests/fuzz/*_fuzz.cpp for -DSECONDS=60 in all, or until -DRUNS=10000000 inputs in all; `-DONLY=regex` takes
-# those whose names match. What they learn stays in build/fuzz for the next time. Fails on a finding, and says in which
-# file the input is: run the program on it to see more.
+# those whose names match; -DSANITIZE=OFF tells how fast they are without. What they learn stays in build/fuzz for the
+# next time. Fails on a finding, and says in which file the input is: run the program on it to see more.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 redlatch_setup(clang clang-runtime hiredis)
@@ -27,11 +27,15 @@ endif()
 math(EXPR seconds "(${SECONDS} + ${count} - 1) / ${count}")
 math(EXPR runs "(${RUNS} + ${count} - 1) / ${count}")
 
+set(sanitizers -fsanitize=fuzzer,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all)
+if(DEFINED SANITIZE AND NOT SANITIZE)
+    set(sanitizers -fsanitize=fuzzer)
+endif()
+
 foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
     file(MAKE_DIRECTORY ${build}/${name})
-    execute_process(COMMAND ${clang} -std=c++20 -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize=vptr
-        -fno-sanitize-recover=all -I${root}/include -I${root}/tests ${source} -lhiredis -pthread -o ${build}/${name}.bin
+    execute_process(COMMAND ${clang} -std=c++20 -O1 -g1 ${sanitizers} -I${root}/include -I${root}/tests ${source} -lhiredis -pthread -o ${build}/${name}.bin
         RESULT_VARIABLE status)
     if(status)
         message(FATAL_ERROR "${name} could not be built")
@@ -46,7 +50,13 @@ foreach(source IN LISTS sources)
     if(EXISTS ${root}/tests/fuzz/${subject}.dict)
         set(dictionary -dict=${root}/tests/fuzz/${subject}.dict)
     endif()
-    execute_process(COMMAND ${build}/${name}.bin -max_total_time=${seconds} -runs=${runs} -max_len=1024 -len_control=0 -timeout=60
+    # A source may say how long its inputs are at most: `// fuzz: max_len=256`.
+    set(max_len 1024)
+    file(STRINGS ${source} setting REGEX "^// fuzz: max_len=[0-9]+")
+    if(setting MATCHES "([0-9]+)")
+        set(max_len ${CMAKE_MATCH_1})
+    endif()
+    execute_process(COMMAND ${build}/${name}.bin -max_total_time=${seconds} -runs=${runs} -max_len=${max_len} -len_control=0 -timeout=60
         -rss_limit_mb=3000 -print_final_stats=1 -artifact_prefix=${build}/${name}- ${dictionary} ${build}/${name}
         OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE status)
     string(REGEX MATCH "stat::number_of_executed_units: ([0-9]+)" ignored "${said}")

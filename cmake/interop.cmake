@@ -2,7 +2,8 @@
 # Do C++ programs and an unchanged Java Redisson share their locks? cmake -P cmake/interop.cmake [-- FairLock]
 # Gets Redisson through Maven, drives it and redlatch side by side on private servers, and prints a table; what is
 # given after `--` chooses rows. -DREDISSON=4.6.0 takes another version than the pom's; -DSOAK=60 lets four processes of
-# each language contend for every kind of lock, for 60 seconds each.
+# each language contend for every kind of lock, for 60 seconds each. The table is run on single servers, and on a cluster
+# with sharded and with classic pub/sub; -DSERVERS=single, sharded or classic takes one of them.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 redlatch_setup(compiler make pkg-config hiredis redis jdk maven)
@@ -64,7 +65,7 @@ endif()
 
 redlatch_script_arguments(words)
 list(JOIN words " " words)
-execute_process(COMMAND ${build}/bin/redlatch_interop ${java_command} "${classes}:${jars}/*" "${words}" ${SOAK}
+execute_process(COMMAND ${build}/bin/redlatch_interop ${java_command} "${classes}:${jars}/*" "${words}" "0${SOAK}" ${SERVERS}
     WORKING_DIRECTORY ${build} RESULT_VARIABLE status)
 if(NOT status EQUAL 0)
     message(FATAL_ERROR "redlatch and Redisson differ; what the agents printed is in ${build}/redlatch_interop.log")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Code that we show is code that we run: each ```cpp block of the README stands below a line like
 # `<!-- examples/quickstart.cpp -->` and equals that file, or the part of it between the lines `// [readme]` and
-# `// [/readme]`, as far left as it goes.
+# `// [/readme]`, as far left as it goes. And what it links to exists.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 
@@ -67,3 +67,14 @@ endwhile()
 if(count EQUAL 0)
     message(FATAL_ERROR "README.md shows no C++")
 endif()
+
+# What it points to is there. (Brackets mean something in CMake's lists.)
+file(READ ${root}/README.md text)
+string(REPLACE "](" "<>" text "${text}")
+string(REGEX MATCHALL "<>[^)# ]+" links "${text}")
+foreach(link IN LISTS links)
+    string(SUBSTRING "${link}" 2 -1 path)
+    if(NOT path MATCHES "^https?://" AND NOT EXISTS ${root}/${path})
+        message(SEND_ERROR "README.md points to ${path}, which is not there")
+    endif()
+endforeach()

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
 # Everything that must hold: cmake -P cmake/test.cmake
 #   test   g++, header tree: all of ctest
-#   asan   clang++-14, single header, ASan and UBSan: unit, integration and fault tests
+#   asan   clang++-14, single header, ASan and UBSan: unit, integration and fault tests; with a current hiredis and on a
+#          Valkey (cmake/hiredis.cmake, cmake/valkey.cmake), or with the system's where those cannot be had
 #   tsan   clang++-14, header tree, TSan: unit, integration and stress tests
 # `cmake -DONLY=tsan -P cmake/test.cmake` does one of them. A later one runs even when an earlier one failed.
+# While one runs its tests the next one is built. REDLATCH_REDIS_SERVER=/path/to/server chooses the server for all.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/hiredis.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/valkey.cmake)
 
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(stages test asan tsan)
@@ -15,10 +19,10 @@ if(ONLY)
     endif()
     set(stages ${ONLY})
 endif()
-redlatch_setup(compiler make clang clang-runtime format pkg-config redis redis-cli hiredis doctest spin)
+redlatch_setup(compiler make clang clang-runtime format pkg-config redis redis-cli hiredis openssl doctest spin lua)
 
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
-math(EXPR jobs "2 * ${cores}")
+math(EXPR jobs "5 * ${cores} / 2")
 set(tests_only -DREDLATCH_BUILD_EXAMPLES=OFF -DREDLATCH_BUILD_BENCH=OFF)
 set(summary "")
 set(passed 0)
@@ -34,37 +38,79 @@ function(find_launcher out program)
     endif()
 endfunction()
 
+set(chosen_server "$ENV{REDLATCH_REDIS_SERVER}")
 foreach(stage IN LISTS stages)
+    set(server redis-server)
+    if(chosen_server)
+        set(server ${chosen_server})
+    endif()
+    set(missing "")
+    set(unit_tests redlatch_unit)
     set(build ${root}/build/${stage})
     set(options -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O0 -g1")
     set(choice "")
+    set(targets all)
     if(stage STREQUAL "test")
-        list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_TEST_FORMS=headers)
+        list(APPEND options -DCMAKE_CXX_COMPILER=g++ -DREDLATCH_TEST_FORMS=headers -DREDLATCH_BUILD_SOAK=ON
+            -DCMAKE_CXX_FLAGS_DEBUG=-O0)
     elseif(stage STREQUAL "asan")
         list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=single
             -DREDLATCH_SANITIZE=address,undefined ${tests_only})
-        # After a fork ASan takes the stacks of the child's new threads for those of threads that are gone. What waits for
-        # leases or silence waits five times as long here.
-        set(choice --label-regex "^(unit|integration|faults)$"
-            --exclude-regex "client_fork|processes|red_lock_(restart|fault)|cut_")
+        set(targets redlatch_unit_single redlatch_integration_single redlatch_faults_single)
+        set(unit_tests redlatch_unit_single)
+        set(choice --label-regex "^(unit|integration|faults)$")
+        redlatch_current_hiredis(hiredis)
+        if(NOT hiredis)
+            string(APPEND missing ", no current hiredis: ${hiredis_REASON}")
+        endif()
+        # What an earlier run has found is looked for anew.
+        list(APPEND options -U "RedlatchHiredis_*" "-DCMAKE_PREFIX_PATH=${hiredis}")
+        if(NOT chosen_server)
+            redlatch_valkey(valkey)
+            if(valkey)
+                set(server ${valkey})
+            else()
+                string(APPEND missing ", no Valkey: ${valkey_REASON}")
+            endif()
+        endif()
     elseif(stage STREQUAL "tsan")
         list(APPEND options -DCMAKE_CXX_COMPILER=clang++-14 -DREDLATCH_TEST_FORMS=headers
             -DREDLATCH_SANITIZE=thread ${tests_only})
-        # What waits for leases waits five times as long here; the stress tests look for the races of those, too.
-        set(choice --label-regex "^(unit|integration|stress)$" --exclude-regex "red_lock_(restart|fault)")
+        set(targets redlatch_unit redlatch_integration redlatch_stress)
+        set(choice --label-regex "^(unit|integration|stress)$")
     endif()
 
+    set(ENV{REDLATCH_REDIS_SERVER} ${server})
     string(TIMESTAMP begun %s)
     set(log ${build}/ctest.log)
     file(REMOVE ${log})
-    redlatch_build(built ${build} OPTIONS ${options})
+    redlatch_build(built ${build} TARGETS ${targets} OPTIONS ${options})
+    if(BUILD_ONLY)
+        return()
+    endif()
+    set(versions "")
     if(built)
         set(launcher "")
         if(stage STREQUAL "tsan")
             find_launcher(launcher ${build}/bin/redlatch_unit)
         endif()
-        # Most tests wait for servers rather than for a CPU.
-        execute_process(COMMAND ${launcher} ${CMAKE_CTEST_COMMAND} --test-dir ${build} --parallel ${jobs}
+        execute_process(COMMAND ${launcher} ${build}/bin/${unit_tests} --hiredis
+            OUTPUT_VARIABLE hiredis_version OUTPUT_STRIP_TRAILING_WHITESPACE)
+        execute_process(COMMAND ${server} --version OUTPUT_VARIABLE server_version OUTPUT_STRIP_TRAILING_WHITESPACE)
+        string(REGEX REPLACE " server v=([0-9.]+).*" " \\1" server_version "${server_version}")
+        string(REGEX REPLACE "[;\n]+" " " versions ", hiredis ${hiredis_version}, ${server_version}${missing}")
+        execute_process(COMMAND ${CMAKE_COMMAND} -E echo "${stage}${versions}")
+        # Most tests wait for servers rather than for a CPU. What they leave of it builds the next stage.
+        list(FIND stages ${stage} at)
+        list(SUBLIST stages ${at} 2 this_and_next)
+        list(LENGTH this_and_next count)
+        set(ahead "")
+        if(count EQUAL 2)
+            list(GET this_and_next 1 next)
+            set(ahead COMMAND sh -c "exec nice -n 19 \"$@\" > /dev/null 2>&1 < /dev/null" sh
+                ${CMAKE_COMMAND} -DONLY=${next} -DBUILD_ONLY=ON -P ${CMAKE_CURRENT_LIST_FILE})
+        endif()
+        execute_process(${ahead} COMMAND ${launcher} ${CMAKE_CTEST_COMMAND} --test-dir ${build} --parallel ${jobs}
             --output-on-failure --no-tests=error --output-log ${log} ${choice})
     endif()
     string(TIMESTAMP ended %s)
@@ -84,7 +130,7 @@ foreach(stage IN LISTS stages)
             endif()
         endif()
     endif()
-    list(APPEND summary "${stage}: ${result} (${seconds} s)")
+    list(APPEND summary "${stage}: ${result} (${seconds} s${versions})")
     math(EXPR failed "${failed} + ${stage_failed}")
     math(EXPR passed "${passed} + ${stage_total} - ${stage_failed}")
 endforeach()

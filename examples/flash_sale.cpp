@@ -3,7 +3,9 @@
 // The flash sale: four processes of eight threads sell 500 units to 2,000 customers, one unit a customer at most.
 // Stock, orders and "has bought" marks live in Redis and are read and written one plain step after the other, as
 // programs do; nothing but the redlatch lock around these steps keeps them right. Half-way one of the sellers is
-// killed while it holds the lock.
+// killed while it holds the lock. With a redis-sentinel:// or redis-cluster:// URL the master may be killed, too: a seller
+// that loses its connection does the customer again at the new master, after it has looked at what became of the first
+// attempt. That takes two replicas, of which one is left to confirm what is written on the other.
 //
 // What uses redlatch is the first part, down to run_seller(). The rest sets the stage, kills, counts and cleans up.
 
@@ -20,6 +22,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -54,7 +57,7 @@ constexpr milliseconds lease = 2s;  // after which the lock of a killed seller i
 
 struct Sale {
     std::string url;
-    std::string prefix;  // of every key: no two runs share one
+    std::string prefix;  // of every key: no two runs share one; in braces, by which a cluster keeps them together
     bool locked = true;
 
     std::string key(std::string_view name) const { return prefix + std::string(name); }
@@ -69,20 +72,32 @@ public:
     };
     using Reply = std::unique_ptr<redisReply, Free>;
 
-    explicit Redis(std::string_view address) {
-        const auto url = redlatch::Url::parse(address);
-        const timeval limit{5, 0};
-        context_.reset(url.path.empty() ? redisConnectWithTimeout(url.host.c_str(), url.port, limit)
-                                        : redisConnectUnixWithTimeout(url.path.c_str(), limit));
-        if (!context_ || context_->err) throw std::runtime_error("no Redis server at " + url.display());
-        ::fcntl(context_->fd, F_SETFD, FD_CLOEXEC);
-        redisSetTimeout(context_.get(), limit);
-        if (!url.user.empty()) {
-            command({"AUTH", url.user, url.password});
-        } else if (!url.password.empty()) {
-            command({"AUTH", url.password});
+    // `key`: of a cluster, it is the node that has this one.
+    explicit Redis(std::string_view address, std::string key = {})
+        : url_(redlatch::Url::parse(address)), key_(std::move(key)) {
+        connect(url_);
+    }
+
+    // Of a master that another may replace, after its connection has ended: a new one, when it can be had.
+    bool reconnect() {
+        const auto deadline = std::chrono::steady_clock::now() + 60s;
+        while (follows() && std::chrono::steady_clock::now() < deadline) {
+            std::this_thread::sleep_for(50ms);
+            try {
+                connect(url_);
+                return true;
+            } catch (const std::runtime_error&) {
+            }
         }
-        if (url.database != 0) command({"SELECT", std::to_string(url.database)});
+        return false;
+    }
+
+    bool follows() const { return !url_.sentinels.empty() || !url_.cluster.empty(); }
+
+    // What was written so far is on every replica that could take over.
+    void secure() {
+        if (follows() && number({"WAIT", std::to_string(replicas_), "1000"}) < replicas_)
+            throw std::runtime_error("a replica is missing");
     }
 
     Reply command(const Words& words) {
@@ -110,7 +125,76 @@ public:
     }
 
 private:
+    void connect(const redlatch::Url& url) {
+        if (!url.sentinels.empty()) return connect_to_master(url);
+        if (!url.cluster.empty()) return connect_to_owner(url);
+        const timeval limit{5, 0};
+        context_.reset(url.path.empty() ? redisConnectWithTimeout(url.host.c_str(), url.port, limit)
+                                        : redisConnectUnixWithTimeout(url.path.c_str(), limit));
+        if (!context_ || context_->err) throw std::runtime_error("no Redis server at " + url.display());
+        ::fcntl(context_->fd, F_SETFD, FD_CLOEXEC);
+        redisSetTimeout(context_.get(), limit);
+        if (!url.user.empty()) {
+            command({"AUTH", url.user, url.password});
+        } else if (!url.password.empty()) {
+            command({"AUTH", url.password});
+        }
+        if (url.database != 0) command({"SELECT", std::to_string(url.database)});
+    }
+
+    void connect_to_master(const redlatch::Url& url) {
+        for (const auto& sentinel : url.sentinels) {
+            try {
+                redlatch::Url one;
+                one.host = sentinel.host;
+                one.port = sentinel.port;
+                connect(one);
+                const auto master = command({"SENTINEL", "GET-MASTER-ADDR-BY-NAME", url.master});
+                if (master->elements != 2) continue;
+                const auto port = static_cast<std::uint16_t>(std::stoi(master->element[1]->str));
+                connect(url.at({master->element[0]->str, port}));
+                if (is_at_master()) return;
+            } catch (const std::runtime_error&) {
+            }
+        }
+        throw std::runtime_error("no sentinel leads to " + url.display());
+    }
+
+    void connect_to_owner(const redlatch::Url& url) {
+        for (const auto& node : url.cluster) {
+            try {
+                connect(url.at(node));
+                try {
+                    command({"STRLEN", key_});
+                } catch (const std::runtime_error& error) {
+                    // STRLEN: MOVED <slot> <host>:<port>
+                    std::istringstream said{error.what()};
+                    std::string word, slot, place;
+                    said >> word >> word >> slot >> place;
+                    const auto colon = place.rfind(':');
+                    if (word != "MOVED" || colon == std::string::npos) continue;
+                    const auto port = static_cast<std::uint16_t>(std::stoi(place.substr(colon + 1)));
+                    connect(url.at({place.substr(0, colon), port}));
+                    command({"STRLEN", key_});
+                }
+                if (is_at_master()) return;
+            } catch (const std::runtime_error&) {
+            }
+        }
+        throw std::runtime_error("no node leads to the part of " + url.display() + " that has the sale");
+    }
+
+    bool is_at_master() {
+        const auto role = command({"ROLE"});
+        if (role->element[0]->str != std::string_view("master")) return false;
+        replicas_ = std::max(1LL, static_cast<long long>(role->element[2]->elements));
+        return true;
+    }
+
+    const redlatch::Url url_;
+    const std::string key_;
     std::unique_ptr<redisContext, Free> context_;
+    long long replicas_ = 0;
 };
 
 // Seconds since 2024 in the upper half, the number of the order within its day in the lower one.
@@ -136,34 +220,72 @@ bool sell(Redis& redis, const Sale& sale, int seller, const std::string& custome
     std::this_thread::sleep_for(think_time);  // the payment
     if (std::chrono::steady_clock::now() >= valid_until) return false;
 
+    // In this order, so that what a failure leaves half done can be seen by settle().
     redis.command({"SET", sale.key("stock"), std::to_string(stock - 1)});
     redis.command({"SET", sale.key("bought:" + customer), "1"});
     const auto id = next_order_id(redis, sale);
     const auto time = std::chrono::floor<milliseconds>(std::chrono::steady_clock::now().time_since_epoch());
     redis.command(
         {"RPUSH", sale.key("orders"), customer + ' ' + std::to_string(id) + ' ' + std::to_string(time.count())});
+    redis.secure();
     return true;
+}
+
+// Under the lock, after a connection has ended in the middle of a sale: the list of orders says what was sold. Whoever
+// bought without an order did not buy.
+void settle(Redis& redis, const Sale& sale, const std::string& customer) {
+    const auto orders = redis.command({"LRANGE", sale.key("orders"), "0", "-1"});
+    redis.command({"DEL", sale.key("bought:" + customer)});
+    for (std::size_t i = 0; i < orders->elements; ++i)
+        if (std::string_view(orders->element[i]->str).starts_with(customer + ' '))
+            redis.command({"SET", sale.key("bought:" + customer), "1"});
+    redis.command({"SET", sale.key("stock"), std::to_string(units - static_cast<long long>(orders->elements))});
+    redis.secure();
+}
+
+// The next customer. One that a failure swallows on the way here has not been promised anything.
+std::optional<std::string> next_customer(Redis& redis, const Sale& sale) {
+    for (;;) {
+        try {
+            return redis.text({"LPOP", sale.key("queue")});
+        } catch (const std::runtime_error&) {
+            if (!redis.reconnect()) throw;
+        }
+    }
 }
 
 // One thread of a seller. All of them, in all processes, take their customers from one queue.
 void serve_customers(redlatch::Client<>& client, const Sale& sale, int seller) {
-    Redis redis{sale.url};
+    Redis redis{sale.url, sale.prefix};
     redlatch::RLock lock{client, sale.key("lock")};
-    while (const auto customer = redis.text({"LPOP", sale.key("queue")})) {
-        bool served = true;
-        if (sale.locked) {
-            std::lock_guard guard{lock};
-            served = sell(redis, sale, seller, *customer, lock.valid_until());
-        } else {
-            served = sell(redis, sale, seller, *customer, Instant::max());
+    bool failed = false;  // in the middle of a sale: the books are to be settled before the next one
+    std::optional<std::string> again;
+    while (const auto customer = again ? std::exchange(again, {}) : next_customer(redis, sale)) {
+        try {
+            bool served = true;
+            if (sale.locked) {
+                std::lock_guard guard{lock};
+                if (failed) settle(redis, sale, *customer);
+                failed = false;
+                served = sell(redis, sale, seller, *customer, lock.valid_until());
+            } else {
+                served = sell(redis, sale, seller, *customer, Instant::max());
+            }
+            if (!served) again = customer;
+        } catch (const std::runtime_error&) {
+            if (!sale.locked || !redis.reconnect()) throw;
+            failed = true;
+            again = customer;
         }
-        if (!served) redis.command({"RPUSH", sale.key("queue"), *customer});
     }
 }
 
 void run_seller(const Sale& sale, int seller) {
     redlatch::ClientOptions options;
     options.watchdog_timeout = lease;
+    // A failover must not forget who holds the lock.
+    if (const auto url = redlatch::Url::parse(sale.url); !url.sentinels.empty() || !url.cluster.empty())
+        options.require_replicas = redlatch::all_replicas;
     redlatch::Client client{sale.url, options};
     std::vector<std::future<void>> threads;
     for (int i = 0; i < threads_per_seller; ++i)
@@ -335,6 +457,7 @@ void open_sale(Redis& redis, const Sale& sale) {
     for (const auto& visit : visits) queue.push_back(std::to_string(visit.second));
     redis.command({"SET", sale.key("stock"), std::to_string(units)});
     redis.command(queue);
+    redis.secure();
 }
 
 // Follows the sale until the last seller has gone home, and kills the one that asks for it. The number of the killed.
@@ -345,7 +468,12 @@ int watch(Redis& redis, const Sale& sale, std::deque<Child>& sellers) {
     const auto ended = [](Child& seller) { return seller.status().has_value(); };
     while (!std::all_of(sellers.begin(), sellers.end(), ended)) {
         pause_briefly();
-        progress.show(redis.number({"LLEN", sale.key("orders")}));
+        try {
+            progress.show(redis.number({"LLEN", sale.key("orders")}));
+        } catch (const std::runtime_error&) {
+            if (!redis.reconnect()) throw;
+            progress.say("the master is lost, and another is found");
+        }
         if (const auto victim = redis.text({"GET", sale.key("victim")}); victim && !killing) {
             killing = true;
             sellers.at(std::stoul(*victim)).kill();
@@ -398,7 +526,8 @@ bool report(Redis& redis, const Sale& sale, int killed) {
         "result: stock=%lld sold=%lld oversold=%lld duplicate_customers=%lld duplicate_order_ids=%lld "
         "killed_sellers=%d longest_stall_ms=%lld\n",
         units, sold, oversold, twice, same_ids, killed, stall);
-    return sold == units && twice == 0 && same_ids == 0 && killed == 1 && stall < (lease + 1s).count();
+    return sold == units && twice == 0 && same_ids == 0 && killed == 1 &&
+           stall < (lease + (redis.follows() ? 30s : 1s)).count();
 }
 
 bool run_sale(bool locked) {
@@ -406,8 +535,8 @@ bool run_sale(bool locked) {
     if (!std::getenv("REDLATCH_URL")) ::setenv("REDLATCH_URL", server.emplace().url().c_str(), 1);
     std::random_device random;
     const Sale sale{std::getenv("REDLATCH_URL"),
-                    "flash_sale:" + std::to_string(::getpid()) + '-' + std::to_string(random()) + ':', locked};
-    Redis redis{sale.url};
+                    "{flash_sale:" + std::to_string(::getpid()) + '-' + std::to_string(random()) + "}:", locked};
+    Redis redis{sale.url, sale.prefix};
     const KeyRemover remover{redis, sale};
     open_sale(redis, sale);
     std::printf("%d processes of %d threads sell %lld units %s\n", seller_processes, threads_per_seller, units,

@@ -3,6 +3,7 @@
 
 #include "redlatch/client/core.hpp"
 #include "redlatch/client/options.hpp"
+#include "redlatch/client/server_check.hpp"
 #include "redlatch/core/url.hpp"
 #include "redlatch/transport/transport.hpp"
 
@@ -15,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace redlatch {
 
@@ -30,11 +32,11 @@ class Client {
     static_assert(detail::explain_transport<T>());
 
 public:
-    // redis://[user[:password]@]host[:port][/db] or unix:///path[?db=n]. Throws Error for a URL or an option that
-    // cannot work.
+    // redis://[user[:password]@]host[:port][/db], unix:///path[?db=n], or another that Url knows. Throws Error for a URL or
+    // an option that cannot work, errc::unsupported for rediss:// without options.tls.
     explicit Client(std::string_view url,
                     ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
-        : Client(T(Url::parse(url), checked(options).command_timeout), options) {}
+        : Client(transport(Url::parse(url), checked(options)), options) {}
 
     explicit Client(T transport, ClientOptions options = {})
         : core_(std::make_shared<Core<T>>(std::move(transport), checked(options))) {}
@@ -47,10 +49,22 @@ public:
 
     Stats stats() const { return core_->runtime().stats(); }
 
+    // What about the server endangers the locks on it, a sentence each: eviction, persistence, replicas, access rights,
+    // buffers. Empty when all is well. What this user may not ask is a warning, too. About eight round trips, and a key
+    // that is gone afterwards; meant for the start of a service. Throws Error(errc::unreachable).
+    std::vector<std::string> check_server() const { return redlatch::check_server(core_->runtime()); }
+
     // For the primitives.
     const std::shared_ptr<Core<T>>& core() const noexcept { return core_; }
 
 private:
+    static T transport(Url url, const ClientOptions& options) {
+        if constexpr (std::constructible_from<T, Url, Milliseconds, std::shared_ptr<const TlsConnector>, PubSub>)
+            return T(std::move(url), options.command_timeout, options.tls, options.pubsub);
+        else
+            return T(std::move(url), options.command_timeout);
+    }
+
     static const ClientOptions& checked(const ClientOptions& options) {
         static_cast<void>(Lease(options.watchdog_timeout));
         if (options.watchdog_timeout < Milliseconds(30))
@@ -60,6 +74,8 @@ private:
             throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
         if (options.unreachable_timeout < Milliseconds(0))
             throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+        if (options.require_replicas > 0 && !PostsSeveral<T>)
+            throw Error(errc::unsupported, {}, "require_replicas needs a transport that has post_all()");
         if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
         return options;
     }

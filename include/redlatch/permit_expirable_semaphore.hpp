@@ -7,6 +7,7 @@
 #include "redlatch/client/permit_state.hpp"
 #include "redlatch/client/permit_wire.hpp"
 #include "redlatch/client/wait_request.hpp"
+#include "redlatch/core/keep_errno.hpp"
 #include "redlatch/core/permit_id.hpp"
 
 #include <array>
@@ -323,6 +324,7 @@ public:
 
     // Gives it back now, and does nothing the second time.
     void release(std::error_code& ec) {
+        const KeepErrno kept;
         ec.clear();
         if (const std::optional<PermitId> id = std::exchange(id_, std::nullopt)) semaphore_->release(*id, ec);
     }

@@ -30,12 +30,14 @@
 #include <set>
 #include <signal.h>
 #include <span>
+#include <sstream>
 #include <stop_token>
 #include <string>
 #include <string_view>
 #include <sys/random.h>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <type_traits>
 #include <unistd.h>
 #include <unordered_map>
@@ -198,10 +200,11 @@ enum class errc {
     hold_lost,             // the hold ended before its unlock: lease over, key deleted, ended by force
     unreachable,           // no server answered in the time allowed; the outcome may be unknown
     overloaded,            // the server refuses for now: out of memory, busy, read-only, too many clients
-    rejected,              // the server refuses for good: credentials, access rights, a script error
+    rejected,              // for good: credentials, access rights, a script error; a certificate, on either side
     wrong_type,            // the key belongs to something else
     protocol_error,        // the answer makes no sense; the connection was closed
     unsupported,           // recognised, but this build cannot do it
+    not_replicated,        // fewer replicas than required have confirmed it; what was taken is given back
 };
 
 }  // namespace redlatch
@@ -228,6 +231,7 @@ inline const std::error_category& error_category() noexcept {
                 case errc::wrong_type: return "the key holds something else";
                 case errc::protocol_error: return "the server's answer makes no sense";
                 case errc::unsupported: return "not supported by this build";
+                case errc::not_replicated: return "too few replicas have confirmed it";
             }
             return "unknown error";
         }
@@ -353,102 +357,6 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
 
 }  // namespace redlatch
 
-// redlatch/client/options.hpp
-
-namespace redlatch {
-
-// Something that no return value can tell, because it happens between two calls.
-struct Event {
-    enum class Kind {
-        hold_lost,             // a hold ended before its unlock; its lost() token is requested
-        unlock_not_delivered,  // a release could not be delivered before its lease was over
-        disconnected,          // the server cannot be reached
-        reconnected,           // and is back
-    };
-
-    Kind kind;
-    std::string name;    // of the primitive; empty for the connection
-    std::string detail;  // in words, for a log
-};
-
-// Counters since the client was made.
-struct Stats {
-    std::uint64_t commands = 0;      // sent to the server by callers and in the background, resent ones included
-    std::uint64_t acquisitions = 0;  // holds taken, by whatever way
-    std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
-    std::uint64_t handoffs = 0;      // holds passed to a waiting thread of this process
-    std::uint64_t renewals = 0;      // holds whose lease the watchdog prolonged, once each time
-    std::uint64_t lost_holds = 0;
-    std::uint64_t resends = 0;  // commands sent again after a lost connection or a refusal
-    std::uint64_t reconnects = 0;
-};
-
-struct ClientOptions {
-    // The lease of a hold taken without one. It is renewed every third of it, so a crashed holder blocks others no
-    // longer than this.
-    Milliseconds watchdog_timeout = std::chrono::seconds(30);
-    // How long a server may take to answer a command before its connection is taken for dead.
-    Milliseconds command_timeout = std::chrono::seconds(3);
-    // How long a call without a deadline goes on trying to reach a server before it throws errc::unreachable.
-    Milliseconds unreachable_timeout = std::chrono::seconds(30);
-    // Put before every name: the namespace of an application on a shared server.
-    std::string key_prefix = {};
-    // How often in a row a released lock goes to a waiting thread of this process before other processes get a turn.
-    unsigned local_handoff_limit = 16;
-    // Called on a thread of the client's, one event at a time, with no lock held. What it throws is swallowed. It may
-    // use the library; while it blocks, later events and lost() requests wait, but renewals and wake-ups do not.
-    std::function<void(const Event&)> on_event = {};
-};
-
-}  // namespace redlatch
-
-// redlatch/core/names.hpp
-
-// The key rules shared with Redisson: how the names of extra keys and channels follow from a primitive's name.
-namespace redlatch {
-
-inline constexpr std::size_t longest_name = 1024;
-
-// True when the braces of a name are none at all, or exactly one non-empty "{tag}": only then do all keys that
-// are derived from the name fall into one cluster slot.
-constexpr bool has_safe_braces(std::string_view name) {
-    const auto open = name.find('{');
-    const auto close = name.find('}');
-    if (open == std::string_view::npos && close == std::string_view::npos) return true;
-    return open != std::string_view::npos && close != std::string_view::npos && close > open + 1 &&
-           name.find('{', open + 1) == std::string_view::npos && name.find('}', close + 1) == std::string_view::npos;
-}
-
-// Throws Error(errc::invalid_argument) for a name that cannot work.
-inline void check_name(std::string_view name) {
-    if (name.empty()) throw Error(errc::invalid_argument, {}, "a name must not be empty");
-    if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "a name must have at most 1024 bytes");
-    if (!has_safe_braces(name))
-        throw Error(errc::invalid_argument, name,
-                    "braces in a name must form one non-empty {tag}, or its keys would lie in different cluster slots");
-}
-
-// "prefix:{name}", or "prefix:name" when the name brings its own tag.
-inline std::string prefixed_key(std::string_view prefix, std::string_view name) {
-    std::string key(prefix);
-    const bool tagged = name.find('{') != std::string_view::npos;
-    key += tagged ? ":" : ":{";
-    key += name;
-    if (!tagged) key += '}';
-    return key;
-}
-
-// "{name}:suffix", or "name:suffix" when the name brings its own tag.
-inline std::string suffixed_key(std::string_view name, std::string_view suffix) {
-    const bool tagged = name.find('{') != std::string_view::npos;
-    std::string key = tagged ? std::string(name) : "{" + std::string(name) + "}";
-    key += ':';
-    key += suffix;
-    return key;
-}
-
-}  // namespace redlatch
-
 // redlatch/transport/reply.hpp
 
 namespace redlatch {
@@ -472,14 +380,18 @@ struct Reply {
     std::int64_t integer = 0;
     std::string text;
     std::vector<Reply> elements;
+    bool replicated = true;  // false: carried out, but fewer replicas than required have confirmed it
 
-    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}}; }
-    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}}; }
-    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}}; }
+    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}, true}; }
+    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}, true}; }
+    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}, true}; }
 
     bool is_nil() const noexcept { return kind == Kind::nil; }
     bool is_integer() const noexcept { return kind == Kind::integer; }
     bool is_error() const noexcept { return kind == Kind::error; }
+
+    // How the text of an error begins that is not the server's but the transport's: there can be no trust between them.
+    static constexpr std::string_view untrusted = "UNTRUSTED ";
 
     // Whether the server answered at all, and whether the command certainly never reached it.
     bool answered() const noexcept { return kind < Kind::not_sent; }
@@ -488,101 +400,205 @@ struct Reply {
 
 }  // namespace redlatch
 
-// redlatch/client/retry.hpp
+// redlatch/transport/transport.hpp
 
+// What redlatch needs from a Redis client. Any client that offers these six parts carries every primitive;
+// examples/custom_transport.cpp is one.
+//
+// Rules for all parts: any thread may call anything at any time, except run(), which one thread at a time calls.
+// Nothing throws but std::bad_alloc. The commands of one thread reach the server in the order of its calls for as
+// long as a connection lives. A connection whose answers can no longer be told apart is closed and never reused.
 namespace redlatch {
 
-// What a reply means for the command that it answers.
-enum class Verdict {
-    answered,     // done: the script's own answer
-    no_script,    // the server does not know the script yet: send its text
-    no_answer,    // send it again: it may or may not have taken effect
-    refused_now,  // send it again after a pause: it took no effect, and the server may change its mind
-    refused,      // sending it again is useless
+// The words of one command, each sent as it is, whatever bytes it holds. They need to live only during the call.
+struct Command {
+    std::span<const std::string_view> words;
+    std::size_t key = 1;      // which word is the key that says where the command goes; 0 for none
+    std::string_view near{};  // without one: a key whose server is meant, if it matters which
 };
+
+// Receives the answer to a posted command, once, on any thread. It must be short and must not call the transport
+// other than by post(), subscribe(), unsubscribe() and wake().
+using Completion = std::function<void(Reply)>;
+
+// How subscribers of a cluster are reached: on channels that every node hears of, or on those of one shard. The two kinds
+// do not mix: all clients must use the same. `automatic`: sharded where the servers know it (Redis 7), as Redisson does.
+// Of a single server, with or without sentinels, the channels are always classic.
+enum class PubSub { automatic, classic, sharded };
+
+// Receives what happens to subscriptions, within run() or watch(): one call at a time, on any thread.
+class Listener {
+public:
+    virtual void subscribed(const std::string& channel) = 0;  // confirmed, the first time and after every reconnect
+    virtual void refused(const std::string& channel, const Reply& why) = 0;
+    virtual void message(const std::string& channel, std::string_view payload) = 0;
+    virtual void disconnected() = 0;  // messages may be lost from here on, until subscribed() comes again
+    // The same for one channel. Of transports that listen at several servers.
+    virtual void interrupted(const std::string&) {}
+    // Commands go to another server from here on, which may not have all that the earlier one had. Of transports that
+    // look for their server.
+    virtual void moved() {}
+
+protected:
+    ~Listener() = default;
+};
+
+// call(command, deadline): sends and waits for the answer. Connects if need be, and goes on trying to until the
+// deadline; answers Kind::no_time, not_sent or unanswered when it passes.
+template <class T>
+concept CallsAndWaits = requires(T& t, const Command& command, Instant deadline) {
+    { t.call(command, deadline) } -> std::same_as<Reply>;
+};
+
+// call_all(commands, deadline): the same for several commands in one write; an answer for each, in their order.
+template <class T>
+concept CallsSeveral = requires(T& t, std::span<const Command> commands, Instant deadline) {
+    { t.call_all(commands, deadline) } -> std::same_as<std::vector<Reply>>;
+};
+
+// post(command, done): sends without waiting, not even for a connection. `done` is called once in any case, after the
+// transport's own time-out at the latest, provided that some thread is inside run().
+template <class T>
+concept Posts = requires(T& t, const Command& command, Completion done) {
+    t.post(command, std::move(done));
+};
+
+// subscribe(channel), unsubscribe(channel): return at once; the outcome is told to the listener of run().
+// run(listener, deadline): handles subscriptions and posted commands until the deadline passes, something was
+// told, or wake() was called, even before.
+template <class T>
+concept Subscribes = requires(T& t, const std::string& channel, Listener& listener, Instant deadline) {
+    t.subscribe(channel);
+    t.unsubscribe(channel);
+    t.run(listener, deadline);
+    t.wake();
+};
+
+// route(key): where the key lives; keys of equal route may share a command. publish_command(): the command by
+// which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH.
+template <class T>
+concept Routes = requires(T& t, std::string_view key) {
+    { t.route(key) } -> std::convertible_to<std::uint32_t>;
+    { t.publish_command() } -> std::convertible_to<std::string_view>;
+};
+
+// reborn(): called in the child after a fork, on the parent's transport, whose locks and threads may be in any
+// state: a transport to the same servers that shares no connection with it.
+template <class T>
+concept SurvivesFork = requires(T& t) {
+    { t.reborn() } -> std::same_as<T>;
+};
+
+// Optional. watch(listener, deadline): the calling thread, which waits for a message, receives in place of run(), and
+// tells the listener itself, until something was told, interrupt_watch() was called, even before, or the deadline
+// passes; false at once when it cannot, because another thread does so already or there is no connection. When it
+// leaves while others wait, wake() makes run() receive again.
+template <class T>
+concept LetsWatch = requires(T& t, Listener& listener, Instant deadline) {
+    { t.watch(listener, deadline) } -> std::same_as<bool>;
+    t.interrupt_watch();
+};
+
+// Optional. post_attended(command, done): as post(), but the calling thread is going to receive the answer itself, by
+// attend(), which takes what has come and does not wait; or to call wake(), when it gives that up.
+template <class T>
+concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completion done) {
+    t.post_attended(command, std::move(done));
+    t.attend();
+};
+
+// Optional. post_all(commands, done): as post() for each of the commands, `done` having a completion for each, but in one
+// write: all on one connection and nothing between them, or none. ClientOptions::require_replicas needs it.
+template <class T>
+concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
+    t.post_all(commands, done);
+};
+
+template <class T>
+concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
+    Routes<T> && SurvivesFork<T>;
 
 namespace detail {
 
-// The code word of an error: the first word, or the innermost one where an old server wraps the error of a script
-// ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
-inline std::string_view error_code_word(std::string_view text) {
-    static constexpr std::array<std::string_view, 6> wrapped{"OOM",        "WRONGTYPE", "MISCONF",
-                                                             "NOREPLICAS", "READONLY",  "NOPERM"};
-    if (text.starts_with("ERR Error running script"))
-        for (const std::string_view code : wrapped)
-            if (text.find(std::string(": ") + std::string(code) + " ") != std::string_view::npos ||
-                text.find("-" + std::string(code) + " ") != std::string_view::npos)
-                return code;
-    return text.substr(0, text.find(' '));
-}
-
-template <std::size_t N>
-bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
-    return std::find(words.begin(), words.end(), word) != words.end();
-}
-
-inline bool is_unavailable(std::string_view code) {
-    static constexpr std::array<std::string_view, 7> codes{"LOADING",  "MASTERDOWN", "READONLY",    "CLUSTERDOWN",
-                                                           "TRYAGAIN", "UNBLOCKED",  "NOMASTERLINK"};
-    return is_one_of(code, codes);
-}
-
-inline bool is_overloaded(std::string_view code, std::string_view text) {
-    static constexpr std::array<std::string_view, 4> codes{"BUSY", "OOM", "MISCONF", "NOREPLICAS"};
-    return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
+// One assertion a part, so that every compiler names the missing one.
+template <class T>
+constexpr bool explain_transport() {
+    static_assert(std::move_constructible<T>, "a transport must be move constructible");
+    static_assert(CallsAndWaits<T>, "a transport needs: Reply call(const Command&, Instant deadline)");
+    static_assert(CallsSeveral<T>,
+                  "a transport needs: std::vector<Reply> call_all(std::span<const Command>, Instant deadline)");
+    static_assert(Posts<T>, "a transport needs: void post(const Command&, Completion)");
+    static_assert(Subscribes<T>,
+                  "a transport needs: subscribe(channel), unsubscribe(channel), run(Listener&, Instant), wake()");
+    static_assert(Routes<T>, "a transport needs: route(key) and publish_command()");
+    static_assert(SurvivesFork<T>, "a transport needs: T reborn()");
+    return true;
 }
 
 }  // namespace detail
 
-inline Verdict judge(const Reply& reply) {
-    switch (reply.kind) {
-        case Reply::Kind::not_sent:
-        case Reply::Kind::no_time:
-        case Reply::Kind::unanswered: return Verdict::no_answer;
-        case Reply::Kind::malformed: return Verdict::refused;
-        case Reply::Kind::error: break;
-        default: return Verdict::answered;
-    }
-    const std::string_view code = detail::error_code_word(reply.text);
-    if (code == "NOSCRIPT") return Verdict::no_script;
-    if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return Verdict::refused_now;
-    return Verdict::refused;
-}
+}  // namespace redlatch
 
-// The error that a failed operation on `name` throws, quoting the server. `reply` is none that judge() calls answered.
-inline Error error_of(const Reply& reply, std::string_view name) {
-    switch (reply.kind) {
-        case Reply::Kind::not_sent:
-        case Reply::Kind::no_time:
-            return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
-        case Reply::Kind::unanswered:
-            return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
-        case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
-        default: break;
-    }
-    const std::string_view code = detail::error_code_word(reply.text);
-    const std::string said = "the server says " + printable(reply.text, 160);
-    if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
-    if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
-    if (code == "WRONGTYPE")
-        return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
-    if (code == "NOAUTH" || code == "WRONGPASS")
-        return {errc::rejected, name, said + "; check user and password in the URL"};
-    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script"))
-        return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
-    if (code == "MOVED" || code == "ASK")
-        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// transport"};
-    return {errc::rejected, name, said};
-}
+// redlatch/client/options.hpp
 
-// An answer of a shape that the script never gives.
-inline Error unexpected(const Reply& reply, std::string_view name) {
-    static constexpr std::array<std::string_view, 9> kinds{
-        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
-    return {errc::protocol_error, name,
-            "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
-                " where a script gives none"};
-}
+namespace redlatch {
+
+class TlsConnector;
+
+// Something that no return value can tell, because it happens between two calls.
+struct Event {
+    enum class Kind {
+        hold_lost,             // a hold ended before its unlock; its lost() token is requested
+        unlock_not_delivered,  // a release could not be delivered before its lease was over
+        disconnected,          // the server cannot be reached
+        reconnected,           // and is back
+        moved,                 // another server is the master now; every hold is asked for there
+    };
+
+    Kind kind;
+    std::string name;    // of the primitive; empty for the connection
+    std::string detail;  // in words, for a log
+};
+
+// Counters since the client was made.
+struct Stats {
+    std::uint64_t commands = 0;      // sent to the server by callers and in the background, resent ones included
+    std::uint64_t acquisitions = 0;  // holds taken, by whatever way
+    std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
+    std::uint64_t handoffs = 0;      // holds passed to a waiting thread of this process
+    std::uint64_t renewals = 0;      // holds whose lease the watchdog prolonged, once each time
+    std::uint64_t lost_holds = 0;
+    std::uint64_t resends = 0;  // commands sent again after a lost connection or a refusal
+    std::uint64_t reconnects = 0;
+};
+
+// For ClientOptions::require_replicas: every replica that the master has had since the client found it, and one at least.
+inline constexpr unsigned all_replicas = ~0U;
+
+struct ClientOptions {
+    // The lease of a hold taken without one. It is renewed every third of it, so a crashed holder blocks others no
+    // longer than this.
+    Milliseconds watchdog_timeout = std::chrono::seconds(30);
+    // How long a server may take to answer a command before its connection is taken for dead.
+    Milliseconds command_timeout = std::chrono::seconds(3);
+    // How long a call without a deadline goes on trying to reach a server before it throws errc::unreachable.
+    Milliseconds unreachable_timeout = std::chrono::seconds(30);
+    // Put before every name: the namespace of an application on a shared server.
+    std::string key_prefix = {};
+    // How often in a row a released lock goes to a waiting thread of this process before other processes get a turn.
+    unsigned local_handoff_limit = 16;
+    // How many replicas have to confirm every hold and every permit, within a quarter of command_timeout, so that a failover
+    // to one of them does not forget it. With fewer it is given back, and the operation fails with errc::not_replicated;
+    // a renewal that they do not confirm counts as none. A command more with each, in the same round trip.
+    unsigned require_replicas = 0;
+    // For a rediss:// URL, which is the one that says whether there is TLS: redlatch::tls(...) of redlatch/tls.hpp.
+    std::shared_ptr<const TlsConnector> tls = {};
+    // Of a redis-cluster:// URL: the kind of channels by which waiters are woken. All clients of a lock must use the same.
+    PubSub pubsub = PubSub::automatic;
+    // Called on a thread of the client's, one event at a time, with no lock held. What it throws is swallowed. It may
+    // use the library; while it blocks, later events and lost() requests wait, but renewals and wake-ups do not.
+    std::function<void(const Event&)> on_event = {};
+};
 
 }  // namespace redlatch
 
@@ -664,6 +680,269 @@ private:
     std::array<char, 20> text_;
     std::size_t size_;
 };
+
+}  // namespace redlatch
+
+// redlatch/client/replicas.hpp
+
+namespace redlatch {
+
+// How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed by
+// WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
+class Replicas {
+public:
+    explicit Replicas(const ClientOptions& options)
+        : required_(options.require_replicas), patience_(std::max(Milliseconds(1), options.command_timeout / 4)) {}
+
+    bool are_required() const noexcept { return required_ > 0; }
+
+    // Where all are required: how many that is, of the master that a route leads to.
+    bool are_unknown(std::uint32_t route) const { return required_ == all_replicas && known(route) == 0; }
+    void forget() {
+        const std::lock_guard lock(mutex_);
+        known_.clear();
+    }
+    void learn(std::uint32_t route, const Reply& role) noexcept {
+        if (role.kind != Reply::Kind::array || role.elements.size() != 3) return;
+        try {
+            const std::lock_guard lock(mutex_);
+            std::size_t& known = known_[route];
+            known = std::max(known, role.elements[2].elements.size());
+        } catch (const std::bad_alloc&) {  // the next answer says it again
+        }
+    }
+
+    // A command, and the questions that go with it. Lives as long as they are being sent.
+    class Batch {
+    public:
+        Batch(const Replicas& replicas, const Command& command, std::uint32_t to)
+            : route(to),
+              wanted(replicas.required_ == all_replicas ? std::max<std::size_t>(1, replicas.known(to))
+                                                        : replicas.required_),
+              number_(static_cast<std::int64_t>(wanted)),
+              time_(replicas.patience_.count()),
+              wait_{"WAIT", number_, time_},
+              commands_{command, Command{wait_, 0}, Command{role_, 0}},
+              size_(replicas.required_ == all_replicas ? 3 : 2) {}
+        Batch(const Batch&) = delete;
+        Batch& operator=(const Batch&) = delete;
+
+        std::span<const Command> commands() const noexcept { return {commands_.data(), size_}; }
+
+        const std::uint32_t route;
+        const std::size_t wanted;
+
+    private:
+        const NumberText number_, time_;
+        const std::array<std::string_view, 3> wait_;
+        const std::array<std::string_view, 1> role_{"ROLE"};
+        const std::array<Command, 3> commands_;
+        const std::size_t size_;
+    };
+
+    // The answer to the command, from those to a batch.
+    Reply merged(std::span<Reply> replies, std::uint32_t route, std::size_t wanted) noexcept {
+        Reply reply = std::move(replies[0]);
+        const Reply& confirmed = replies[1];
+        reply.replicated = confirmed.is_integer() && confirmed.integer >= static_cast<std::int64_t>(wanted);
+        if (replies.size() > 2) learn(route, replies[2]);
+        return reply;
+    }
+
+    // The same for a batch that is posted: the receivers of its answers. `done` is called when all are there.
+    std::vector<Completion> merging(const Batch& batch, Completion done) {
+        struct Answers {
+            std::vector<Reply> replies;
+            std::atomic<std::size_t> missing;
+            std::uint32_t route;
+            std::size_t wanted;
+            Completion done;
+        };
+        const std::size_t size = batch.commands().size();
+        auto answers = std::make_shared<Answers>();
+        answers->replies.resize(size);
+        answers->missing = size;
+        answers->route = batch.route;
+        answers->wanted = batch.wanted;
+        answers->done = std::move(done);
+        std::vector<Completion> receivers;
+        for (std::size_t i = 0; i < size; ++i)
+            receivers.push_back([this, answers, i](Reply reply) {
+                answers->replies[i] = std::move(reply);
+                // The answers may come on different threads.
+                if (answers->missing.fetch_sub(1) == 1)
+                    answers->done(merged(answers->replies, answers->route, answers->wanted));
+            });
+        return receivers;
+    }
+
+private:
+    std::size_t known(std::uint32_t route) const {
+        const std::lock_guard lock(mutex_);
+        const auto entry = known_.find(route);
+        return entry == known_.end() ? 0 : entry->second;
+    }
+
+    const unsigned required_;
+    const Milliseconds patience_;
+    mutable std::mutex mutex_;                    // guards known_
+    std::map<std::uint32_t, std::size_t> known_;  // the most that the present master of each route has had
+};
+
+}  // namespace redlatch
+
+// redlatch/core/names.hpp
+
+// The key rules shared with Redisson: how the names of extra keys and channels follow from a primitive's name.
+namespace redlatch {
+
+inline constexpr std::size_t longest_name = 1024;
+
+// True when the braces of a name are none at all, or exactly one non-empty "{tag}": only then do all keys that
+// are derived from the name fall into one cluster slot.
+constexpr bool has_safe_braces(std::string_view name) {
+    const auto open = name.find('{');
+    const auto close = name.find('}');
+    if (open == std::string_view::npos && close == std::string_view::npos) return true;
+    return open != std::string_view::npos && close != std::string_view::npos && close > open + 1 &&
+           name.find('{', open + 1) == std::string_view::npos && name.find('}', close + 1) == std::string_view::npos;
+}
+
+// Throws Error(errc::invalid_argument) for a name that cannot work.
+inline void check_name(std::string_view name) {
+    if (name.empty()) throw Error(errc::invalid_argument, {}, "a name must not be empty");
+    if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "a name must have at most 1024 bytes");
+    if (!has_safe_braces(name))
+        throw Error(errc::invalid_argument, name,
+                    "braces in a name must form one non-empty {tag}, or its keys would lie in different cluster slots");
+}
+
+// "prefix:{name}", or "prefix:name" when the name brings its own tag.
+inline std::string prefixed_key(std::string_view prefix, std::string_view name) {
+    std::string key(prefix);
+    const bool tagged = name.find('{') != std::string_view::npos;
+    key += tagged ? ":" : ":{";
+    key += name;
+    if (!tagged) key += '}';
+    return key;
+}
+
+// "{name}:suffix", or "name:suffix" when the name brings its own tag.
+inline std::string suffixed_key(std::string_view name, std::string_view suffix) {
+    const bool tagged = name.find('{') != std::string_view::npos;
+    std::string key = tagged ? std::string(name) : "{" + std::string(name) + "}";
+    key += ':';
+    key += suffix;
+    return key;
+}
+
+}  // namespace redlatch
+
+// redlatch/client/retry.hpp
+
+namespace redlatch {
+
+// What a reply means for the command that it answers.
+enum class Verdict {
+    answered,     // done: the script's own answer
+    no_script,    // the server does not know the script yet: send its text
+    no_answer,    // send it again: it may or may not have taken effect
+    refused_now,  // send it again after a pause: it took no effect, and the server may change its mind
+    refused,      // sending it again is useless
+};
+
+namespace detail {
+
+// The code word of an error: the first word, or the innermost one where an old server wraps the error of a script
+// ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
+inline std::string_view error_code_word(std::string_view text) {
+    static constexpr std::array<std::string_view, 6> wrapped{"OOM",        "WRONGTYPE", "MISCONF",
+                                                             "NOREPLICAS", "READONLY",  "NOPERM"};
+    if (text.starts_with("ERR Error running script"))
+        for (const std::string_view code : wrapped)
+            if (text.find(std::string(": ") + std::string(code) + " ") != std::string_view::npos ||
+                text.find("-" + std::string(code) + " ") != std::string_view::npos)
+                return code;
+    return text.substr(0, text.find(' '));
+}
+
+template <std::size_t N>
+bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+inline bool is_unavailable(std::string_view code) {
+    static constexpr std::array<std::string_view, 7> codes{"LOADING",  "MASTERDOWN", "READONLY",    "CLUSTERDOWN",
+                                                           "TRYAGAIN", "UNBLOCKED",  "NOMASTERLINK"};
+    return is_one_of(code, codes);
+}
+
+inline bool is_overloaded(std::string_view code, std::string_view text) {
+    static constexpr std::array<std::string_view, 4> codes{"BUSY", "OOM", "MISCONF", "NOREPLICAS"};
+    return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
+}
+
+}  // namespace detail
+
+inline Verdict judge(const Reply& reply) {
+    switch (reply.kind) {
+        case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
+        case Reply::Kind::unanswered: return Verdict::no_answer;
+        case Reply::Kind::malformed: return Verdict::refused;
+        case Reply::Kind::error: break;
+        default: return Verdict::answered;
+    }
+    const std::string_view code = detail::error_code_word(reply.text);
+    if (code == "NOSCRIPT") return Verdict::no_script;
+    if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return Verdict::refused_now;
+    return Verdict::refused;
+}
+
+// The error that a failed operation on `name` throws, quoting the server. `reply` is none that judge() calls answered.
+inline Error error_of(const Reply& reply, std::string_view name) {
+    switch (reply.kind) {
+        case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
+            return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
+        case Reply::Kind::unanswered:
+            return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
+        case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
+        default: break;
+    }
+    const std::string_view code = detail::error_code_word(reply.text);
+    if (reply.text.starts_with(Reply::untrusted))
+        return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
+    const std::string said = "the server says " + printable(reply.text, 160);
+    if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
+    if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
+    if (code == "WRONGTYPE")
+        return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
+    if (code == "NOAUTH" || code == "WRONGPASS")
+        return {errc::rejected, name, said + "; check user and password in the URL"};
+    // Inside a script it is the one in Redis 7.0, the other since 7.2.
+    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
+        reply.text.starts_with("ERR ACL failure in script"))
+        return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
+    if (code == "MOVED" || code == "ASK")
+        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// URL"};
+    return {errc::rejected, name, said};
+}
+
+// What was granted, but is not on as many replicas as ClientOptions::require_replicas wants.
+inline Error not_replicated(std::string_view name) {
+    return {errc::not_replicated, name,
+            "it was taken and is given back; are the replicas there, and may this user WAIT?"};
+}
+
+// An answer of a shape that the script never gives.
+inline Error unexpected(const Reply& reply, std::string_view name) {
+    static constexpr std::array<std::string_view, 9> kinds{
+        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
+    return {errc::protocol_error, name,
+            "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
+                " where a script gives none"};
+}
 
 }  // namespace redlatch
 
@@ -795,6 +1074,8 @@ struct Renewal {
     const Script*
         script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
     OwnerText field;  // the owner, as the hold is called there
+    std::optional<Milliseconds> lease =
+        std::nullopt;  // none: the watchdog's. A shorter one than is left changes nothing
 };
 
 // When Timers will look at whom.
@@ -820,6 +1101,9 @@ public:
     virtual void message(std::string_view payload) = 0;
     virtual void disconnected() = 0;
 
+    // The server is another one now: what is held is to be asked for.
+    virtual void moved() {}
+
 private:
     friend class Timers;
     std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
@@ -829,127 +1113,6 @@ private:
         return one.extract(one.begin());
     }();
 };
-
-}  // namespace redlatch
-
-// redlatch/transport/transport.hpp
-
-// What redlatch needs from a Redis client. Any client that offers these six parts carries every primitive;
-// examples/custom_transport.cpp is one.
-//
-// Rules for all parts: any thread may call anything at any time, except run(), which one thread at a time calls.
-// Nothing throws but std::bad_alloc. The commands of one thread reach the server in the order of its calls for as
-// long as a connection lives. A connection whose answers can no longer be told apart is closed and never reused.
-namespace redlatch {
-
-// The words of one command, each sent as it is, whatever bytes it holds. They need to live only during the call.
-struct Command {
-    std::span<const std::string_view> words;
-    std::size_t key = 1;  // which word is the key that says where the command goes; 0 for none
-};
-
-// Receives the answer to a posted command, once, on any thread. It must be short and must not call the transport
-// other than by post(), subscribe(), unsubscribe() and wake().
-using Completion = std::function<void(Reply)>;
-
-// Receives what happens to subscriptions, within run() or watch(): one call at a time, on any thread.
-class Listener {
-public:
-    virtual void subscribed(const std::string& channel) = 0;  // confirmed, the first time and after every reconnect
-    virtual void refused(const std::string& channel, const Reply& why) = 0;
-    virtual void message(const std::string& channel, std::string_view payload) = 0;
-    virtual void disconnected() = 0;  // messages may be lost from here on, until subscribed() comes again
-
-protected:
-    ~Listener() = default;
-};
-
-// call(command, deadline): sends and waits for the answer. Connects if need be, and goes on trying to until the
-// deadline; answers Kind::no_time, not_sent or unanswered when it passes.
-template <class T>
-concept CallsAndWaits = requires(T& t, const Command& command, Instant deadline) {
-    { t.call(command, deadline) } -> std::same_as<Reply>;
-};
-
-// call_all(commands, deadline): the same for several commands in one write; an answer for each, in their order.
-template <class T>
-concept CallsSeveral = requires(T& t, std::span<const Command> commands, Instant deadline) {
-    { t.call_all(commands, deadline) } -> std::same_as<std::vector<Reply>>;
-};
-
-// post(command, done): sends without waiting, not even for a connection. `done` is called once in any case, after the
-// transport's own time-out at the latest, provided that some thread is inside run().
-template <class T>
-concept Posts = requires(T& t, const Command& command, Completion done) {
-    t.post(command, std::move(done));
-};
-
-// subscribe(channel), unsubscribe(channel): return at once; the outcome is told to the listener of run().
-// run(listener, deadline): handles subscriptions and posted commands until the deadline passes, something was
-// told, or wake() was called, even before.
-template <class T>
-concept Subscribes = requires(T& t, const std::string& channel, Listener& listener, Instant deadline) {
-    t.subscribe(channel);
-    t.unsubscribe(channel);
-    t.run(listener, deadline);
-    t.wake();
-};
-
-// route(key): where the key lives; keys of equal route may share a command. publish_command(): the command by
-// which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH.
-template <class T>
-concept Routes = requires(T& t, std::string_view key) {
-    { t.route(key) } -> std::convertible_to<std::uint32_t>;
-    { t.publish_command() } -> std::convertible_to<std::string_view>;
-};
-
-// reborn(): called in the child after a fork, on the parent's transport, whose locks and threads may be in any
-// state: a transport to the same servers that shares no connection with it.
-template <class T>
-concept SurvivesFork = requires(T& t) {
-    { t.reborn() } -> std::same_as<T>;
-};
-
-// Optional. watch(listener, deadline): the calling thread, which waits for a message, receives in place of run(), and
-// tells the listener itself, until something was told, interrupt_watch() was called, even before, or the deadline
-// passes; false at once when it cannot, because another thread does so already or there is no connection. When it
-// leaves while others wait, wake() makes run() receive again.
-template <class T>
-concept LetsWatch = requires(T& t, Listener& listener, Instant deadline) {
-    { t.watch(listener, deadline) } -> std::same_as<bool>;
-    t.interrupt_watch();
-};
-
-// Optional. post_attended(command, done): as post(), but the calling thread is going to receive the answer itself, by
-// attend(), which takes what has come and does not wait; or to call wake(), when it gives that up.
-template <class T>
-concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completion done) {
-    t.post_attended(command, std::move(done));
-    t.attend();
-};
-
-template <class T>
-concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSeveral<T> && Posts<T> && Subscribes<T> &&
-    Routes<T> && SurvivesFork<T>;
-
-namespace detail {
-
-// One assertion a part, so that every compiler names the missing one.
-template <class T>
-constexpr bool explain_transport() {
-    static_assert(std::move_constructible<T>, "a transport must be move constructible");
-    static_assert(CallsAndWaits<T>, "a transport needs: Reply call(const Command&, Instant deadline)");
-    static_assert(CallsSeveral<T>,
-                  "a transport needs: std::vector<Reply> call_all(std::span<const Command>, Instant deadline)");
-    static_assert(Posts<T>, "a transport needs: void post(const Command&, Completion)");
-    static_assert(Subscribes<T>,
-                  "a transport needs: subscribe(channel), unsubscribe(channel), run(Listener&, Instant), wake()");
-    static_assert(Routes<T>, "a transport needs: route(key) and publish_command()");
-    static_assert(SurvivesFork<T>, "a transport needs: T reborn()");
-    return true;
-}
-
-}  // namespace detail
 
 }  // namespace redlatch
 
@@ -1086,6 +1249,10 @@ public:
             }
         }
         for (const auto& who : told) who->disconnected();
+    }
+
+    void interrupted(const std::string& channel) override {
+        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = false; })) who->disconnected();
     }
 
 private:
@@ -1290,6 +1457,9 @@ using Texts = std::array<std::string_view, N>;
 // attend(), and stop_attending() unless all is answered.
 enum class Receiver { background, poster };
 
+// Whether a command grants something (a hold, a permit, more time for one), which enough replicas have to confirm.
+enum class Effect { any, grants };
+
 // What all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
@@ -1302,6 +1472,7 @@ class Runtime {
 public:
     Runtime(T transport, const ClientOptions& options, const Runtime* parent = nullptr)
         : options_(options),
+          replicas_(options),
           parent_(parent),
           timers_([this] { wake(); }),
           subscriptions_([this](const std::string& channel, bool wanted) { subscribe(channel, wanted); },
@@ -1348,24 +1519,45 @@ public:
         return transport_.call(command, deadline);
     }
 
+    // What grants something, and is only good when enough replicas have it: then the reply says whether they do.
+    Reply call_granting(const Command& command, Instant deadline) {
+        if (!replicas_.are_required()) return call(command, deadline);
+        const std::uint32_t route = route_of(command);
+        if (replicas_.are_unknown(route)) {
+            const std::array<std::string_view, 1> role{"ROLE"};
+            replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
+        }
+        const Replicas::Batch batch(replicas_, command, route);
+        count(commands_, batch.commands().size());
+        std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
+        return replicas_.merged(replies, route, batch.wanted);
+    }
+
     // Calls a script by its digest, or by its text where the server does not know it yet. One round trip; two for a
     // script that is new to the server.
     Reply call_script(const Script& script, std::span<const std::string_view> keys,
-                      std::span<const std::string_view> arguments, Instant deadline) {
+                      std::span<const std::string_view> arguments, Instant deadline, Effect effect = Effect::any) {
         ScriptWords words(script, keys, arguments);
-        Reply reply = call(words.by_digest(), deadline);
-        if (judge(reply) == Verdict::no_script) reply = call(words.by_text(), deadline);
+        const auto send = [&](const Command& command) {
+            return effect == Effect::grants ? call_granting(command, deadline) : call(command, deadline);
+        };
+        Reply reply = send(words.by_digest());
+        if (judge(reply) == Verdict::no_script) reply = send(words.by_text());
         return reply;
     }
 
     // The same without waiting; `done` is called on any thread.
-    void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
+    void post(const Command& command, Completion done, Receiver receiver = Receiver::background,
+              Effect effect = Effect::any) {
         start_background();
         Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
         count(commands_);
         count_post();
         try {
-            pass_on(receiver, command, std::move(finish));
+            if (effect == Effect::grants && replicas_.are_required())
+                post_granting(command, std::move(finish));
+            else
+                pass_on(receiver, command, std::move(finish));
         } catch (...) {
             uncount_post();
             throw;
@@ -1374,25 +1566,25 @@ public:
 
     void post_script(const Script& script, std::span<const std::string_view> keys,
                      std::span<const std::string_view> arguments, Completion done,
-                     Receiver receiver = Receiver::background) {
+                     Receiver receiver = Receiver::background, Effect effect = Effect::any) {
         const ScriptWords words(script, keys, arguments);
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
         post(
             words.by_digest(),
-            [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+            [this, &script, effect, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
              done = std::move(done)](Reply reply) mutable {
                 if (judge(reply) != Verdict::no_script) return done(std::move(reply));
                 const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
                 const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
                 try {
-                    post(ScriptWords(script, k, a).by_text(), done);
+                    post(ScriptWords(script, k, a).by_text(), done, Receiver::background, effect);
                 } catch (...) {
                     done(Reply::of(Reply::Kind::not_sent, no_memory));
                 }
             },
-            receiver);
+            receiver, effect);
     }
 
     // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
@@ -1400,19 +1592,24 @@ public:
     struct Calling {
         Reply operator()(const Script& script, std::span<const std::string_view> keys,
                          std::span<const std::string_view> arguments) const {
-            return runtime.call_script(script, keys, arguments, deadline);
+            return runtime.call_script(script, keys, arguments, deadline, effect);
         }
-        Reply operator()(std::span<const std::string_view> words) const { return runtime.call({words, 1}, deadline); }
+        Reply operator()(std::span<const std::string_view> words) const {
+            return effect == Effect::grants ? runtime.call_granting({words, 1}, deadline)
+                                            : runtime.call({words, 1}, deadline);
+        }
 
         Runtime& runtime;
         Instant deadline;
+        Effect effect;
     };
-    Calling calling(Instant deadline) { return {*this, deadline}; }
+    Calling calling(Instant deadline, Effect effect = Effect::any) { return {*this, deadline, effect}; }
 
-    auto posting(Completion done, Receiver receiver = Receiver::background) {
-        return [this, receiver, done = std::move(done)](const Script& script, std::span<const std::string_view> keys,
-                                                        std::span<const std::string_view> arguments) mutable {
-            post_script(script, keys, arguments, std::move(done), receiver);
+    auto posting(Completion done, Receiver receiver = Receiver::background, Effect effect = Effect::any) {
+        return [this, receiver, effect, done = std::move(done)](const Script& script,
+                                                                std::span<const std::string_view> keys,
+                                                                std::span<const std::string_view> arguments) mutable {
+            post_script(script, keys, arguments, std::move(done), receiver, effect);
         };
     }
 
@@ -1537,10 +1734,22 @@ private:
     static constexpr std::size_t renewals_a_call = 100;
     static constexpr Milliseconds longest_farewell{1000};
 
+    // What grants something has a key.
+    std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
+
     void pass_on(Receiver receiver, const Command& command, Completion done) {
         if constexpr (LetsAttend<T>)
             if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
         transport_.post(command, std::move(done));
+    }
+
+    void post_granting(const Command& command, Completion done) {
+        if constexpr (PostsSeveral<T>) {
+            const Replicas::Batch batch(replicas_, command, route_of(command));
+            std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
+            count(commands_, batch.commands().size() - 1);
+            transport_.post_all(batch.commands(), receivers);
+        }
     }
 
     void finish_post(const Completion& done, Reply reply) {
@@ -1671,7 +1880,9 @@ private:
 
     void renew(std::vector<Renewal> due) {
         // Together goes what one script on one route can renew.
-        const auto way = [this](const Renewal& r) { return std::pair(transport_.route(r.key), r.script); };
+        const auto way = [this](const Renewal& r) {
+            return std::tuple(transport_.route(r.key), r.script, r.lease.value_or(options_.watchdog_timeout));
+        };
         std::stable_sort(due.begin(), due.end(),
                          [&](const Renewal& a, const Renewal& b) { return std::less<>()(way(a), way(b)); });
         for (std::size_t first = 0; first < due.size();) {
@@ -1691,7 +1902,7 @@ private:
     }
 
     void renew_together(std::vector<Renewal> batch) {
-        const NumberText lease(options_.watchdog_timeout.count());
+        const NumberText lease(batch.front().lease.value_or(options_.watchdog_timeout).count());
         std::vector<std::string_view> keys;
         std::vector<std::string_view> arguments{lease};
         for (const Renewal& renewal : batch) {
@@ -1700,17 +1911,24 @@ private:
         }
         const Instant sent = Clock::now();
         const Script& script = *batch.front().script;
-        post_script(script, keys, arguments, [this, sent, batch = std::move(batch)](Reply reply) {
-            judge(reply) == Verdict::no_answer ? gone() : back_again();
-            const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
-            for (std::size_t i = 0; i < batch.size(); ++i) {
-                auto outcome = Watched::Renewed::unknown;
-                if (whole && reply.elements[i].is_integer())
-                    outcome = reply.elements[i].integer == 1 ? Watched::Renewed::yes : Watched::Renewed::refused;
-                if (outcome == Watched::Renewed::yes) count(renewals_);
-                batch[i].of->renewed(batch[i], outcome, sent);
-            }
-        });
+        post_script(
+            script, keys, arguments,
+            [this, sent, batch = std::move(batch)](Reply reply) {
+                judge(reply) == Verdict::no_answer ? gone() : back_again();
+                const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+                for (std::size_t i = 0; i < batch.size(); ++i) {
+                    auto outcome = Watched::Renewed::unknown;
+                    if (whole && reply.elements[i].is_integer()) {
+                        if (reply.elements[i].integer != 1)
+                            outcome = Watched::Renewed::refused;
+                        else if (reply.replicated)
+                            outcome = Watched::Renewed::yes;
+                    }
+                    if (outcome == Watched::Renewed::yes && !batch[i].lease) count(renewals_);
+                    batch[i].of->renewed(batch[i], outcome, sent);
+                }
+            },
+            Receiver::background, Effect::grants);
     }
 
     // Both are called by destructors of states, the last of which run when the transport is going already.
@@ -1737,6 +1955,18 @@ private:
             raise(Event::Kind::reconnected, {}, "the server answers again");
     }
 
+    // Holds may be lost there; who waits is told by the subscription that is made anew.
+    void moved() {
+        replicas_.forget();
+        std::vector<std::shared_ptr<Watched>> states;
+        {
+            const std::lock_guard lock(mutex_);
+            for (const auto& [_, entry] : states_) states.push_back(entry.state);
+        }
+        for (const auto& state : states) state->moved();
+        raise(Event::Kind::moved, {}, "another server is the master now");
+    }
+
     // Passes on to the subscriptions, and remembers whether the server is there.
     struct ConnectionListener final : Listener {
         explicit ConnectionListener(Runtime& r) : runtime(r) {}
@@ -1754,10 +1984,13 @@ private:
             runtime.gone();
             runtime.subscriptions_.disconnected();
         }
+        void interrupted(const std::string& channel) override { runtime.subscriptions_.interrupted(channel); }
+        void moved() override { runtime.moved(); }
         Runtime& runtime;
     };
 
     const ClientOptions options_;
+    Replicas replicas_;
     const Runtime* const parent_;  // left as it was at the fork, and never touched
     const std::string uuid_ = make_uuid();
     const pid_t pid_ = ::getpid();
@@ -1789,6 +2022,24 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/core/keep_errno.hpp
+
+namespace redlatch {
+
+// Leaves errno as it was: for what runs where nobody expects a system call, at the end of a guard or of an object.
+class KeepErrno {
+public:
+    KeepErrno() noexcept = default;
+    KeepErrno(const KeepErrno&) = delete;
+    KeepErrno& operator=(const KeepErrno&) = delete;
+    ~KeepErrno() { errno = before_; }
+
+private:
+    const int before_ = errno;
+};
+
+}  // namespace redlatch
+
 // redlatch/client/core.hpp
 
 namespace redlatch {
@@ -1806,6 +2057,7 @@ public:
     Core& operator=(const Core&) = delete;
 
     ~Core() {
+        const KeepErrno kept;
         Runtime<T>* runtime = runtime_.load();
         // Destroyed in a child that never used it: there is nothing of ours to end, only descriptors to give back.
         if (runtime->pid() == ::getpid())
@@ -1835,14 +2087,483 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/scripts/rlock.hpp
+
+// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write what
+// Redisson's RLock writes (its keys, field, channel and message), but take the hold count from the holder as an
+// absolute number, so that a command that is sent twice takes effect once.
+//
+// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
+// must always succeed, giving back and renewing, begins with PEXPIRE or DEL. Arguments of redis.call are strings even
+// where they are numbers: Redis prints a Lua number with %.17g, which costs more than the command itself.
+namespace redlatch::scripts {
+
+// A release that is sent again leaves a mark, the unlock latch: should its first sending be delayed on the way and
+// arrive after the same thread took the lock anew, it finds the mark and does nothing.
+
+inline constexpr std::string_view rlock_acquire{R"lua(
+-- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
+-- Answer: nil = held; n >= -1 = blocked, the holder's PTTL; -2 = the hold that should be re-entered is gone.
+local lock = KEYS[1]
+local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return -2 end
+    redis.call('hincrby', lock, owner, count)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) == 'table' then
+        -- Not allowed to this user: better no lock than one for ever.
+        redis.call('del', lock)
+        return limited
+    end
+    return nil
+end
+local current = redis.call('hget', lock, owner)
+if not current and count ~= '1' then return -2 end
+-- Where this owner may be a reader, which is no hold of ours.
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+if not current then return redis.call('pttl', lock) end
+if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+local left = redis.call('pttl', lock)
+if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
+return nil
+)lua"};
+
+inline constexpr std::string_view rlock_release{R"lua(
+-- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
+-- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
+-- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
+-- -1 = still held.
+local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
+local owner, count, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if redis.call('exists', latch) == 1 then return 0 end
+local current = redis.call('hget', lock, owner)
+if not current then
+    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
+    return nil
+end
+if count ~= '0' then
+    local left = redis.call('pttl', lock)
+    redis.call('pexpire', lock, math.max(left, lease))
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    return -1
+end
+redis.call('del', lock)
+if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
+return redis.call(publish, channel, '0')
+)lua"};
+
+inline constexpr std::string_view rlock_hand_over{R"lua(
+-- KEYS: lock, latch, channel.  ARGV: owner, next owner, the next owner's lease in ms,
+-- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
+-- Answer: 1 = the next owner holds it; nil = neither of them does.
+local lock, latch, channel = KEYS[1], KEYS[2], KEYS[3]
+local owner, heir, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- What came of an earlier sending: '1' or, when neither held it, '0'.
+local before = redis.call('get', latch)
+if before == '0' then return nil end
+if before then return 1 end
+if redis.call('hexists', lock, owner) == 0 then
+    if latch_ttl == '0' then return nil end
+    local handed = redis.call('hexists', lock, heir) == 1
+    redis.pcall('set', latch, handed and '1' or '0', 'px', latch_ttl)
+    if handed then return 1 end
+    return nil
+end
+local left = redis.call('pttl', lock)
+redis.call('pexpire', lock, lease)
+redis.call('hincrby', lock, heir, '1')
+redis.call('hdel', lock, owner)
+if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
+-- Others who wait count on a longer lease than there is now.
+if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
+return 1
+)lua"};
+
+inline constexpr std::string_view rlock_force_release{R"lua(
+-- KEYS: lock, channel.  ARGV: publish command.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
+local lock, channel = KEYS[1], KEYS[2]
+local publish = ARGV[1]
+if redis.call('hlen', lock) == 0 then return 0 end
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+redis.call('del', lock)
+redis.call(publish, channel, '0')
+return 1
+)lua"};
+
+inline constexpr std::string_view rlock_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
+if redis.call('hlen', KEYS[1]) == 0 then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+inline constexpr std::string_view rlock_renew{R"lua(
+-- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of each lock.
+-- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
+local lease = tonumber(ARGV[1])
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 1])
+    if type(renewed[i]) == 'table' then
+        -- A key that became something else is lost, and no reason to let the others expire.
+        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
+        renewed[i] = 0
+    end
+    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
+end
+return renewed
+)lua"};
+
+}  // namespace redlatch::scripts
+
+// redlatch/client/inquiry.hpp
+
+// What the server says of a lock, most of all of one that is a hash of owner -> hold count. One round trip each; an
+// unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
+namespace redlatch {
+
+namespace detail {
+
+// `ask(deadline)` sends the question.
+template <class T, class Ask>
+Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit = never) {
+    const Instant give_up = std::min(limit, deadline_after(Clock::now(), runtime.options().unreachable_timeout));
+    Reply reply = runtime.persist(give_up, {}, [&](Instant deadline, bool) { return ask(deadline); });
+    if (judge(reply) != Verdict::answered) throw error_of(reply, key);
+    return reply;
+}
+
+}  // namespace detail
+
+// The number in a text, 0 for nil. Throws Error for anything else, and for one of 2^53 or more, which scripts could not
+// count with: the key belongs to something else then.
+inline std::int64_t number_of(const Reply& reply, std::string_view key) {
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    std::int64_t number = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, number);
+    constexpr std::int64_t limit = std::int64_t{1} << 53;
+    if (error != std::errc{} || end != last || number >= limit || number <= -limit)
+        throw Error(errc::wrong_type, key,
+                    "the key holds " + printable(reply.text, 40) +
+                        " and no number of ours; something else uses this key: choose another name");
+    return number;
+}
+
+// HLEN rather than EXISTS: a key of another type is an error, not a lock.
+template <class T>
+bool ask_locked(Runtime<T>& runtime, std::string_view key, Instant limit) {
+    const std::array<std::string_view, 2> words{"HLEN", key};
+    const Reply reply = detail::inquire(
+        runtime, key,
+        [&](Instant deadline) {
+            return runtime.call({words, 1}, deadline);
+        },
+        limit);
+    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
+    return reply.integer > 0;
+}
+
+// `ask(deadline)` sends the question; the answer is nothing for none, or the text of a number.
+template <class T, class Ask>
+int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
+    const Reply reply = detail::inquire(runtime, key, ask, limit);
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    int count = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
+    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
+    return count;
+}
+
+template <class T>
+int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner, Instant limit) {
+    const std::array<std::string_view, 3> words{"HGET", key, owner};
+    return ask_count(
+        runtime, key,
+        [&](Instant deadline) {
+            return runtime.call({words, 1}, deadline);
+        },
+        limit);
+}
+
+// `ask(deadline)` sends the question; the answer is nothing, or a text.
+template <class T, class Ask>
+std::optional<std::string> ask_text(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
+    Reply reply = detail::inquire(runtime, key, ask, limit);
+    if (reply.is_nil()) return std::nullopt;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    return std::move(reply.text);
+}
+
+// `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.
+template <class T, class Ask>
+std::optional<Milliseconds> ask_lease(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
+    const Reply reply = detail::inquire(runtime, key, ask, limit);
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    if (reply.integer == -2) return std::nullopt;
+    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
+}
+
+// The number that a key holds, 0 for none.
+template <class T>
+std::int64_t ask_number(Runtime<T>& runtime, std::string_view key) {
+    const std::array<std::string_view, 2> words{"GET", key};
+    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
+        return runtime.call({words, 1}, deadline);
+    });
+    return number_of(reply, key);
+}
+
+template <class T>
+std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key, Instant limit) {
+    const auto ask = [&](Instant deadline) {
+        return runtime.calling(deadline)(digested<scripts::rlock_remaining_lease>, Texts<1>{key}, Texts<0>{});
+    };
+    return ask_lease(runtime, key, ask, limit);
+}
+
+}  // namespace redlatch
+
+// redlatch/scripts/server_check.hpp
+
+namespace redlatch::scripts {
+
+// Tries what the other scripts use, on a key of its own, which is gone afterwards.
+inline constexpr std::string_view server_check{R"lua(
+-- KEYS: a key that nobody uses.  ARGV: the channel and the command of a message.
+-- Answer: the names of the commands that this user may not call.
+local key = KEYS[1]
+local refused = {}
+local function try(name, ...)
+    local answer = redis.pcall(name, ...)
+    if type(answer) ~= 'table' or not answer.err then return end
+    local words = answer.err
+    if string.find(words, 'NOPERM', 1, true) or string.find(words, 'The user executing', 1, true) or
+        string.find(words, 'No permissions', 1, true) or string.find(words, 'ACL failure', 1, true) then
+        refused[#refused + 1] = name
+    end
+end
+try('del', key)
+try('exists', key)
+try('hset', key, 'f', '1')
+try('hincrby', key, 'f', '1')
+try('hget', key, 'f')
+try('hgetall', key)
+try('hkeys', key)
+try('hlen', key)
+try('hexists', key, 'f')
+try('pexpire', key, '1000')
+try('pttl', key)
+try('hdel', key, 'f')
+try('del', key)
+try('set', key, '1', 'px', '1000')
+try('get', key)
+try('incrby', key, '1')
+try('decrby', key, '1')
+try('del', key)
+try('rpush', key, 'e')
+try('pexpire', key, '1000')
+try('lindex', key, '0')
+try('llen', key)
+try('lrange', key, '0', '-1')
+try('lrem', key, '0', 'x')
+try('lpop', key)
+try('del', key)
+try('zadd', key, '1', 'm')
+try('pexpire', key, '1000')
+try('zscore', key, 'm')
+try('zcard', key)
+try('zcount', key, '0', '1')
+try('zrange', key, '0', '0')
+try('zrangebyscore', key, '0', '1')
+try('zremrangebyscore', key, '5', '6')
+try('zrem', key, 'm')
+try('del', key)
+try('time')
+try(ARGV[2], ARGV[1], '')
+return refused
+)lua"};
+
+}  // namespace redlatch::scripts
+
+// redlatch/client/server_check.hpp
+
+// What about a server endangers the locks on it, in words. The judging part does no I/O.
+namespace redlatch {
+
+// What a server says of itself; nothing where it may not be asked.
+struct ServerFacts {
+    Reply info;                 // INFO
+    Reply min_replicas;         // CONFIG GET min-replicas-to-write
+    Reply save;                 // CONFIG GET save
+    Reply output_buffers;       // CONFIG GET client-output-buffer-limit
+    Reply refused_commands;     // the answer to scripts::server_check
+    std::optional<Reply> wait;  // WAIT, where replicas are required
+};
+
+namespace detail {
+
+// A field of INFO.
+inline std::optional<std::string> info_field(const Reply& info, std::string_view field) {
+    if (info.kind != Reply::Kind::text) return std::nullopt;
+    std::istringstream lines(info.text);
+    for (std::string line; std::getline(lines, line);) {
+        if (!line.starts_with(field) || line.size() <= field.size() || line[field.size()] != ':') continue;
+        line.erase(0, field.size() + 1);
+        if (line.ends_with('\r')) line.pop_back();
+        return line;
+    }
+    return std::nullopt;
+}
+
+// The value in an answer to CONFIG GET.
+inline std::optional<std::string> config_value(const Reply& reply) {
+    if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) return std::nullopt;
+    return reply.elements[1].text;
+}
+
+// The hard and the soft limit of the buffers of subscribers, 0 for none.
+inline std::array<std::uint64_t, 2> pubsub_limits(const std::string& limits) {
+    std::istringstream words(limits);
+    for (std::string word; words >> word;) {
+        if (word != "pubsub") continue;
+        std::array<std::uint64_t, 2> found{};
+        words >> found[0] >> found[1];
+        return found;
+    }
+    return {};
+}
+
+}  // namespace detail
+
+inline std::vector<std::string> warnings_about(const ServerFacts& facts, const ClientOptions& options) {
+    using detail::info_field;
+    std::vector<std::string> warnings;
+    const auto warn_if = [&](bool bad, const std::string& text) {
+        if (bad) warnings.push_back(text);
+    };
+    if (facts.info.kind == Reply::Kind::text) {
+        const std::string policy = info_field(facts.info, "maxmemory_policy").value_or("noeviction");
+        warn_if(policy != "noeviction",
+                "maxmemory-policy is " + escaped(policy) +
+                    ": when memory is short, the server evicts locks that are held; set it to noeviction");
+        unsigned replicas = 0;
+        const std::string count = info_field(facts.info, "connected_slaves").value_or("0");
+        std::from_chars(count.data(), count.data() + count.size(), replicas);
+        warn_if(
+            replicas > 0 && detail::config_value(facts.min_replicas) == "0",
+            "min-replicas-to-write is 0 although there are replicas: a master that is cut off goes on granting locks "
+            "while another is promoted; set it to 1 or more, and min-replicas-max-lag below the leases");
+        unsigned version = 0;  // the major one; of a Valkey that of the Redis that it takes after
+        const std::string versions = info_field(facts.info, "redis_version").value_or("7");
+        std::from_chars(versions.data(), versions.data() + versions.size(), version);
+        warn_if(replicas > 0 && version < 7,
+                "the server is older than Redis 7: its scripts write also without the replicas that "
+                "min-replicas-to-write demands, so a master that is cut off goes on granting locks; take a newer one");
+        if (options.require_replicas > 0) {
+            const unsigned wanted = options.require_replicas == all_replicas ? 1 : options.require_replicas;
+            warn_if(replicas < wanted, "there are fewer replicas (" + std::to_string(replicas) +
+                                           ") than require_replicas wants: nothing will be granted");
+        }
+        const bool has_log = info_field(facts.info, "aof_enabled") == "1";
+        const auto save = detail::config_value(facts.save);
+        warn_if(
+            !has_log && save == "",
+            "persistence is off: a restart forgets every lock that is held, which a RedLock must not; set appendonly");
+        warn_if(!has_log && save != "",
+                "appendonly is off: a restart forgets the locks that were taken since the last snapshot");
+    } else {
+        warnings.push_back("INFO is refused to this user: memory policy, persistence and replicas are not known");
+    }
+    warn_if(facts.min_replicas.is_error() || facts.save.is_error() || facts.output_buffers.is_error(),
+            "CONFIG GET is refused to this user: min-replicas-to-write, save and client-output-buffer-limit are not "
+            "known");
+    if (const auto limits = detail::config_value(facts.output_buffers)) {
+        const auto [hard, soft] = detail::pubsub_limits(*limits);
+        warn_if((hard > 0 && hard < 1'000'000) || (soft > 0 && soft < 250'000),
+                "client-output-buffer-limit of pubsub is small: waiters that are slow for a moment lose their "
+                "subscription, and have to connect anew");
+    }
+    if (facts.refused_commands.kind == Reply::Kind::array) {
+        std::string names;
+        for (const Reply& name : facts.refused_commands.elements) {
+            if (names.find(name.text) != std::string::npos) continue;
+            names += (names.empty() ? "" : ", ") + escaped(name.text);
+        }
+        warn_if(!names.empty(), "this user may not call, or not on such keys and channels: " + names +
+                                    "; scripts that use them will fail");
+    } else {
+        warnings.push_back("scripts are refused, without which only a Mutex can be taken: " +
+                           printable(facts.refused_commands.text, 160));
+    }
+    warn_if(facts.wait && facts.wait->is_error(),
+            "this user may not call WAIT, which require_replicas needs: nothing will be granted");
+    return warnings;
+}
+
+// Asks the server. What it refuses to tell is a warning of its own. Throws Error(errc::unreachable).
+template <class T>
+std::vector<std::string> check_server(Runtime<T>& runtime) {
+    const Instant give_up = deadline_after(Clock::now(), runtime.options().unreachable_timeout);
+    const auto answer = [&](auto send) {
+        Reply reply = runtime.persist(give_up, {}, [&](Instant deadline, bool) { return send(deadline); });
+        if (!reply.answered()) throw error_of(reply, {});
+        return reply;
+    };
+    const auto ask = [&](std::initializer_list<std::string_view> words) {
+        return answer([&](Instant deadline) { return runtime.call({{words.begin(), words.size()}, 0}, deadline); });
+    };
+    ServerFacts facts;
+    facts.info = ask({"INFO"});
+    facts.min_replicas = ask({"CONFIG", "GET", "min-replicas-to-write"});
+    facts.save = ask({"CONFIG", "GET", "save"});
+    facts.output_buffers = ask({"CONFIG", "GET", "client-output-buffer-limit"});
+    const std::string key = runtime.options().key_prefix + "redlatch_check:" + runtime.uuid();
+    const std::string channel = prefixed_key("redisson_lock__channel", key);
+    facts.refused_commands = answer([&](Instant deadline) {
+        return runtime.calling(deadline)(digested<scripts::server_check>, Texts<1>{key},
+                                         Texts<2>{channel, runtime.transport().publish_command()});
+    });
+    if (runtime.options().require_replicas > 0) facts.wait = ask({"WAIT", "0", "1"});
+    return warnings_about(facts, runtime.options());
+}
+
+}  // namespace redlatch
+
 // redlatch/core/url.hpp
 
 namespace redlatch {
+
+class TlsConnector;
+
+// A server's place in the network.
+struct HostPort {
+    std::string host;
+    std::uint16_t port = 0;
+
+    bool operator==(const HostPort&) const = default;
+
+    std::string display() const {
+        return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
+    }
+};
 
 // Where a server is and how to log in:
 //   redis://[user[:password]@]host[:port][/db]    host may be an IPv6 literal in brackets
 //   redis://:password@host                        the default user
 //   unix:///path/to/socket[?db=n]
+//   redis-sentinel://[user[:password]@]host[:port][,host[:port]...]/master[/db]
+//                                                 the sentinels, and how they call the master; the login is the master's
+//   redis-cluster://[user[:password]@]host[:port][,host[:port]...]
+//                                                 some nodes of a cluster, which name the others
+//   rediss://…, rediss-sentinel://…, rediss-cluster://…
+//                                                 the same by TLS; with Sentinel to the sentinels as well
 // User, password and path may be percent-encoded. No message of the parser quotes the part before an '@'.
 struct Url {
     std::string host;  // empty for a unix socket
@@ -1851,14 +2572,33 @@ struct Url {
     std::string user;      // empty: the default user
     std::string password;  // empty: no AUTH is sent
     std::uint32_t database = 0;
+    std::vector<HostPort> sentinels{};  // then host and path are empty
+    std::string master{};               // by its name; of Sentinel
+    std::vector<HostPort> cluster{};    // then host and path are empty
+    bool tls = false;                   // nothing is ever sent there unencrypted
+    // Who encrypts. It is not in the text: a transport puts it here.
+    std::shared_ptr<const TlsConnector> tls_connector{};
 
-    // Throws Error: errc::invalid_argument for what is no such URL, errc::unsupported for TLS, Sentinel and Cluster.
+    // Throws Error(errc::invalid_argument) for what is no such URL.
     static Url parse(std::string_view text);
 
     // The server in words for messages and events: never with the login.
     std::string display() const {
         if (!path.empty()) return "unix://" + path;
-        return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
+        if (!sentinels.empty()) return "the master " + printable(master, 60);
+        if (!cluster.empty()) return "the cluster of " + cluster.front().display();
+        return HostPort{host, port}.display();
+    }
+
+    // The same login on another server.
+    Url at(const HostPort& place) const {
+        Url url = *this;
+        url.host = place.host;
+        url.port = place.port;
+        url.sentinels.clear();
+        url.master.clear();
+        url.cluster.clear();
+        return url;
     }
 };
 
@@ -1866,7 +2606,10 @@ namespace detail {
 
 [[noreturn]] inline void bad_url(const std::string& what) {
     throw Error(errc::invalid_argument, {},
-                "a URL reads redis://[user[:password]@]host[:port][/db] or unix:///path?db=n; " + what);
+                "a URL reads redis://[user[:password]@]host[:port][/db], unix:///path?db=n, "
+                "redis-sentinel://[user[:password]@]host[:port],.../master[/db], "
+                "redis-cluster://[user[:password]@]host[:port],..., or one of them with rediss for TLS; " +
+                    what);
 }
 
 inline std::string percent_decoded(std::string_view text) {
@@ -1898,6 +2641,56 @@ inline std::uint32_t url_number(std::string_view text, std::uint32_t least, std:
 // Redis itself decides which of these exist; the limit only keeps the number a number.
 inline std::uint32_t url_database(std::string_view text) { return url_number(text, 0, 1'000'000, "the database"); }
 
+// Takes the part before the '@' off, if there is one.
+inline void take_login(Url& url, std::string_view& rest) {
+    const auto at = rest.rfind('@');
+    if (at == std::string_view::npos) return;
+    const std::string_view login = rest.substr(0, at);
+    const auto colon = login.find(':');
+    url.user = percent_decoded(login.substr(0, colon));
+    if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
+    if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
+    rest = rest.substr(at + 1);
+}
+
+inline HostPort host_port(std::string_view rest, std::uint16_t usual_port) {
+    HostPort place{{}, usual_port};
+    std::string_view port;
+    bool has_port = false;
+    if (rest.starts_with('[')) {
+        const auto close = rest.find(']');
+        if (close == std::string_view::npos) bad_url("an IPv6 address needs its closing bracket");
+        place.host = rest.substr(1, close - 1);
+        rest = rest.substr(close + 1);
+        if (!rest.empty() && !rest.starts_with(':')) bad_url("only a port may follow the bracket");
+        has_port = !rest.empty();
+        if (has_port) port = rest.substr(1);
+    } else {
+        const auto colon = rest.find(':');
+        place.host = rest.substr(0, colon);
+        has_port = colon != std::string_view::npos;
+        if (has_port) port = rest.substr(colon + 1);
+    }
+    if (place.host.empty()) bad_url("the host is missing");
+    for (const char c : place.host)
+        if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f)
+            bad_url("the host holds a blank or a control character");
+    if (has_port) place.port = static_cast<std::uint16_t>(url_number(port, 1, 65535, "the port"));
+    return place;
+}
+
+// Separated by commas.
+inline std::vector<HostPort> host_ports(std::string_view hosts, std::uint16_t usual_port) {
+    std::vector<HostPort> places;
+    for (bool more = true; more;) {
+        const auto comma = hosts.find(',');
+        places.push_back(host_port(hosts.substr(0, comma), usual_port));
+        more = comma != std::string_view::npos;
+        if (more) hosts = hosts.substr(comma + 1);
+    }
+    return places;
+}
+
 inline Url parse_unix_url(std::string_view rest) {
     Url url;
     if (const auto query = rest.find('?'); query != std::string_view::npos) {
@@ -1906,14 +2699,7 @@ inline Url parse_unix_url(std::string_view rest) {
         url.database = url_database(db.substr(3));
         rest = rest.substr(0, query);
     }
-    if (const auto at = rest.rfind('@'); at != std::string_view::npos && !rest.starts_with('/')) {
-        const std::string_view login = rest.substr(0, at);
-        const auto colon = login.find(':');
-        url.user = percent_decoded(login.substr(0, colon));
-        if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
-        if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
-        rest = rest.substr(at + 1);
-    }
+    if (!rest.starts_with('/')) take_login(url, rest);
     url.path = percent_decoded(rest);
     if (!url.path.starts_with('/')) bad_url("the path of a unix socket must be absolute");
     if (url.path.find('\0') != std::string::npos) bad_url("the path of a unix socket must not hold a zero byte");
@@ -1924,39 +2710,46 @@ inline Url parse_unix_url(std::string_view rest) {
 
 inline Url parse_tcp_url(std::string_view rest) {
     Url url;
-    if (const auto at = rest.rfind('@'); at != std::string_view::npos) {
-        const std::string_view login = rest.substr(0, at);
-        const auto colon = login.find(':');
-        url.user = percent_decoded(login.substr(0, colon));
-        if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
-        if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
-        rest = rest.substr(at + 1);
-    }
+    take_login(url, rest);
     if (const auto slash = rest.find('/'); slash != std::string_view::npos) {
         if (slash + 1 < rest.size()) url.database = url_database(rest.substr(slash + 1));
         rest = rest.substr(0, slash);
     }
-    std::string_view port;
-    bool has_port = false;
-    if (rest.starts_with('[')) {
-        const auto close = rest.find(']');
-        if (close == std::string_view::npos) bad_url("an IPv6 address needs its closing bracket");
-        url.host = rest.substr(1, close - 1);
-        rest = rest.substr(close + 1);
-        if (!rest.empty() && !rest.starts_with(':')) bad_url("only a port may follow the bracket");
-        has_port = !rest.empty();
-        if (has_port) port = rest.substr(1);
-    } else {
-        const auto colon = rest.find(':');
-        url.host = rest.substr(0, colon);
-        has_port = colon != std::string_view::npos;
-        if (has_port) port = rest.substr(colon + 1);
+    const HostPort place = host_port(rest, 6379);
+    url.host = place.host;
+    url.port = place.port;
+    return url;
+}
+
+inline Url parse_sentinel_url(std::string_view rest) {
+    Url url;
+    take_login(url, rest);
+    const auto slash = rest.find('/');
+    if (slash == std::string_view::npos) bad_url("the sentinels' name of the master is missing");
+    std::string_view hosts = rest.substr(0, slash);
+    rest = rest.substr(slash + 1);
+    const auto second = rest.find('/');
+    url.master = percent_decoded(rest.substr(0, second));
+    if (url.master.empty()) bad_url("the sentinels' name of the master is missing");
+    if (second != std::string_view::npos && second + 1 < rest.size())
+        url.database = url_database(rest.substr(second + 1));
+    url.sentinels = host_ports(hosts, 26379);
+    return url;
+}
+
+inline Url parse_cluster_url(std::string_view rest) {
+    Url url;
+    take_login(url, rest);
+    if (const auto slash = rest.find('/'); slash != std::string_view::npos) {
+        if (slash + 1 < rest.size()) bad_url("a cluster has one database, which needs no number");
+        rest = rest.substr(0, slash);
     }
-    if (url.host.empty()) bad_url("the host is missing");
-    for (const char c : url.host)
-        if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f)
-            bad_url("the host holds a blank or a control character");
-    if (has_port) url.port = static_cast<std::uint16_t>(url_number(port, 1, 65535, "the port"));
+    url.cluster = host_ports(rest, 6379);
+    return url;
+}
+
+inline Url by_tls(Url url) {
+    url.tls = true;
     return url;
 }
 
@@ -1969,11 +2762,79 @@ inline Url Url::parse(std::string_view text) {
     const std::string_view rest = text.substr(mark + 3);
     if (scheme == "redis") return detail::parse_tcp_url(rest);
     if (scheme == "unix") return detail::parse_unix_url(rest);
-    if (scheme == "rediss" || scheme == "redis-sentinel" || scheme == "redis-cluster")
-        throw Error(errc::unsupported, {},
-                    std::string(scheme) + ":// is not supported yet; use redis:// or unix://, or bring a transport");
+    if (scheme == "redis-sentinel") return detail::parse_sentinel_url(rest);
+    if (scheme == "redis-cluster") return detail::parse_cluster_url(rest);
+    if (scheme == "rediss") return detail::by_tls(detail::parse_tcp_url(rest));
+    if (scheme == "rediss-sentinel") return detail::by_tls(detail::parse_sentinel_url(rest));
+    if (scheme == "rediss-cluster") return detail::by_tls(detail::parse_cluster_url(rest));
     // Not quoted: in a mangled URL a password may stand where the scheme should be.
     detail::bad_url("the scheme is unknown");
+}
+
+}  // namespace redlatch
+
+// redlatch/core/slots.hpp
+
+// In which slot of a Redis Cluster a key or a sharded channel lives.
+namespace redlatch {
+
+inline constexpr std::uint16_t slot_count = 16384;
+
+namespace detail {
+
+// CRC16 by the XMODEM rules: polynomial 0x1021, beginning with 0, most significant bit first.
+constexpr std::array<std::uint16_t, 256> make_crc16_table() {
+    std::array<std::uint16_t, 256> table{};
+    for (std::uint32_t byte = 0; byte < 256; ++byte) {
+        std::uint32_t crc = byte << 8;
+        for (int bit = 0; bit < 8; ++bit) crc = (crc & 0x8000) != 0 ? (crc << 1) ^ 0x1021 : crc << 1;
+        table[byte] = static_cast<std::uint16_t>(crc);
+    }
+    return table;
+}
+
+inline constexpr std::array<std::uint16_t, 256> crc16_table = make_crc16_table();
+
+constexpr std::uint16_t crc16(std::string_view bytes) {
+    std::uint32_t crc = 0;
+    for (const char c : bytes)
+        crc = ((crc << 8) ^ crc16_table[((crc >> 8) ^ static_cast<unsigned char>(c)) & 0xff]) & 0xffff;
+    return static_cast<std::uint16_t>(crc);
+}
+
+}  // namespace detail
+
+// Of a key with a {tag}, only the tag counts: what is between the first brace and the next closing one, if anything.
+constexpr std::uint16_t key_slot(std::string_view key) {
+    if (const auto open = key.find('{'); open != std::string_view::npos) {
+        const auto close = key.find('}', open + 1);
+        if (close != std::string_view::npos && close > open + 1) key = key.substr(open + 1, close - open - 1);
+    }
+    return static_cast<std::uint16_t>(detail::crc16(key) % slot_count);
+}
+
+}  // namespace redlatch
+
+// redlatch/core/secret.hpp
+
+namespace redlatch {
+
+// Whether a text repeats the secret, or a part of it: four bytes in a row are one.
+inline bool repeats(std::string_view text, std::string_view secret) {
+    const std::size_t part = std::min<std::size_t>(secret.size(), 4);
+    for (std::size_t at = 0; part > 0 && at + part <= secret.size(); ++at)
+        if (text.find(secret.substr(at, part)) != std::string_view::npos) return true;
+    return false;
+}
+
+// The words of a server's error that may be shown to anybody. A server may repeat those of a command that it does not
+// like, AUTH among them, cut off where it likes: then its code word is all that is left.
+inline std::string quotable(std::string_view error, std::string_view secret) {
+    if (secret.empty()) return std::string(error);
+    error = error.substr(0, 512);  // more is never shown, and a long one need not be searched
+    if (!repeats(error, secret)) return std::string(error);
+    const std::string_view code = error.substr(0, error.find(' '));
+    return (repeats(code, secret) ? "ERR" : std::string(code)) + " (its words repeat a part of the login)";
 }
 
 }  // namespace redlatch
@@ -2051,6 +2912,120 @@ private:
 
 #if __has_include(<hiredis/read.h>)
 
+// redlatch/adapters/cluster_words.hpp
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// What the nodes of a cluster say about who serves which slot. No I/O.
+namespace redlatch {
+
+// Slots from `first` to `last`, and who serves them.
+struct SlotRange {
+    std::uint16_t first = 0;
+    std::uint16_t last = 0;
+    HostPort master;
+    std::vector<HostPort> replicas{};
+};
+
+// Where a node sends a command that it does not carry out itself: for good (MOVED), or just this once (ASK).
+struct Redirect {
+    bool just_once = false;
+    std::uint16_t slot = 0;
+    HostPort to;
+};
+
+namespace detail {
+
+inline std::optional<std::uint16_t> number_up_to(std::string_view text, std::uint16_t least, std::uint16_t most) {
+    std::uint16_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
+        return std::nullopt;
+    return number;
+}
+
+inline bool is_host(std::string_view text) {
+    return text.size() <= 255 && std::none_of(text.begin(), text.end(), [](char c) {
+               return static_cast<unsigned char>(c) <= 0x20 || c == 0x7f;
+           });
+}
+
+// A node in CLUSTER SLOTS. No host means the one that was asked; "?" that the node does not know it: no host then.
+inline std::optional<HostPort> read_node(const Reply& node, const HostPort& asked) {
+    if (node.kind != Reply::Kind::array || node.elements.size() < 2) return std::nullopt;
+    const Reply& host = node.elements[0];
+    const Reply& port = node.elements[1];
+    if (!host.is_nil() && host.kind != Reply::Kind::text) return std::nullopt;
+    if (!is_host(host.text) || !port.is_integer() || port.integer < 0 || port.integer > 65535) return std::nullopt;
+    HostPort place{host.text.empty() ? asked.host : host.text, static_cast<std::uint16_t>(port.integer)};
+    if (host.text == "?" || place.port == 0) place.host.clear();
+    return place;
+}
+
+}  // namespace detail
+
+// The answer of the node `asked` to CLUSTER SLOTS; nothing when it makes no sense, or knows of no slot.
+inline std::optional<std::vector<SlotRange>> read_slots(const Reply& reply, const HostPort& asked) {
+    if (reply.kind != Reply::Kind::array || reply.elements.empty()) return std::nullopt;
+    std::vector<SlotRange> ranges;
+    for (const Reply& range : reply.elements) {
+        if (range.kind != Reply::Kind::array || range.elements.size() < 3) return std::nullopt;
+        const Reply& first = range.elements[0];
+        const Reply& last = range.elements[1];
+        if (!first.is_integer() || !last.is_integer() || first.integer < 0 || last.integer < first.integer ||
+            last.integer >= slot_count)
+            return std::nullopt;
+        SlotRange read{static_cast<std::uint16_t>(first.integer), static_cast<std::uint16_t>(last.integer), {}};
+        for (std::size_t i = 2; i < range.elements.size(); ++i) {
+            auto node = detail::read_node(range.elements[i], asked);
+            if (!node) return std::nullopt;
+            if (i == 2)
+                read.master = std::move(*node);
+            else if (!node->host.empty())
+                read.replicas.push_back(std::move(*node));
+        }
+        if (!read.master.host.empty()) ranges.push_back(std::move(read));
+    }
+    if (ranges.empty()) return std::nullopt;
+    return ranges;
+}
+
+// "MOVED <slot> <host>:<port>" or "ASK <slot> <host>:<port>", said by the node `asked`. The host may be missing or an
+// IPv6 address without brackets: the port follows the last colon.
+inline std::optional<Redirect> read_redirect(std::string_view text, const HostPort& asked) {
+    Redirect redirect;
+    redirect.just_once = text.starts_with("ASK ");
+    if (!redirect.just_once && !text.starts_with("MOVED ")) return std::nullopt;
+    text.remove_prefix(redirect.just_once ? 4 : 6);
+    const auto blank = text.find(' ');
+    if (blank == std::string_view::npos) return std::nullopt;
+    const auto slot = detail::number_up_to(text.substr(0, blank), 0, slot_count - 1);
+    const std::string_view place = text.substr(blank + 1);
+    const auto colon = place.rfind(':');
+    if (!slot || colon == std::string_view::npos || !detail::is_host(place.substr(0, colon))) return std::nullopt;
+    const auto port = detail::number_up_to(place.substr(colon + 1), 1, 65535);
+    if (!port) return std::nullopt;
+    redirect.slot = *slot;
+    redirect.to = {colon == 0 ? asked.host : std::string(place.substr(0, colon)), *port};
+    return redirect;
+}
+
+// Whether the servers have sharded channels (Redis 7), by the answer to PUBSUB SHARDNUMSUB, with which Redisson asks the
+// same. Who may not ask learns it from the refusal, which names the subcommand only where it exists.
+inline bool has_sharded_channels(const Reply& answer) {
+    return !answer.is_error() ||
+           (answer.text.starts_with("NOPERM") && answer.text.find("pubsub|shardnumsub") != std::string::npos);
+}
+
+}  // namespace redlatch
+
 // redlatch/adapters/encode.hpp
 
 #include <string>
@@ -2080,6 +3055,7 @@ inline void append_command(std::string& out, const Command& command) {
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include <hiredis/read.h>
@@ -2105,6 +3081,9 @@ public:
         reader_->privdata = this;
         begin_reply(0);
     }
+
+    // From now on the errors of the server are read without their words where these repeat a part of the secret.
+    void withhold(std::string_view secret) { secret_ = secret; }
 
     // Takes what was received. False when the reader cannot go on.
     bool feed(const char* bytes, std::size_t size) {
@@ -2150,7 +3129,10 @@ private:
                 if (bytes[size] != '\r' || bytes[size + 1] != '\n') return nullptr;
                 [[fallthrough]];
             case REDIS_REPLY_STATUS: reply.kind = Reply::Kind::text; break;
-            case REDIS_REPLY_ERROR: reply.kind = Reply::Kind::error; break;
+            case REDIS_REPLY_ERROR:
+                reply.kind = Reply::Kind::error;
+                reply.text = quotable({bytes, size}, static_cast<ReplyReader*>(task->privdata)->secret_);
+                return &reply;
             default: return nullptr;  // a RESP3 type, which we never asked for
         }
         reply.text.assign(bytes, size);
@@ -2195,6 +3177,7 @@ private:
                 return make_integer(task, number);
             };
             f.createNil = [](const redisReadTask* task) -> void* {
+                if (task->type == REDIS_REPLY_NIL) return nullptr;  // that of RESP3; ours come as texts and arrays
                 slot(task).kind = Reply::Kind::nil;
                 return &slot(task);
             };
@@ -2215,6 +3198,7 @@ private:
     }
 
     std::unique_ptr<redisReader, Free> reader_;
+    std::string secret_;
     Reply root_;
     std::size_t bytes_of_reply_ = 0;
     std::size_t elements_left_ = 0;
@@ -2238,7 +3222,7 @@ namespace redlatch {
 // The addresses of a host, before a deadline. The system's look-up of a name has none, so it runs in a thread of its
 // own, which is left alone when it takes too long. Numeric addresses need no look-up, and no thread.
 //
-// mutex_ guards error_ and found_; done_ tells the waiting thread that they are there.
+// mutex_ guards error_, found_ and is_done_; done_ tells the waiting thread that they are there.
 class NameLookup {
 public:
     NameLookup(const NameLookup&) = delete;
@@ -2250,11 +3234,7 @@ public:
     // `error` is 0, or one of getaddrinfo()'s codes; EAI_AGAIN when the deadline came first. The addresses live as
     // long as the result.
     static std::shared_ptr<const NameLookup> run(const std::string& host, int port, Instant deadline, int& error) {
-        const std::shared_ptr<NameLookup> lookup(new NameLookup);
-        const std::string service = std::to_string(port);
-        error = lookup->ask(host, service, AI_NUMERICHOST);
-        if (error != EAI_NONAME) return lookup;
-        quiet_thread([lookup, host, service] { lookup->ask(host, service, 0); }).detach();
+        const std::shared_ptr<NameLookup> lookup = start(host, port);
         std::unique_lock lock(lookup->mutex_);
         const auto is_done = [&] { return lookup->is_done_; };
         if (deadline == never)
@@ -2265,6 +3245,21 @@ public:
         return lookup;
     }
 
+    // The same for who does not wait: is_done() says whether there is a result.
+    static std::shared_ptr<NameLookup> start(const std::string& host, int port) {
+        const std::shared_ptr<NameLookup> lookup(new NameLookup);
+        const std::string service = std::to_string(port);
+        if (lookup->ask(host, service, AI_NUMERICHOST) == EAI_NONAME)
+            quiet_thread([lookup, host, service] { lookup->ask(host, service, 0); }).detach();
+        return lookup;
+    }
+
+    bool is_done() {
+        const std::lock_guard lock(mutex_);
+        return is_done_;
+    }
+
+    // Null before there is a result, and when there is no such host.
     const addrinfo* addresses() const noexcept { return found_; }
 
 private:
@@ -2295,12 +3290,71 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/adapters/tls_session.hpp
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <sys/types.h>
+
+namespace redlatch {
+
+// One connection's encryption. It does no input or output: a Socket carries the bytes. So there is nothing in it that
+// waits, and a program that does without TLS needs no library for it.
+//
+// One thread may encrypt while another decrypts. What it gives to be sent is valid until its next call by the sending
+// thread, and must be sent whole and in order.
+class TlsSession {
+public:
+    enum class Handshake { unfinished, done, failed };
+
+    // A call with room for so much leaves nothing behind that was fed to it, which no poll() would ever tell of: the rest
+    // of one record, and what one such call may be fed with.
+    static constexpr std::size_t most_fed = 16 * 1024;
+    static constexpr std::size_t full_room = 16 * 1024 + most_fed;
+
+    virtual ~TlsSession() = default;
+
+    // One step: takes what was received, which may be nothing, and gives what is to be sent, also when it failed.
+    virtual Handshake handshake(std::string_view received, std::string_view& to_send) noexcept = 0;
+
+    // Empty when that is impossible.
+    virtual std::string_view encrypt(std::string_view plain) noexcept = 0;
+
+    // As Socket::receive() answers: the bytes decrypted, 0 when there are none yet, -1 when the connection is of no more
+    // use. Nothing received: the rest that had no room before.
+    virtual ssize_t decrypt(std::string_view received, char* plain, std::size_t room) noexcept = 0;
+
+    // The last words of a connection that ends in order.
+    virtual std::string_view goodbye() noexcept = 0;
+
+    // What a command on this connection shall be answered when TLS has failed, with or without a reason that it knows:
+    // an error when there can be no trust, which is told at once; not_sent when another try may do better.
+    virtual Reply refusal() const = 0;
+};
+
+// Makes the sessions of a transport. Thread-safe.
+class TlsConnector {
+public:
+    virtual ~TlsConnector() = default;
+
+    // Null when that is impossible for now, with the reason in `why`. Throws std::bad_alloc at most.
+    virtual std::unique_ptr<TlsSession> session(const HostPort& server, std::string& why) const = 0;
+};
+
+}  // namespace redlatch
+
 // redlatch/adapters/socket.hpp
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -2325,15 +3379,18 @@ inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
 
 // A connected stream socket. Own code rather than hiredis's, which creates sockets that leak into exec'd children,
 // gives each address of a host the full time-out, and writes without MSG_NOSIGNAL.
+//
+// With a TlsSession everything goes through it, in both directions. One thread may receive while another sends.
 class Socket {
 public:
     Socket() = default;
     explicit Socket(int fd) : fd_(fd) {}
-    Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)), tls_(std::move(other.tls_)) {}
     Socket& operator=(Socket&& other) noexcept {
         if (this != &other) {
             close();
             fd_ = std::exchange(other.fd_, -1);
+            tls_ = std::move(other.tls_);
         }
         return *this;
     }
@@ -2345,11 +3402,39 @@ public:
         return url.path.empty() ? connect_tcp(url, deadline, why) : connect_unix(url, deadline, why);
     }
 
+    // Begins to connect, and waits for nothing: the socket becomes writable when the outcome is there, which
+    // connect_error() tells. Closed when it failed at once.
+    static Socket begin_connect(const addrinfo& to) noexcept {
+        Socket socket = make(to.ai_family);
+        if (!socket.is_open()) return socket;
+        const int flags = ::fcntl(socket.fd_, F_GETFL);
+        const bool set = flags >= 0 && ::fcntl(socket.fd_, F_SETFL, flags | O_NONBLOCK) == 0;
+        if (!set || (::connect(socket.fd_, to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS)) socket.close();
+        if (socket.is_open()) socket.set_tcp_options();
+        return socket;
+    }
+
+    // 0 when it is connected.
+    int connect_error() const noexcept {
+        int error = 0;
+        socklen_t length = sizeof error;
+        return ::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+    }
+
     int fd() const noexcept { return fd_; }
     bool is_open() const noexcept { return fd_ >= 0; }
 
     void close() noexcept {
-        if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+        if (fd_ < 0) return;
+        if (tls_) say_goodbye();
+        ::close(std::exchange(fd_, -1));
+    }
+
+    // In the child after a fork. The session goes on in the parent, so nothing is said in it; and its memory is left
+    // alone, for its locks may be in any state.
+    void close_inherited() noexcept {
+        static_cast<void>(tls_.release());
+        close();
     }
 
     // Ends the connection under a thread that may still be reading it; the descriptor stays valid until close().
@@ -2357,38 +3442,40 @@ public:
         if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
     }
 
+    // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not unfinished.
+    void secure_by(std::unique_ptr<TlsSession> session) noexcept { tls_ = std::move(session); }
+
+    // One step, with what has come. Sends before the deadline; an answer in this direction is short.
+    TlsSession::Handshake handshake(Instant deadline) const noexcept {
+        std::array<char, 4096> bytes;
+        const ssize_t got = receive_as_is(bytes.data(), bytes.size(), false);
+        if (got < 0) return TlsSession::Handshake::failed;
+        std::string_view to_send;
+        const auto outcome = tls_->handshake({bytes.data(), static_cast<std::size_t>(got)}, to_send);
+        const bool sent = send_as_is(to_send.data(), to_send.size(), deadline);
+        return sent ? outcome : TlsSession::Handshake::failed;
+    }
+
+    // Why TLS has failed, if it has.
+    Reply tls_refusal() const { return tls_->refusal(); }
+
     // Sends all bytes before the deadline, or says no. Never raises SIGPIPE.
     bool send_all(const char* bytes, std::size_t size, Instant deadline) const noexcept {
-        while (size > 0) {
-            const ssize_t sent = ::send(fd_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-            if (sent > 0) {
-                bytes += sent;
-                size -= static_cast<std::size_t>(sent);
-            } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-                if (!wait(POLLOUT, deadline)) return false;
-            } else if (!(sent < 0 && errno == EINTR)) {
-                return false;
-            }
-        }
-        return true;
+        return tls_ ? send_encrypted({bytes, size}, deadline) : send_as_is(bytes, size, deadline);
     }
 
     // Received bytes, 0 when there are none (yet), -1 when the connection has ended. Waits only when `blocking`,
-    // and then no longer than the time-out given to set_receive_timeout().
+    // and then no longer than the time-out given to set_receive_timeout(). With TLS it may have more for the next call,
+    // which poll() does not know of, unless there was room for TlsSession::full_room, or for more than has come.
     ssize_t receive(char* bytes, std::size_t room, bool blocking) const noexcept {
-        for (;;) {
-            const ssize_t got = ::recv(fd_, bytes, room, blocking ? 0 : MSG_DONTWAIT);
-            if (got > 0) return got;
-            if (got == 0) return -1;
-            if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
-            if (errno != EINTR) return -1;
-            if (blocking) return 0;  // the time-out would begin anew: the caller looks at its deadline
-        }
+        return tls_ ? receive_decrypted(bytes, room, blocking) : receive_as_is(bytes, room, blocking);
     }
 
-    // Whether there is something to read, be it the end of the connection.
+    // Whether there is something to read, be it the end of the connection; of one that should be silent, for with TLS
+    // this reads it.
     bool has_news() const noexcept {
         char byte;
+        if (tls_) return receive_decrypted(&byte, 1, false) != 0;
         return ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
     }
 
@@ -2410,6 +3497,58 @@ public:
     }
 
 private:
+    bool send_as_is(const char* bytes, std::size_t size, Instant deadline) const noexcept {
+        while (size > 0) {
+            const ssize_t sent = ::send(fd_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent > 0) {
+                bytes += sent;
+                size -= static_cast<std::size_t>(sent);
+            } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+                if (!wait(POLLOUT, deadline)) return false;
+            } else if (!(sent < 0 && errno == EINTR)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    ssize_t receive_as_is(char* bytes, std::size_t room, bool blocking) const noexcept {
+        for (;;) {
+            const ssize_t got = ::recv(fd_, bytes, room, blocking ? 0 : MSG_DONTWAIT);
+            if (got > 0) return got;
+            if (got == 0) return -1;
+            if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+            if (errno != EINTR) return -1;
+            if (blocking) return 0;  // the time-out would begin anew: the caller looks at its deadline
+        }
+    }
+
+    // In pieces, so that a long pipeline is not in memory once more.
+    bool send_encrypted(std::string_view plain, Instant deadline) const noexcept {
+        constexpr std::size_t piece = 64 * 1024;
+        for (; !plain.empty(); plain.remove_prefix(std::min(piece, plain.size()))) {
+            const std::string_view sealed = tls_->encrypt(plain.substr(0, piece));
+            if (sealed.empty() || !send_as_is(sealed.data(), sealed.size(), deadline)) return false;
+        }
+        return true;
+    }
+
+    ssize_t receive_decrypted(char* bytes, std::size_t room, bool blocking) const noexcept {
+        if (const ssize_t rest = tls_->decrypt({}, bytes, room)) return rest;
+        std::array<char, TlsSession::most_fed> sealed;
+        const ssize_t got = receive_as_is(sealed.data(), sealed.size(), blocking);
+        // An end without a goodbye is one: replies tell themselves whether they are complete.
+        if (got <= 0) return got;
+        return tls_->decrypt({sealed.data(), static_cast<std::size_t>(got)}, bytes, room);
+    }
+
+    // Without waiting: it goes out, or not.
+    void say_goodbye() noexcept {
+        const std::string_view words = tls_->goodbye();
+        send_as_is(words.data(), words.size(), {});
+        tls_.reset();
+    }
+
     static Socket make(int family) noexcept {
 #ifdef SOCK_CLOEXEC
         return Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -2507,6 +3646,7 @@ private:
     }
 
     int fd_ = -1;
+    std::unique_ptr<TlsSession> tls_;  // null: in plain
 };
 
 }  // namespace redlatch
@@ -2514,31 +3654,60 @@ private:
 // redlatch/adapters/link.hpp
 
 #include <array>
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace redlatch {
 
+// What server a connection is wanted to.
+enum class ServerRole { any, master };
+
+// Whether this answer to ROLE is a master's.
+inline bool says_master(const Reply& role) {
+    return role.kind == Reply::Kind::array && !role.elements.empty() && role.elements[0].text == "master";
+}
+
 // One connection that is logged in: a socket and the reader of its replies. Not thread-safe.
 struct Link {
     Socket socket;
     ReplyReader reader;
+    std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterView
 
-    // Connects, logs in and selects the database, all before the deadline. Gives nothing on success; otherwise what
-    // a command on this connection shall be answered: not_sent, or the server's refusal.
-    std::optional<Reply> open(const Url& url, Instant deadline) {
+    // Connects, by TLS if the URL says so, logs in and selects the database, all before the deadline. Gives nothing on
+    // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or ours
+    // of the server. A server that does not have the role is none that could be reached.
+    std::optional<Reply> open(const Url& url, Instant deadline, ServerRole role = ServerRole::any) {
         std::string why;
         reader.reset();
+        reader.withhold(url.password);
         socket = Socket::connect(url, deadline, why);
         if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
-        auto refusal = log_in(url, deadline);
+        auto refusal = url.tls ? secure(url, deadline) : std::nullopt;
+        if (!refusal) refusal = log_in(url, deadline, role);
         if (refusal) socket.close();
         return refusal;
     }
 
 private:
-    std::optional<Reply> log_in(const Url& url, Instant deadline) {
+    std::optional<Reply> secure(const Url& url, Instant deadline) {
+        std::string why = "TLS needs ClientOptions::tls";
+        auto session = url.tls_connector ? url.tls_connector->session({url.host, url.port}, why) : nullptr;
+        if (!session) return Reply::of(Reply::Kind::not_sent, "cannot connect to " + url.display() + ": " + why);
+        socket.secure_by(std::move(session));
+        for (;;) {
+            switch (socket.handshake(deadline)) {
+                case TlsSession::Handshake::done: return std::nullopt;
+                case TlsSession::Handshake::failed: return socket.tls_refusal();
+                case TlsSession::Handshake::unfinished: break;
+            }
+            if (!socket.wait(POLLIN, deadline)) return socket.tls_refusal();
+        }
+    }
+
+    std::optional<Reply> log_in(const Url& url, Instant deadline, ServerRole role) {
         std::string out;
         std::size_t expected = 0;
         const auto add = [&](std::vector<std::string_view> words) {
@@ -2553,6 +3722,11 @@ private:
         }
         const NumberText database(url.database);
         if (url.database != 0) add({"SELECT", database});
+        if (role == ServerRole::master) add({"ROLE"});
+        // By TLS 1.3 a server says only after the handshake that it wants another certificate of ours, or one at all. Any
+        // answer will do, so this needs no right.
+        const bool only_asks = url.tls && expected == 0;
+        if (only_asks) add({"PING"});
         if (expected == 0) return std::nullopt;
 
         const bool sent = socket.send_all(out.data(), out.size(), deadline);
@@ -2564,11 +3738,12 @@ private:
                 case ReplyReader::Outcome::malformed:
                     return Reply::of(Reply::Kind::malformed, url.display() + " does not speak the Redis protocol");
                 case ReplyReader::Outcome::reply:
-                    if (reply.is_error()) return without_password(std::move(reply), url);
-                    --expected;
+                    if (reply.is_error() && !only_asks) return reply;
+                    if (--expected == 0 && role == ServerRole::master && !says_master(reply))
+                        return Reply::of(Reply::Kind::not_sent, url.display() + " is not the master");
                     break;
                 case ReplyReader::Outcome::incomplete: {
-                    std::array<char, 1024> bytes;
+                    std::array<char, TlsSession::full_room> bytes;
                     if (!socket.wait(POLLIN, deadline)) return silence(url);
                     const ssize_t got = socket.receive(bytes.data(), bytes.size(), false);
                     if (got < 0 || !reader.feed(bytes.data(), static_cast<std::size_t>(got))) return silence(url);
@@ -2578,18 +3753,19 @@ private:
         return std::nullopt;
     }
 
-    // A server may repeat the words of a command that it does not like.
-    static Reply without_password(Reply reply, const Url& url) {
-        if (url.password.empty()) return reply;
-        for (std::size_t at; (at = reply.text.find(url.password)) != std::string::npos;)
-            reply.text.replace(at, url.password.size(), "***");
-        return reply;
-    }
-
-    static Reply silence(const Url& url) {
+    Reply silence(const Url& url) const {
+        if (url.tls) {
+            // It may have said why before it closed, even where our own words could not be sent any more.
+            char byte;
+            socket.receive(&byte, 1, false);
+            if (Reply refusal = socket.tls_refusal(); refusal.is_error()) return refusal;
+        }
         return Reply::of(Reply::Kind::not_sent, url.display() + " accepts connections, but does not answer");
     }
 };
+
+// Opens a link to the server that is wanted at this moment, before the deadline; answers as Link::open() does.
+using Opener = std::function<std::optional<Reply>(Link& link, Instant deadline)>;
 
 }  // namespace redlatch
 
@@ -2719,8 +3895,18 @@ namespace redlatch {
 // leaving reader that wants it to read, and by whoever finds that the connection has failed.
 class CommandLink {
 public:
-    CommandLink(const Url& url, Milliseconds timeout, std::function<void()> need_driver)
-        : url_(url), timeout_(timeout), need_driver_(std::move(need_driver)) {}
+    // Whether a call goes on trying to connect until its deadline, or returns when one attempt has failed, because its
+    // command may be wanted elsewhere by now.
+    enum class Connecting { until_deadline, one_attempt };
+
+    // `url` is for words only.
+    CommandLink(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
+                Connecting connecting = Connecting::until_deadline)
+        : url_(url),
+          opener_(std::move(open)),
+          timeout_(timeout),
+          need_driver_(std::move(need_driver)),
+          connecting_(connecting) {}
 
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         std::vector<Reply> replies(commands.size());
@@ -2738,14 +3924,24 @@ public:
     void post(const Command& command, Completion done, bool attended = false) {
         auto completion = std::make_unique<Completion>(std::move(done));
         std::unique_lock lock(mutex_);
+        leave_if_stale(lock);
         // What fails beyond here, for want of memory, has changed nothing.
         make_room(1);
         append({&command, 1});
         slots_.push_back({nullptr, std::move(completion), Clock::now() + timeout_});
-        if (connected_) flush(lock);
-        // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
-        if (reading_ && !attended) turned_away_ = true;
-        if ((!reading_ && !attended) || !connected_) call_driver(lock);
+        send_posted(lock, attended);
+    }
+
+    // Several at once, on one connection.
+    void post_all(std::span<const Command> commands, std::span<Completion> done) {
+        std::vector<std::unique_ptr<Completion>> completions;
+        for (Completion& one : done) completions.push_back(std::make_unique<Completion>(std::move(one)));
+        std::unique_lock lock(mutex_);
+        leave_if_stale(lock);
+        make_room(commands.size());
+        append(commands);
+        for (auto& one : completions) slots_.push_back({nullptr, std::move(one), Clock::now() + timeout_});
+        send_posted(lock, false);
     }
 
     // Receives what has come, without waiting.
@@ -2755,7 +3951,8 @@ public:
         reading_ = true;
         read_once(lock, false, {});
         stop_reading(lock, false);
-        // The poster comes again; others, and a driver that found us reading, do not.
+        // The poster comes again; others, and a driver that found us reading, do not. Without a connection the driver
+        // has been called.
         if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(turned_away_, false)) call_driver(lock);
     }
 
@@ -2791,11 +3988,39 @@ public:
             reading_ = true;
             read_once(lock, false, Clock::now());
             reading_ = false;
-            close_if_failed();
+            close_if_failed(lock);
             if (connected_) call_reader();
         }
         if (in_flight() > 0 && Clock::now() >= front().due) give_up(lock);
     }
+
+    // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
+    void leave_before(std::uint64_t place) {
+        std::unique_lock lock(mutex_);
+        place_ = place;
+        if (connected_ && link_.place < place) {
+            fail(lock, Reply::Kind::unanswered, "another server is the master now");
+            close_if_failed(lock);
+        }
+        next_attempt_ = {};
+        backoff_.reset();
+        changed_.notify_all();
+    }
+
+    // Nothing more is to be sent here: the connection ends, and who waits for one goes elsewhere.
+    void turn_away() {
+        std::unique_lock lock(mutex_);
+        if (connected_) {
+            fail(lock, Reply::Kind::unanswered, "another server does its work now");
+            close_if_failed(lock);
+        }
+        why_not_ = in_words(Reply::Kind::not_sent, "", " is not the server for it any more");
+        ++failures_;
+        answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
+    }
+
+    // At the end, when nobody calls it any more: what is still in flight, and what that keeps alive, is let go of.
+    void forget_posted() noexcept { const std::vector<Slot> posted = std::move(slots_); }
 
     // ----------------------------------------------------------------------------------------------------------
 
@@ -2803,7 +4028,7 @@ public:
     std::uint64_t connections() const noexcept { return connections_.load(std::memory_order_acquire); }
 
     // In the child after a fork: gives back the descriptor and touches nothing else.
-    void close_inherited() noexcept { link_.socket.close(); }
+    void close_inherited() noexcept { link_.socket.close_inherited(); }
 
 private:
     // A thread in call_into(), on its stack. Its parker gets its final word when the replies are complete, and nobody
@@ -2842,30 +4067,44 @@ private:
         await(lock, exchange, deadline);
     }
 
+    void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
+        if (connected_) flush(lock);
+        // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
+        if (reading_ && !attended) turned_away_ = true;
+        if ((!reading_ && !attended) || !connected_) call_driver(lock);
+    }
+
     // --- the connection ---------------------------------------------------------------------------------------
 
     // Until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
     std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
-        // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken
-        // for the answer to our command.
-        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && link_.socket.has_news()) {
-            fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
-            close_if_failed();
-            next_attempt_ = {};
-        }
+        leave_if_stale(lock);
+        const std::uint64_t failures = failures_;
         while (!connected_) {
             const Instant now = Clock::now();
+            if (connecting_ == Connecting::one_attempt && failures_ != failures) return copy_of(why_not_);
             if (now >= deadline) return why_not();
             if (opening_ || reading_ || writing_) {
                 wait_change(lock, deadline);
             } else if (now < next_attempt_) {
                 wait_change(lock, std::min(next_attempt_, deadline));
-            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + timeout_));
-                       refusal && refusal->kind != Reply::Kind::not_sent) {
-                return refusal;  // the server itself says no: asking again with the same words is useless
+            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + timeout_))) {
+                // The driver did not try while this thread did.
+                if (in_flight() > 0) call_driver(lock);
+                // The server itself says no: asking again with the same words is useless.
+                if (refusal->kind != Reply::Kind::not_sent) return refusal;
             }
         }
         return std::nullopt;
+    }
+
+    // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken for
+    // the answer to our command.
+    void leave_if_stale(std::unique_lock<std::mutex>& lock) {
+        if (!connected_ || in_flight() > 0 || reading_ || writing_ || !link_.socket.has_news()) return;
+        fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
+        close_if_failed(lock);
+        next_attempt_ = {};
     }
 
     void wait_change(std::unique_lock<std::mutex>& lock, Instant until) {
@@ -2888,6 +4127,10 @@ private:
         std::optional<Reply> refusal = open_link(deadline);
         lock.lock();
         opening_ = false;
+        if (!refusal && link_.place < place_) {
+            link_.socket.close();
+            refusal = in_words(Reply::Kind::not_sent, "", " has moved");
+        }
         connected_ = !refusal;
         if (connected_) {
             connections_.fetch_add(1, std::memory_order_release);
@@ -2900,6 +4143,7 @@ private:
         } else {
             attempt_failed_ = Clock::now() < deadline || deadline >= begun + timeout_;
             answer(why_not_, *refusal, refusal->kind);
+            ++failures_;
             next_attempt_ = Clock::now() + backoff_.next();
         }
         changed_.notify_all();
@@ -2908,7 +4152,7 @@ private:
 
     std::optional<Reply> open_link(Instant deadline) noexcept {
         try {
-            auto refusal = link_.open(url_, deadline);
+            auto refusal = opener_(link_, deadline);
             if (!refusal) link_.socket.set_receive_timeout(timeout_);
             return refusal;
         } catch (...) {  // memory, or a thread for the look-up, is wanting
@@ -3000,11 +4244,13 @@ private:
         }
     }
 
-    // Called by a thread that gave back reading_ or writing_.
-    void close_if_failed() {
+    // Called by a thread that gave back reading_ or writing_. What was posted meanwhile is the driver's: it could not
+    // connect while the connection was not closed.
+    void close_if_failed(std::unique_lock<std::mutex>& lock) {
         if (connected_ || reading_ || writing_) return;
         link_.socket.close();
         changed_.notify_all();
+        if (in_flight() > 0) call_driver(lock);
     }
 
     // --- writing ----------------------------------------------------------------------------------------------
@@ -3023,7 +4269,7 @@ private:
             if (!sent) fail(lock, Reply::Kind::unanswered, "a write failed");
         }
         writing_ = false;
-        close_if_failed();
+        close_if_failed(lock);
     }
 
     // --- reading ----------------------------------------------------------------------------------------------
@@ -3080,7 +4326,7 @@ private:
     void stop_reading(std::unique_lock<std::mutex>& lock, bool leaving) {
         reading_ = false;
         if (!connected_)
-            close_if_failed();
+            close_if_failed(lock);
         else if (leaving && in_flight() > 0 && !call_reader())
             call_driver(lock);
     }
@@ -3108,7 +4354,7 @@ private:
     void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) noexcept {
         lock.unlock();
         batch_.clear();
-        std::array<char, 16 * 1024> bytes;
+        std::array<char, TlsSession::full_room> bytes;
         const auto receive = [&](bool sleeping) { return link_.socket.receive(bytes.data(), bytes.size(), sleeping); };
         ssize_t got = receive(false);
         if (got == 0 && Clock::now() < deadline &&
@@ -3207,8 +4453,10 @@ private:
     }
 
     const Url url_;
+    const Opener opener_;
     const Milliseconds timeout_;
     const std::function<void()> need_driver_;
+    const Connecting connecting_;
 
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -3234,6 +4482,8 @@ private:
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};      // after attempts that failed
     Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply
     Instant next_attempt_{};
+    std::uint64_t failures_ = 0;  // attempts that failed, and turn_away()
+    std::uint64_t place_ = 0;     // what is connected to an earlier one is at the wrong server
     std::atomic<std::uint64_t> connections_{0};
 };
 
@@ -3329,12 +4579,21 @@ namespace redlatch {
 // connection itself, because then the message need not be passed from one thread to another.
 class SubscriberLink {
 public:
-    SubscriberLink(const Url& url, Milliseconds timeout) : url_(url), timeout_(timeout) {}
+    // `sharded`: of one node of a cluster, whose channels may go to another node at any time. A channel of which the
+    // listener is told interrupted() is forgotten here, and is to be subscribed anew, perhaps elsewhere.
+    SubscriberLink(Opener open, Milliseconds timeout, bool sharded = false)
+        : opener_(std::move(open)), timeout_(timeout), sharded_(sharded) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
     void subscribe(const std::string& channel) { change(channel, true); }
     void unsubscribe(const std::string& channel) { change(channel, false); }
+
+    // The same without a word to the server, which has forgotten it by itself.
+    void forget(const std::string& channel) noexcept {
+        const std::lock_guard lock(mutex_);
+        wanted_.erase(channel);
+    }
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
@@ -3364,6 +4623,21 @@ public:
         });
     }
 
+    // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
+    void leave_before(std::uint64_t place, Listener& listener) {
+        const std::lock_guard serving(serving_);
+        if (link_.socket.is_open() && link_.place < place) {
+            // Who watches it sees its end.
+            if (watched_)
+                link_.socket.shut_down();
+            else
+                or_begin_anew(listener, [&] { lose(listener); });
+        }
+        const std::lock_guard lock(mutex_);
+        next_attempt_ = {};
+        backoff_.reset();
+    }
+
     // --- a waiting thread -------------------------------------------------------------------------------------
 
     enum class Watch {
@@ -3382,7 +4656,7 @@ public:
 
     // ----------------------------------------------------------------------------------------------------------
 
-    void close_inherited() noexcept { link_.socket.close(); }
+    void close_inherited() noexcept { link_.socket.close_inherited(); }
 
 private:
     static constexpr Milliseconds look_after_watcher{200};
@@ -3435,7 +4709,7 @@ private:
             const std::lock_guard lock(mutex_);
             if (wanted_.empty() || Clock::now() < next_attempt_) return false;
         }
-        const auto refusal = link_.open(url_, std::min(deadline, Clock::now() + timeout_));
+        const auto refusal = opener_(link_, std::min(deadline, Clock::now() + timeout_));
         const std::lock_guard lock(mutex_);
         if (refusal) {
             next_attempt_ = Clock::now() + backoff_.next();
@@ -3458,10 +4732,13 @@ private:
         std::string out;
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].second;
-            std::vector<std::string_view> words{wanted ? "SUBSCRIBE" : "UNSUBSCRIBE"};
-            for (; i < changes.size() && changes[i].second == wanted && words.size() <= 512; ++i) {
+            std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
+                                                       : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
+            // Sharded channels of several slots do not go into one.
+            const std::size_t most = sharded_ ? 2 : 513;
+            for (; i < changes.size() && changes[i].second == wanted && words.size() < most; ++i) {
                 words.push_back(changes[i].first);
-                if (wanted) asked_.push_back(changes[i].first);
+                if (wanted || sharded_) asked_.push_back(changes[i].first);
             }
             append_command(out, Command{words, 0});
         }
@@ -3491,21 +4768,34 @@ private:
             if (asked_.empty()) return false;
             const std::string channel = std::move(asked_.front());
             asked_.erase(asked_.begin());
-            listener.refused(channel, reply);
+            // Who gave a channel up that has gone elsewhere by itself is refused that, too.
+            if (!sharded_ || is_wanted(channel)) listener.refused(channel, reply);
             return true;
         }
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return false;
         const std::string& what = reply.elements[0].text;
         const std::string& channel = reply.elements[1].text;
-        if (what == "message") {
+        if (what == (sharded_ ? "smessage" : "message")) {
             listener.message(channel, reply.elements[2].text);
-        } else if (what == "subscribe") {
+        } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
             if (!asked_.empty() && asked_.front() == channel) asked_.erase(asked_.begin());
             listener.subscribed(channel);
+        } else if (sharded_ && what == "sunsubscribe") {
+            if (!asked_.empty() && asked_.front() == channel) {
+                asked_.erase(asked_.begin());
+            } else if (is_wanted(channel)) {  // its slot has moved
+                forget(channel);
+                listener.interrupted(channel);
+            }
         } else {
-            return what == "unsubscribe";
+            return !sharded_ && what == "unsubscribe";
         }
         return true;
+    }
+
+    bool is_wanted(const std::string& channel) {
+        const std::lock_guard lock(mutex_);
+        return wanted_.contains(channel);
     }
 
     void lose(Listener& listener) {
@@ -3515,11 +4805,22 @@ private:
             const std::lock_guard lock(mutex_);
             next_attempt_ = Clock::now() + backoff_.next();
         }
-        listener.disconnected();
+        if (!sharded_) return listener.disconnected();
+        for (;;) {
+            std::string channel;
+            {
+                const std::lock_guard lock(mutex_);
+                if (wanted_.empty()) return;
+                channel = *wanted_.begin();
+            }
+            listener.interrupted(channel);
+            forget(channel);
+        }
     }
 
-    const Url url_;
+    const Opener opener_;
     const Milliseconds timeout_;
+    const bool sharded_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
     Link link_;
@@ -3530,6 +4831,1414 @@ private:
     std::set<std::string> wanted_;
     std::vector<std::pair<std::string, bool>> changes_;
     Instant next_attempt_{};
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/cluster.hpp
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+
+namespace redlatch {
+
+// The nodes of a Redis Cluster: sends each command to the one that serves its key, follows redirections, and keeps the
+// sharded subscriptions where their channels live. What HiredisTransport is made of for a redis-cluster:// URL; the
+// functions have the meaning that they have there.
+//
+// Each node has one connection for commands and one for subscriptions, opened when first needed. We log in at the hosts of
+// the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else: a redirection to another host makes us
+// ask for that list again.
+//
+// Who serves what is asked for at the start, and again when a node redirects us, cannot be reached or does not answer: one
+// question at a time, with pauses that grow, by the thread that needs the answer or the one inside run(). A node that says
+// it is down is sent one command in a while until it carries one out; all others wait for that.
+//
+// mutex_ guards all members and what belongs to it in the nodes; the connections look after themselves. No connection is
+// used and no listener told while it is held, but channels are given to subscriber links. changed_ tells threads that wait
+// for a node that there is an answer, or that a node is up again.
+class Cluster {
+    struct Node;
+
+public:
+    static constexpr unsigned most_redirects = 5;
+
+    // `wake` is called when run() is to look anew, on any thread.
+    Cluster(const Url& url, Milliseconds timeout, PubSub pubsub, std::function<void()> wake)
+        : url_(url),
+          timeout_(timeout),
+          patience_(std::max<Milliseconds>(timeout / 8, Milliseconds(20))),
+          wake_(std::move(wake)),
+          classic_([this](Link& link, Instant deadline) { return open_any(link, deadline); }, timeout) {
+        if (pubsub != PubSub::automatic) sharded_ = pubsub == PubSub::sharded;
+        for (const HostPort& place : url.cluster) node_at(place).is_seed = true;
+    }
+
+    Cluster(const Cluster&) = delete;
+    Cluster& operator=(const Cluster&) = delete;
+
+    // A command that was posted keeps its node alive, by which it is kept itself.
+    ~Cluster() {
+        for (const auto& node : nodes_) node->line.forget_posted();
+    }
+
+    // --- commands ---------------------------------------------------------------------------------------------
+
+    Reply call(const Command& command, Instant deadline) {
+        return std::move(call_all({&command, 1}, deadline).front());
+    }
+
+    // All go where the key of the first one lives.
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
+        if (commands.empty()) return {};
+        Course course(commands.front());
+        for (;;) {
+            Reply why;
+            const std::shared_ptr<Node> node = await_node(course, deadline, why);
+            if (!node) return std::vector<Reply>(commands.size(), why);
+            std::vector<Reply> replies;
+            if (course.asking) {
+                std::vector<Command> asking{asking_command};
+                asking.insert(asking.end(), commands.begin(), commands.end());
+                replies = node->line.call_all(asking, deadline);
+                forget_asking(replies);
+            } else {
+                replies = node->line.call_all(commands, deadline);
+            }
+            switch (read(course, *node, replies.front())) {
+                case Next::done: return replies;
+                case Next::again: break;
+                case Next::later:
+                    if (Clock::now() >= deadline) return replies;
+                    await_news(course, deadline);
+            }
+        }
+    }
+
+    void post(const Command& command, Completion done) { post_all({&command, 1}, {&done, 1}); }
+
+    void post_all(std::span<const Command> commands, std::span<Completion> done) {
+        auto batch = std::make_shared<Batch>(Course(commands.front()));
+        for (const Command& command : commands) {
+            batch->words.emplace_back(command.words.begin(), command.words.end());
+            batch->keys.push_back(command.key);
+        }
+        batch->done.assign(std::make_move_iterator(done.begin()), std::make_move_iterator(done.end()));
+        batch->due = Clock::now() + timeout_;
+        send(batch);
+    }
+
+    // --- subscriptions ----------------------------------------------------------------------------------------
+
+    // Who serves the channel, and which kind it is, may not be known yet: run() finds its place.
+    void subscribe(const std::string& channel) {
+        {
+            const std::lock_guard lock(mutex_);
+            Channel& entry = channels_[channel];
+            entry.slot = key_slot(channel);
+            entry.is_classic = sharded_ == false;
+            if (entry.is_classic) classic_.subscribe(channel);
+            // Asked for again: the server refused it for the moment.
+            if (entry.at) entry.at->subscriber.subscribe(channel);
+            unplaced_ = true;
+        }
+        wake_();
+    }
+
+    void unsubscribe(const std::string& channel) {
+        {
+            const std::lock_guard lock(mutex_);
+            const auto entry = channels_.find(channel);
+            if (entry == channels_.end()) return;
+            if (entry->second.at) entry->second.at->subscriber.unsubscribe(channel);
+            if (entry->second.is_classic) classic_.unsubscribe(channel);
+            channels_.erase(entry);
+        }
+        wake_();
+    }
+
+    // How scripts reach the subscribers. Before anything is known of the servers it asks, but not for long.
+    std::string_view publish_command() {
+        std::unique_lock lock(mutex_);
+        const Instant deadline = Clock::now() + patience_;
+        while (!sharded_ && Clock::now() < deadline) {
+            if (const auto node = begin_question(Clock::now()))
+                ask(lock, node, deadline);
+            else
+                changed_.wait_until(lock, std::min(deadline, next_question()));
+        }
+        return sharded_.value_or(false) ? "SPUBLISH" : "PUBLISH";
+    }
+
+    // --- the serving thread -----------------------------------------------------------------------------------
+
+    // One round of poll() over the connections of all nodes. A node that does not let us connect holds it up for an
+    // eighth of the time-out, now and then, and nothing else of it does.
+    void run(Listener& listener, Instant deadline, WakePipe& pipe) {
+        follow(listener);
+        ready_.clear();
+        ready_.push_back({pipe.fd(), POLLIN, 0});
+        Instant due = std::min(deadline, duty());
+        const auto watch = [&](int fd, Instant when) {
+            due = std::min(due, when);
+            if (fd >= 0) ready_.push_back({fd, POLLIN, 0});
+        };
+        const auto watch_subscriber = [&](SubscriberLink& subscriber) {
+            const SubscriberLink::Duty duty = subscriber.duty();
+            watch(duty.fd, duty.due);
+        };
+        watch_subscriber(classic_);
+        for (const auto& node : here_) {
+            watch_subscriber(node->subscriber);
+            const CommandLink::Watch line = node->line.watch();
+            watch(line.fd, line.due);
+        }
+        ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
+        pipe.drain();
+        ask_in_background();
+        send_parked();
+        follow(listener);
+        const Instant now = Clock::now();
+        const Instant limit = std::min(std::max(deadline, now + Milliseconds(20)), now + patience_);
+        classic_.serve(listener, limit);
+        for (const auto& node : here_) {
+            Shard shard(*this, *node, listener);
+            node->subscriber.serve(shard, limit);
+            node->line.drive(limit);
+        }
+    }
+
+    // ----------------------------------------------------------------------------------------------------------
+
+    void close_inherited() noexcept {
+        classic_.close_inherited();
+        for (const auto& node : nodes_) {
+            node->line.close_inherited();
+            node->subscriber.close_inherited();
+        }
+    }
+
+    std::uint64_t connections() const { return sum(0); }
+    std::uint64_t reconnects() const { return sum(1); }
+
+private:
+    static constexpr Milliseconds probe_pause{250};   // between commands to a node that says it is down
+    static constexpr Milliseconds doubt_lasts{2000};  // after a node could not be reached
+    static constexpr std::array<std::string_view, 1> asking_word{"ASKING"};
+    static constexpr Command asking_command{asking_word, 0};
+
+    struct Node : std::enable_shared_from_this<Node> {
+        Node(Cluster& cluster, const HostPort& where)
+            : place(where),
+              line(
+                  cluster.url_.at(where), opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); },
+                  CommandLink::Connecting::one_attempt),
+              subscriber(opener(cluster), cluster.timeout_, true) {}
+
+        Opener opener(Cluster& cluster) {
+            return [this, &cluster](Link& link, Instant deadline) {
+                auto refusal = link.open(cluster.url_.at(place), deadline);
+                cluster.tried(*this, !refusal || refusal->kind != Reply::Kind::not_sent);
+                return refusal;
+            };
+        }
+
+        const HostPort place;
+        CommandLink line;
+        SubscriberLink subscriber;         // to sharded channels
+        bool is_seed = false;              // named in the URL
+        bool is_listed = false;            // in the last answer
+        bool serves = false;               // slots, by the last answer
+        bool is_silent = false;            // could not be reached the last time
+        std::uint64_t asked = 0;           // the number of the last question to it
+        std::atomic<bool> is_down{false};  // says so itself,
+        Reply down_words;                  // in these words,
+        Instant next_probe{};              // and gets no command until then
+    };
+
+    // The way of a command.
+    struct Course {
+        explicit Course(const Command& command) {
+            const std::string_view key = command.key == 0 ? command.near : command.words[command.key];
+            if (command.key != 0 || !key.empty()) slot = key_slot(key);
+        }
+
+        int slot = -1;  // any node will do
+        unsigned redirects = 0;
+        std::uint64_t changes = 0;       // how many there were when its node was looked up
+        std::shared_ptr<Node> asking{};  // go there just once, with ASKING
+    };
+
+    // Commands that were posted together.
+    struct Batch {
+        explicit Batch(Course way) : course(std::move(way)) {}
+
+        Course course;
+        std::vector<std::vector<std::string>> words;
+        std::vector<std::size_t> keys;
+        std::vector<Completion> done;
+        std::vector<Reply> replies;
+        std::atomic<std::size_t> missing{0};
+        Instant due;
+    };
+
+    struct Channel {
+        std::uint16_t slot = 0;
+        Node* at = nullptr;  // who was asked for it, as a sharded one
+        bool is_classic = false;
+    };
+
+    // Between a node's subscriptions and the listener: what a node refuses because it is not the one is asked of another.
+    struct Shard final : Listener {
+        Shard(Cluster& c, Node& n, Listener& l) : cluster(c), node(n), listener(l) {}
+
+        void subscribed(const std::string& channel) override {
+            cluster.is_up(node);
+            listener.subscribed(channel);
+        }
+        void refused(const std::string& channel, const Reply& why) override {
+            if (!cluster.find_elsewhere(node, channel, why)) listener.refused(channel, why);
+        }
+        void message(const std::string& channel, std::string_view payload) override {
+            listener.message(channel, payload);
+        }
+        void disconnected() override { listener.disconnected(); }
+        void interrupted(const std::string& channel) override {
+            cluster.misplaced(node, channel);
+            listener.interrupted(channel);
+        }
+
+        Cluster& cluster;
+        Node& node;
+        Listener& listener;
+    };
+
+    // --- where a command goes ---------------------------------------------------------------------------------
+
+    Node& node_at(const HostPort& place) {
+        for (const auto& node : nodes_)
+            if (node->place == place) return *node;
+        nodes_.push_back(std::make_shared<Node>(*this, place));
+        changed_nodes_ = true;
+        return *nodes_.back();
+    }
+
+    Node* known_node(const HostPort& place) const {
+        for (const auto& node : nodes_)
+            if (node->place == place && (node->is_seed || node->is_listed)) return node.get();
+        return nullptr;
+    }
+
+    Node* node_for(const Course& course) const {
+        if (course.asking) return course.asking.get();
+        if (owners_.empty()) return nullptr;
+        if (course.slot >= 0) return owners_[static_cast<std::size_t>(course.slot)];
+        Node* some = nullptr;
+        for (const auto& node : nodes_)
+            if (node->serves && (!some || some->is_silent)) some = node.get();
+        return some;
+    }
+
+    // Whether the node may be sent a command now; while it is down, the next one only after a pause.
+    static bool takes_turn(Node& node, Instant now) {
+        if (!node.is_down) return true;
+        if (now < node.next_probe) return false;
+        node.next_probe = now + probe_pause;
+        return true;
+    }
+
+    // The node to send to, as soon as it is known and takes commands; without one at the deadline, `why`.
+    std::shared_ptr<Node> await_node(Course& course, Instant deadline, Reply& why) {
+        std::unique_lock lock(mutex_);
+        for (bool has_waited = false;; has_waited = true) {
+            const Instant now = Clock::now();
+            Instant until = deadline;
+            if (Node* node = node_for(course)) {
+                if (takes_turn(*node, now)) {
+                    course.changes = changes_;
+                    return node->shared_from_this();
+                }
+                if (now >= deadline) {
+                    why = node->down_words;
+                    return nullptr;
+                }
+                until = std::min(until, node->next_probe);
+            } else {
+                if ((has_waited && refusal_) || now >= deadline) {
+                    why = refusal_ ? *refusal_ : not_found();
+                    return nullptr;
+                }
+                if (const auto asked = begin_question(now)) {
+                    ask(lock, asked, deadline);
+                    continue;
+                }
+                until = std::min(until, next_question());
+            }
+            wait(lock, until);
+        }
+    }
+
+    // After a command found nobody: asks who serves what, or waits until somebody has done so, unless that has happened
+    // meanwhile.
+    void await_news(const Course& course, Instant deadline) {
+        std::unique_lock lock(mutex_);
+        if (course.changes != changes_) return;
+        if (const auto asked = begin_question(Clock::now()))
+            ask(lock, asked, deadline);
+        else
+            wait(lock, std::min(deadline, next_question()));
+    }
+
+    void wait(std::unique_lock<std::mutex>& lock, Instant until) {
+        if (until == never)
+            changed_.wait(lock);
+        else
+            changed_.wait_until(lock, until);
+    }
+
+    Reply not_found() const {
+        return Reply::of(Reply::Kind::not_sent, owners_.empty()
+                                                    ? "cannot find the nodes of " + url_.display() + ": " + why_
+                                                    : "no node of " + url_.display() + " serves the slot of this key");
+    }
+
+    // --- what an answer means ---------------------------------------------------------------------------------
+
+    enum class Next {
+        done,   // it is the answer
+        again,  // it is to be sent elsewhere
+        later,  // it could not be sent
+    };
+
+    // `reply`, to what was sent on this course, may get other words.
+    Next read(Course& course, Node& node, Reply& reply) {
+        course.asking.reset();
+        if (reply.is_unsent()) {
+            doubt();
+            return Next::later;
+        }
+        if (reply.kind == Reply::Kind::unanswered) doubt();
+        if (!reply.answered()) return Next::done;
+        if (!reply.is_error()) {
+            is_up(node);
+            return Next::done;
+        }
+        const bool moved = reply.text.starts_with("MOVED ");
+        if (moved || reply.text.starts_with("ASK ")) {
+            is_up(node);
+            const std::string said = std::move(reply.text);
+            // For whom it is the last word: it was not carried out, and may be tried again.
+            reply.text = "TRYAGAIN sent from node to node; the last one said " + said;
+            if (++course.redirects > most_redirects) return Next::done;
+            return follow_redirect(course, node, said) ? Next::again : Next::later;
+        }
+        if (says_down(reply.text))
+            is_down(node, reply);
+        else
+            is_up(node);
+        return Next::done;
+    }
+
+    static bool says_down(std::string_view text) {
+        return text.starts_with("CLUSTERDOWN") || text.starts_with("LOADING") || text.starts_with("MASTERDOWN");
+    }
+
+    // False when it leads to nobody whom we know.
+    bool follow_redirect(Course& course, const Node& from, std::string_view text) {
+        const auto redirect = read_redirect(text, from.place);
+        const std::lock_guard lock(mutex_);
+        Node* const to = redirect ? known_node(redirect->to) : nullptr;
+        if (!to || !redirect->just_once) want_question();
+        if (!to) return false;
+        if (redirect->just_once)
+            course.asking = to->shared_from_this();
+        else
+            give_slot(redirect->slot, *to);
+        return true;
+    }
+
+    void give_slot(std::uint16_t slot, Node& to) {
+        if (owners_.empty() || owners_[slot] == &to) return;
+        owners_[slot] = &to;
+        ++changes_;
+        unplaced_ = true;
+    }
+
+    void is_up(Node& node) {
+        if (!node.is_down.load(std::memory_order_relaxed)) return;
+        const std::lock_guard lock(mutex_);
+        node.is_down = false;
+        unplaced_ = true;
+        changed_.notify_all();
+        wake_();
+    }
+
+    void is_down(Node& node, const Reply& words) {
+        const std::lock_guard lock(mutex_);
+        if (!node.is_down) node.next_probe = Clock::now() + probe_pause;
+        node.down_words = words;
+        node.is_down = true;
+        doubt_until_ = Clock::now() + doubt_lasts;
+    }
+
+    // The server may be gone, and another in its place.
+    void doubt() {
+        const std::lock_guard lock(mutex_);
+        const Instant now = Clock::now();
+        const bool is_new = now >= doubt_until_;
+        doubt_until_ = now + doubt_lasts;
+        if (is_new) wake_();
+    }
+
+    void tried(Node& node, bool reached) {
+        {
+            const std::lock_guard lock(mutex_);
+            node.is_silent = !reached;
+        }
+        if (!reached) doubt();
+    }
+
+    // --- posted commands --------------------------------------------------------------------------------------
+
+    void send(const std::shared_ptr<Batch>& batch) {
+        std::shared_ptr<Node> node;
+        Reply refusal;
+        {
+            const std::lock_guard lock(mutex_);
+            if (Node* const found = node_for(batch->course)) {
+                if (takes_turn(*found, Clock::now()))
+                    node = found->shared_from_this();
+                else
+                    refusal = found->down_words;
+            } else {
+                parked_.push_back(batch);
+            }
+        }
+        if (node) return send_to(batch, node);
+        if (refusal.is_error()) return finish(*batch, refusal);
+        wake_();
+    }
+
+    void send_to(const std::shared_ptr<Batch>& batch, const std::shared_ptr<Node>& node) {
+        std::vector<std::vector<std::string_view>> words;
+        std::vector<Command> commands;
+        if (batch->course.asking) commands.push_back(asking_command);
+        for (const auto& one : batch->words) words.emplace_back(one.begin(), one.end());
+        for (std::size_t i = 0; i < words.size(); ++i) commands.push_back({words[i], batch->keys[i]});
+        std::vector<Completion> receivers;
+        for (std::size_t i = 0; i < commands.size(); ++i)
+            receivers.push_back([this, batch, node, i](Reply reply) {
+                batch->replies[i] = std::move(reply);
+                // The answers may come on different threads.
+                if (batch->missing.fetch_sub(1) == 1) arrived(batch, *node);
+            });
+        batch->replies.assign(commands.size(), {});
+        batch->missing = commands.size();
+        node->line.post_all(commands, receivers);
+    }
+
+    void arrived(const std::shared_ptr<Batch>& batch, Node& node) {
+        if (batch->replies.size() > batch->words.size()) forget_asking(batch->replies);
+        const Next next = read(batch->course, node, batch->replies.front());
+        if (next == Next::done || Clock::now() >= batch->due) return finish(*batch);
+        try {
+            if (next == Next::again) return send(batch);
+            const std::lock_guard lock(mutex_);
+            parked_.push_back(batch);
+            send_parked_ = true;
+        } catch (...) {  // no memory
+            return finish(*batch, Reply::of(Reply::Kind::not_sent, "out of memory"));
+        }
+        wake_();
+    }
+
+    // Takes the answer to ASKING off. Where it is a refusal, so is the answer to the command.
+    static void forget_asking(std::vector<Reply>& replies) {
+        if (replies[0].is_error()) replies[1] = std::move(replies[0]);
+        replies.erase(replies.begin());
+    }
+
+    static void finish(Batch& batch, const Reply& reply) {
+        batch.replies.assign(batch.words.size(), reply);
+        finish(batch);
+    }
+
+    static void finish(Batch& batch) {
+        for (std::size_t i = 0; i < batch.done.size(); ++i) batch.done[i](std::move(batch.replies[i]));
+    }
+
+    // Those that found nobody to go to.
+    void send_parked() {
+        std::vector<std::shared_ptr<Batch>> waiting;
+        {
+            const std::lock_guard lock(mutex_);
+            if (!send_parked_ && Clock::now() < parked_due()) return;
+            send_parked_ = false;
+            waiting.swap(parked_);
+        }
+        for (const auto& batch : waiting) {
+            if (Clock::now() < batch->due) {
+                send(batch);
+                continue;
+            }
+            Reply why;
+            {
+                const std::lock_guard lock(mutex_);
+                why = refusal_ ? *refusal_ : not_found();
+            }
+            finish(*batch, why);
+        }
+    }
+
+    Instant parked_due() const {
+        Instant due = never;
+        for (const auto& batch : parked_) due = std::min(due, batch->due);
+        return due;
+    }
+
+    // --- who serves what --------------------------------------------------------------------------------------
+
+    void want_question() {
+        question_wanted_ = true;
+        wake_();
+    }
+
+    bool has_question(Instant now) const {
+        return question_wanted_ || now < doubt_until_ ||
+               ((owners_.empty() || !sharded_) && !(parked_.empty() && channels_.empty()));
+    }
+
+    Instant next_question() const { return asked_ ? std::max(next_question_, asked_until_) : next_question_; }
+
+    // Whom to ask now, if anybody: who was not silent, who serves, who has been asked longest ago.
+    std::shared_ptr<Node> begin_question(Instant now) {
+        if (now < next_question()) return nullptr;
+        if (asked_) asked_->is_silent = true;
+        const auto rank = [](const Node& node) { return std::tuple(node.is_silent, !node.serves, node.asked); };
+        const auto first = std::min_element(nodes_.begin(), nodes_.end(),
+                                            [&](const auto& a, const auto& b) { return rank(*a) < rank(*b); });
+        if (now > next_question_ + quiet) pace_.reset();
+        next_question_ = now + pace_.next();
+        asked_until_ = now + patience_;
+        refusal_.reset();
+        asked_ = *first;
+        asked_->asked = ++questions_;
+        return asked_;
+    }
+
+    // The second one only until its answer is known.
+    std::span<const Command> question() const {
+        static constexpr std::array<std::string_view, 2> slots{"CLUSTER", "SLOTS"}, kinds{"PUBSUB", "SHARDNUMSUB"};
+        static constexpr std::array<Command, 2> both{Command{slots, 0}, Command{kinds, 0}};
+        return std::span(both).first(sharded_ ? 1 : 2);
+    }
+
+    void ask(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Node>& node, Instant deadline) {
+        const std::uint64_t number = node->asked;
+        const auto words = question();
+        lock.unlock();
+        learn(number, node, node->line.call_all(words, std::min(deadline, Clock::now() + patience_)));
+        lock.lock();
+    }
+
+    void ask_in_background() {
+        std::shared_ptr<Node> node;
+        std::span<const Command> words;
+        {
+            const std::lock_guard lock(mutex_);
+            const Instant now = Clock::now();
+            if (has_question(now)) node = begin_question(now);
+            if (!node) return;
+            words = question();
+        }
+        struct Answers {
+            std::vector<Reply> replies;
+            std::size_t missing;
+        };
+        const auto answers = std::make_shared<Answers>(Answers{std::vector<Reply>(words.size()), words.size()});
+        std::vector<Completion> receivers;
+        // Both are of one connection: their answers come one after the other.
+        for (std::size_t i = 0; i < words.size(); ++i)
+            receivers.push_back([this, node, answers, number = node->asked, i](Reply reply) {
+                answers->replies[i] = std::move(reply);
+                if (--answers->missing == 0) learn(number, node, std::move(answers->replies));
+            });
+        node->line.post_all(words, receivers);
+    }
+
+    void learn(std::uint64_t number, const std::shared_ptr<Node>& node, std::vector<Reply> replies) {
+        std::vector<std::shared_ptr<Node>> left;
+        {
+            const std::lock_guard lock(mutex_);
+            if (asked_ == node && node->asked == number) asked_.reset();
+            if (number > learned_) learn_from(number, *node, replies, left);
+            changed_.notify_all();
+        }
+        for (const auto& one : left) one->line.turn_away();
+        wake_();
+    }
+
+    void learn_from(std::uint64_t number, Node& node, std::span<const Reply> replies,
+                    std::vector<std::shared_ptr<Node>>& left) {
+        const Reply& slots = replies.front();
+        const auto ranges = read_slots(slots, node.place);
+        if (!ranges) {
+            node.is_silent = true;
+            why_ = slots.text.empty() ? node.place.display() + " knows no slots" : slots.text;
+            // Only what no other node would answer differently.
+            if (slots.is_error() && owners_.empty() && !says_down(slots.text)) refusal_ = slots;
+            return;
+        }
+        std::vector<Node*> owners(slot_count, nullptr);
+        std::set<const Node*> masters, listed;
+        for (const SlotRange& range : *ranges) {
+            Node& master = node_at(range.master);
+            std::fill(owners.begin() + range.first, owners.begin() + range.last + 1, &master);
+            masters.insert(&master);
+            listed.insert(&master);
+            for (const HostPort& replica : range.replicas) listed.insert(&node_at(replica));
+        }
+        left.reserve(nodes_.size());
+
+        // From here on nothing fails.
+        bool promoted = false;
+        for (const auto& one : nodes_) {
+            const bool serves = masters.contains(one.get());
+            if (one->serves && !serves) left.push_back(one);
+            promoted = promoted || (serves && !one->serves);
+            one->serves = serves;
+            one->is_listed = listed.contains(one.get());
+        }
+        // Slots that go from master to master lose nothing on the way.
+        if (promoted && !owners_.empty()) ++promotions_;
+        learned_ = number;
+        question_wanted_ = false;
+        node.is_silent = false;
+        if (replies.size() > 1 && !sharded_ && replies[1].answered()) sharded_ = has_sharded_channels(replies[1]);
+        if (owners == owners_) return;
+        owners_ = std::move(owners);
+        ++changes_;
+        unplaced_ = changed_nodes_ = send_parked_ = true;
+    }
+
+    // --- the serving thread -----------------------------------------------------------------------------------
+
+    Instant duty() {
+        const std::lock_guard lock(mutex_);
+        const Instant now = Clock::now();
+        if ((unplaced_ && sharded_ && !owners_.empty()) || send_parked_) return now;
+        Instant due = std::min(parked_due(), place_again_);
+        if (has_question(now)) due = std::min(due, next_question());
+        return due;
+    }
+
+    // Puts every channel where its slot is now, leaves nodes that serve nothing any more, and tells the listener.
+    void follow(Listener& listener) {
+        std::vector<std::string> interrupted;
+        std::vector<std::shared_ptr<Node>> left;
+        bool has_moved = false;
+        {
+            const std::lock_guard lock(mutex_);
+            has_moved = std::exchange(followed_, promotions_) != promotions_;
+            if ((unplaced_ || Clock::now() >= place_again_) && sharded_ && !owners_.empty())
+                place_channels(interrupted);
+            if (std::exchange(changed_nodes_, false)) {
+                here_.clear();
+                drop_nodes();
+                here_ = nodes_;
+                for (const auto& node : nodes_)
+                    if (!node->serves) left.push_back(node);
+            }
+        }
+        for (const std::string& channel : interrupted) listener.interrupted(channel);
+        for (const auto& node : left) {
+            Shard shard(*this, *node, listener);
+            node->subscriber.leave_before(std::numeric_limits<std::uint64_t>::max(), shard);
+        }
+        if (has_moved) listener.moved();
+    }
+
+    void place_channels(std::vector<std::string>& interrupted) {
+        unplaced_ = false;
+        place_again_ = never;
+        wake_();  // what the connections are told here is sent in the next round
+        const Instant now = Clock::now();
+        for (auto& [name, channel] : channels_) {
+            if (!*sharded_) {
+                if (!std::exchange(channel.is_classic, true)) classic_.subscribe(name);
+                continue;
+            }
+            Node* const owner = owners_[channel.slot];
+            if (channel.at == owner) continue;
+            if (channel.at) {
+                channel.at->subscriber.forget(name);
+                channel.at = nullptr;
+                interrupted.push_back(name);
+            }
+            if (!owner) continue;
+            if (takes_turn(*owner, now)) {
+                owner->subscriber.subscribe(name);
+                channel.at = owner;
+            } else {
+                place_again_ = std::min(place_again_, owner->next_probe);
+            }
+        }
+    }
+
+    // The nodes that have left the cluster, unless something of them is still under way.
+    void drop_nodes() {
+        std::erase_if(nodes_, [this](const std::shared_ptr<Node>& node) {
+            if (node->is_seed || node->is_listed || node.use_count() > 1) return false;
+            dropped_connections_[0] += node->line.connections();
+            dropped_connections_[1] += reconnects_of(*node);
+            return true;
+        });
+    }
+
+    // True when the channel is asked of another node, or of this one later.
+    bool find_elsewhere(Node& node, const std::string& channel, const Reply& why) {
+        const auto redirect = read_redirect(why.text, node.place);
+        if (says_down(why.text))
+            is_down(node, why);
+        else if (redirect)
+            is_up(node);
+        else
+            return false;
+        misplaced(node, channel);
+        node.subscriber.forget(channel);
+        const std::lock_guard lock(mutex_);
+        if (!redirect) return true;
+        want_question();
+        if (Node* const to = known_node(redirect->to)) give_slot(redirect->slot, *to);
+        return true;
+    }
+
+    void misplaced(Node& node, const std::string& channel) {
+        const std::lock_guard lock(mutex_);
+        const auto entry = channels_.find(channel);
+        if (entry == channels_.end() || entry->second.at != &node) return;
+        entry->second.at = nullptr;
+        unplaced_ = true;
+    }
+
+    // For classic channels any node will do.
+    std::optional<Reply> open_any(Link& link, Instant deadline) {
+        std::shared_ptr<Node> node;
+        {
+            const std::lock_guard lock(mutex_);
+            const auto rank = [](const Node& n) { return std::tuple(n.is_silent, !n.serves); };
+            node = *std::min_element(nodes_.begin(), nodes_.end(),
+                                     [&](const auto& a, const auto& b) { return rank(*a) < rank(*b); });
+        }
+        auto refusal = link.open(url_.at(node->place), deadline);
+        tried(*node, !refusal || refusal->kind != Reply::Kind::not_sent);
+        return refusal;
+    }
+
+    // ----------------------------------------------------------------------------------------------------------
+
+    static std::uint64_t reconnects_of(const Node& node) {
+        return std::max<std::uint64_t>(node.line.connections(), 1) - 1;
+    }
+
+    std::uint64_t sum(std::size_t which) const {
+        const std::lock_guard lock(mutex_);
+        std::uint64_t sum = dropped_connections_[which];
+        for (const auto& node : nodes_) sum += which == 0 ? node->line.connections() : reconnects_of(*node);
+        return sum;
+    }
+
+    static constexpr Milliseconds quiet{1000};
+
+    const Url url_;
+    const Milliseconds timeout_;
+    const Milliseconds patience_;  // with one node that is asked something others could tell, too
+    const std::function<void()> wake_;
+
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<std::shared_ptr<Node>> nodes_;
+    std::vector<Node*> owners_;    // of each slot; empty before the first answer
+    std::optional<bool> sharded_;  // whether the channels are
+    std::uint64_t changes_ = 0;    // of owners_
+    std::uint64_t promotions_ = 0;
+    std::array<std::uint64_t, 2> dropped_connections_{};
+
+    std::uint64_t questions_ = 0;
+    std::uint64_t learned_ = 0;  // the number of the question that was answered last
+    std::shared_ptr<Node> asked_;
+    Instant asked_until_{};
+    Instant next_question_{};
+    Instant doubt_until_{};
+    bool question_wanted_ = false;
+    Backoff pace_{Milliseconds(50), Milliseconds(400)};
+    std::string why_ = "none of them answers";  // of the last question that failed
+    std::optional<Reply> refusal_;
+
+    std::vector<std::shared_ptr<Batch>> parked_;
+    bool send_parked_ = false;
+    std::map<std::string, Channel> channels_;
+    bool unplaced_ = false;        // some channel may have to go elsewhere
+    Instant place_again_ = never;  // likewise, when a node that was down is tried
+    bool changed_nodes_ = false;
+
+    SubscriberLink classic_;
+    // The serving thread's own.
+    std::vector<std::shared_ptr<Node>> here_;
+    std::vector<pollfd> ready_;
+    std::uint64_t followed_ = 0;
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/master_view.hpp
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// Which server is the master: what the answers of sentinels mean, and what is believed of them. No I/O.
+namespace redlatch {
+
+// What one sentinel says: who is the master, and since which failover, the first having a number above 0.
+struct MasterVote {
+    HostPort master;
+    std::uint64_t epoch = 0;
+};
+
+namespace detail {
+
+template <class Number>
+std::optional<Number> sentinel_number(std::string_view text) {
+    Number number{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+    return number;
+}
+
+inline std::optional<HostPort> sentinel_address(std::string_view host, std::string_view port) {
+    const auto number = sentinel_number<std::uint16_t>(port);
+    if (host.empty() || host.size() > 255 || !number || *number == 0) return std::nullopt;
+    return HostPort{std::string(host), *number};
+}
+
+}  // namespace detail
+
+// From the answers to SENTINEL GET-MASTER-ADDR-BY-NAME and SENTINEL MASTER. The second only dates the first: a sentinel
+// that refuses it still has a vote.
+inline std::optional<MasterVote> read_vote(const Reply& address, const Reply& details) {
+    if (address.kind != Reply::Kind::array || address.elements.size() != 2) return std::nullopt;
+    auto master = detail::sentinel_address(address.elements[0].text, address.elements[1].text);
+    if (!master) return std::nullopt;
+    MasterVote vote{std::move(*master)};
+    for (std::size_t i = 0; i + 1 < details.elements.size(); i += 2)
+        if (details.elements[i].text == "config-epoch")
+            vote.epoch = detail::sentinel_number<std::uint64_t>(details.elements[i + 1].text).value_or(0);
+    return vote;
+}
+
+// Whom to ask for the role, the likeliest first: who came out of the latest failover, whom most name, whom we know.
+inline std::vector<MasterVote> ranked(std::span<const MasterVote> votes, const std::optional<HostPort>& known) {
+    struct Candidate {
+        MasterVote vote;
+        std::size_t voters = 0;
+    };
+    std::vector<Candidate> candidates;
+    const auto add = [&](const MasterVote& vote, std::size_t voters) {
+        auto same = std::find_if(candidates.begin(), candidates.end(),
+                                 [&](const Candidate& c) { return c.vote.master == vote.master; });
+        if (same == candidates.end()) same = candidates.insert(candidates.end(), Candidate{vote});
+        same->vote.epoch = std::max(same->vote.epoch, vote.epoch);
+        same->voters += voters;
+    };
+    if (known) add({*known}, 0);
+    for (const MasterVote& vote : votes) add(vote, 1);
+    std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+        if (a.vote.epoch != b.vote.epoch) return a.vote.epoch > b.vote.epoch;
+        return a.voters > b.voters;
+    });
+    std::vector<MasterVote> order;
+    for (const Candidate& candidate : candidates) order.push_back(candidate.vote);
+    return order;
+}
+
+// The new master in a message of a sentinel about the master of this name, if it is one that tells so:
+//   +switch-master    <name> <old host> <old port> <new host> <new port>
+//   +promoted-slave   slave <new name> <new host> <new port> @ <name> <old host> <old port>
+inline std::optional<HostPort> read_announcement(std::string_view channel, std::string_view payload,
+                                                 std::string_view name) {
+    std::vector<std::string_view> words;
+    while (!payload.empty() && words.size() < 9) {
+        const auto blank = payload.find(' ');
+        words.push_back(payload.substr(0, blank));
+        payload = blank == std::string_view::npos ? std::string_view() : payload.substr(blank + 1);
+    }
+    if (channel == "+switch-master" && words.size() == 5 && words[0] == name)
+        return detail::sentinel_address(words[3], words[4]);
+    if (channel == "+promoted-slave" && words.size() == 8 && words[5] == name)
+        return detail::sentinel_address(words[2], words[3]);
+    return std::nullopt;
+}
+
+// Where the master is believed to be, for all connections of a client. Its place has a number, which grows whenever
+// the master may have moved: what was connected under a smaller one is to be left.
+//
+// Thread-safe: mutex_ guards all members. Nobody waits here.
+class MasterView {
+public:
+    std::uint64_t place() const {
+        const std::lock_guard lock(mutex_);
+        return place_;
+    }
+
+    std::optional<HostPort> known() const {
+        const std::lock_guard lock(mutex_);
+        return master_;
+    }
+
+    // Whom to try without asking a sentinel: who was just announced, or proved to be the master a moment ago.
+    std::optional<HostPort> guess(Instant now) const {
+        const std::lock_guard lock(mutex_);
+        if (announced_) return announced_;
+        return proven_at_ && now < *proven_at_ + fresh ? master_ : std::nullopt;
+    }
+
+    // A sentinel has told of a new master. False when that is no news.
+    bool announce(const HostPort& master) {
+        const std::lock_guard lock(mutex_);
+        if ((announced_ ? announced_ : master_) == master) return false;
+        announced_ = master;
+        leave();
+        return true;
+    }
+
+    // What a sentinel says when it is asked: news only when it tells of a later failover than we know of.
+    bool hear(const MasterVote& vote) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (!master_ || vote.epoch <= epoch_) return false;
+            epoch_ = vote.epoch;
+        }
+        return announce(vote.master);
+    }
+
+    // A server of the place with this number refused what only a master does.
+    bool doubt(std::uint64_t place) {
+        const std::lock_guard lock(mutex_);
+        if (place != place_) return false;
+        leave();
+        return true;
+    }
+
+    // The guess is none any more.
+    void reject(const HostPort& master) {
+        const std::lock_guard lock(mutex_);
+        if (announced_ == master) announced_.reset();
+        proven_at_.reset();
+    }
+
+    // A connection to this server, begun when the place was `seen`, was told that it is the master. The number under
+    // which the connection counts; nothing when the master has moved meanwhile.
+    std::optional<std::uint64_t> prove(const MasterVote& vote, std::uint64_t seen, Instant now) {
+        const std::lock_guard lock(mutex_);
+        if (seen != place_) return std::nullopt;
+        const bool moved = master_ && *master_ != vote.master;
+        if (moved && place_ == proven_place_) ++place_;
+        proven_place_ = place_;
+        master_ = vote.master;
+        announced_.reset();
+        epoch_ = std::max(epoch_, vote.epoch);
+        proven_at_ = now;
+        return place_;
+    }
+
+private:
+    static constexpr Milliseconds fresh{500};
+
+    void leave() {
+        ++place_;
+        proven_at_.reset();
+    }
+
+    mutable std::mutex mutex_;
+    std::uint64_t place_ = 1;
+    std::uint64_t proven_place_ = 0;  // under which somebody has connected to master_
+    std::optional<HostPort> master_;
+    std::optional<HostPort> announced_;  // not proven yet
+    std::optional<Instant> proven_at_;
+    std::uint64_t epoch_ = 0;
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/talk.hpp
+
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace redlatch {
+
+// A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects the
+// replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
+class Talk {
+public:
+    // `words`: commands, encoded. `tls`: null to speak in plain.
+    void begin(const HostPort& with, std::string words, std::unique_ptr<TlsSession> tls) {
+        end();
+        reader_.reset();
+        words_ = std::move(words);
+        tls_ = std::move(tls);
+        refusal_ = {};
+        secured_ = false;
+        lookup_ = NameLookup::start(with.host, with.port);
+        proceed();
+    }
+
+    void end() noexcept {
+        socket_.close();
+        lookup_.reset();
+        address_ = nullptr;
+        connecting_ = false;
+        shaking_hands_ = false;
+    }
+
+    void close_inherited() noexcept { socket_.close_inherited(); }
+
+    bool is_over() const noexcept { return !lookup_; }
+
+    // Why TLS ended it, until the next one begins; nil when it was something else.
+    const Reply& refusal() const noexcept { return refusal_; }
+
+    // What to wait for; the descriptor is -1 while there is only time to wait for: look_again then.
+    pollfd watch() const noexcept { return {socket_.fd(), static_cast<short>(connecting_ ? POLLOUT : POLLIN), 0}; }
+    Instant due(Instant now) const noexcept { return lookup_ && !socket_.is_open() ? now + look_again : never; }
+
+    void proceed() {
+        if (!lookup_) return;
+        if (!socket_.is_open()) {
+            if (!lookup_->is_done()) return;
+            connect_to(lookup_->addresses());
+        }
+        while (connecting_) {
+            if (!socket_.wait(POLLOUT, {})) return;
+            if (socket_.connect_error() == 0)
+                greet();
+            else
+                connect_to(address_->ai_next);
+        }
+        if (shaking_hands_) shake_hands();
+        if (!shaking_hands_) receive();
+    }
+
+    // The next reply that has come. A server that does not keep to the protocol has said its last.
+    bool next(Reply& reply) {
+        if (is_over() || connecting_ || shaking_hands_ || !socket_.is_open()) return false;
+        switch (reader_.next(reply)) {
+            case ReplyReader::Outcome::reply: return true;
+            case ReplyReader::Outcome::malformed: end(); return false;
+            default: break;
+        }
+        if (closed_) end();
+        return false;
+    }
+
+private:
+    static constexpr Milliseconds look_again{10};
+
+    void connect_to(const addrinfo* address) {
+        connecting_ = false;
+        for (; address; address = address->ai_next) {
+            socket_ = Socket::begin_connect(*address);
+            if (!socket_.is_open()) continue;
+            address_ = address;
+            connecting_ = true;
+            return;
+        }
+        end();
+    }
+
+    void greet() {
+        connecting_ = false;
+        if (!tls_) return say();
+        socket_.secure_by(std::move(tls_));
+        secured_ = shaking_hands_ = true;
+    }
+
+    // It sends little more than a certificate, for which there is room in a new socket.
+    void shake_hands() {
+        const auto outcome = socket_.handshake({});
+        if (outcome == TlsSession::Handshake::unfinished) return;
+        shaking_hands_ = false;
+        if (outcome == TlsSession::Handshake::done) return say();
+        refusal_ = socket_.tls_refusal();
+        end();
+    }
+
+    // So few words always have room in a new socket.
+    void say() { closed_ = !socket_.send_all(words_.data(), words_.size(), {}); }
+
+    void receive() {
+        std::array<char, 4096> bytes;
+        while (socket_.is_open() && !closed_) {
+            const ssize_t got = socket_.receive(bytes.data(), bytes.size(), false);
+            if (got == 0) return;
+            closed_ = got < 0 || !reader_.feed(bytes.data(), static_cast<std::size_t>(got));
+            // By TLS 1.3 a server says only now whether it likes our certificate.
+            if (got < 0 && secured_)
+                if (Reply why = socket_.tls_refusal(); why.is_error()) refusal_ = std::move(why);
+        }
+    }
+
+    std::shared_ptr<NameLookup> lookup_;
+    const addrinfo* address_ = nullptr;  // that we connect to
+    std::string words_;
+    Socket socket_;
+    ReplyReader reader_;
+    std::unique_ptr<TlsSession> tls_;  // until it is connected
+    Reply refusal_;
+    bool connecting_ = false;
+    bool secured_ = false;
+    bool shaking_hands_ = false;
+    bool closed_ = false;  // by the other side; what it said before is still to be read
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/sentinels.hpp
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+
+namespace redlatch {
+
+namespace detail {
+
+inline void append_words(std::string& out, std::initializer_list<std::string_view> words) {
+    append_command(out, Command{{words.begin(), words.size()}, 0});
+}
+
+// The answers to these two are a vote.
+inline std::string questions_for_vote(std::string_view master) {
+    std::string out;
+    append_words(out, {"SENTINEL", "GET-MASTER-ADDR-BY-NAME", master});
+    append_words(out, {"SENTINEL", "MASTER", master});
+    return out;
+}
+
+}  // namespace detail
+
+// Begins to talk to one of the sentinels, by TLS where the URL says so.
+inline void begin_talk(Talk& talk, const Url& url, const HostPort& sentinel, std::string words, std::string& why) {
+    std::unique_ptr<TlsSession> tls;
+    if (url.tls && url.tls_connector) tls = url.tls_connector->session(sentinel, why);
+    if (!url.tls || tls) talk.begin(sentinel, std::move(words), std::move(tls));
+}
+
+// What the sentinels of a URL say, all asked at the same time. Those that take much longer than the first, or beyond the
+// deadline, have no vote. `why` tells what a sentinel without one said, and is an error when TLS is why nobody says a thing.
+inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, Reply& why) {
+    constexpr Milliseconds patience{200};
+    struct Asked {
+        Talk talk;
+        std::vector<Reply> replies;
+    };
+    std::vector<Asked> asked(url.sentinels.size());
+    for (std::size_t i = 0; i < asked.size(); ++i)
+        begin_talk(asked[i].talk, url, url.sentinels[i], detail::questions_for_vote(url.master), why.text);
+    std::vector<MasterVote> votes;
+    bool anybody = false;
+    for (;;) {
+        std::vector<pollfd> ready;
+        Instant until = deadline;
+        for (Asked& one : asked) {
+            one.talk.proceed();
+            Reply reply;
+            while (one.replies.size() < 2 && one.talk.next(reply)) one.replies.push_back(std::move(reply));
+            if (one.replies.size() == 2) {
+                one.talk.end();
+                if (auto vote = read_vote(one.replies[0], one.replies[1])) {
+                    if (votes.empty()) deadline = std::min(deadline, Clock::now() + patience);
+                    votes.push_back(std::move(*vote));
+                } else {
+                    why = Reply::of(Reply::Kind::not_sent,
+                                    one.replies[0].is_error() ? "a sentinel says " + printable(one.replies[0].text, 160)
+                                                              : "the sentinels know no such master");
+                }
+                anybody = true;
+                one.replies.clear();
+            }
+            if (one.talk.is_over()) {
+                if (!anybody && !one.talk.refusal().is_nil()) why = one.talk.refusal();
+                continue;
+            }
+            ready.push_back(one.talk.watch());
+            until = std::min(until, one.talk.due(Clock::now()));
+        }
+        if (ready.empty() || Clock::now() >= deadline) return votes;
+        ::poll(ready.data(), static_cast<nfds_t>(ready.size()), poll_timeout(std::min(until, deadline)));
+    }
+}
+
+// The master that the sentinels of a URL name: opens connections to it, and hears when it moves.
+//
+// open_master(), doubt() and place() may be called by any thread; the rest by the serving thread only.
+class Sentinels {
+public:
+    // `on_move` is called when the place has a new number, on any thread.
+    Sentinels(const Url& url, std::function<void()> on_move)
+        : url_(url), on_move_(std::move(on_move)), watchers_(url.sentinels.size()) {}
+
+    // Opens a link to the master: to whom was just announced or proven; else to whom the sentinels name; without them to
+    // whom we know. In any case only to a server that says itself that it is the master.
+    std::optional<Reply> open_master(Link& link, Instant deadline) {
+        const std::uint64_t seen = view_.place();
+        const Instant now = Clock::now();
+        if (const auto guess = view_.guess(now)) {
+            if (!open(link, {*guess}, seen, part_of(now, deadline, 2))) return std::nullopt;
+            view_.reject(*guess);
+        }
+        auto why = Reply::of(Reply::Kind::not_sent, "no sentinel of it answers");
+        const auto votes = ask_sentinels(url_, part_of(Clock::now(), deadline, 3), why);
+        const auto candidates = ranked(votes, view_.known());
+        auto refusal = why;
+        if (why.is_unsent()) refusal.text = "cannot find " + url_.display() + ": " + why.text;
+        for (std::size_t i = 0; i < candidates.size(); ++i) {
+            const bool is_last = i + 1 == candidates.size();
+            auto no = open(link, candidates[i], seen, is_last ? deadline : part_of(Clock::now(), deadline, 2));
+            if (!no) return std::nullopt;
+            if (i == 0) refusal = std::move(*no);
+        }
+        return refusal;
+    }
+
+    std::uint64_t place() const { return view_.place(); }
+
+    // A server of that place answered as only one does that is not the master.
+    void doubt(std::uint64_t place) {
+        if (view_.doubt(place)) on_move_();
+    }
+
+    // --- the serving thread -----------------------------------------------------------------------------------
+
+    // What it has to watch, and when to call serve() anyway.
+    Instant watch(std::vector<pollfd>& ready) const {
+        const Instant now = Clock::now();
+        Instant due = never;
+        for (const Watcher& watcher : watchers_) {
+            if (watcher.talk.is_over()) {
+                due = std::min(due, watcher.next_attempt);
+                continue;
+            }
+            ready.push_back(watcher.talk.watch());
+            due = std::min(due, watcher.talk.due(now));
+        }
+        return due;
+    }
+
+    // Listens to every sentinel for news of the master. Waits for nothing.
+    void serve() {
+        for (std::size_t i = 0; i < watchers_.size(); ++i) {
+            Watcher& watcher = watchers_[i];
+            if (watcher.talk.is_over()) {
+                if (Clock::now() < watcher.next_attempt) continue;
+                // First the question, then the subscription: a connection with one answers no questions.
+                std::string words = detail::questions_for_vote(url_.master);
+                detail::append_words(words, {"SUBSCRIBE", "+switch-master", "+promoted-slave"});
+                watcher.answers.clear();
+                std::string unsaid;
+                begin_talk(watcher.talk, url_, url_.sentinels[i], std::move(words), unsaid);
+            }
+            watcher.talk.proceed();
+            Reply reply;
+            while (watcher.talk.next(reply)) hear(watcher, std::move(reply));
+            if (watcher.talk.is_over()) watcher.next_attempt = Clock::now() + watcher.backoff.next();
+        }
+    }
+
+    void close_inherited() noexcept {
+        for (Watcher& watcher : watchers_) watcher.talk.close_inherited();
+    }
+
+private:
+    struct Watcher {
+        Talk talk;
+        std::vector<Reply> answers;  // to the questions
+        Backoff backoff{Milliseconds(20), Milliseconds(1000)};
+        Instant next_attempt{};
+    };
+
+    static Instant part_of(Instant now, Instant deadline, int parts) {
+        return deadline <= now || deadline == never ? deadline : now + (deadline - now) / parts;
+    }
+
+    std::optional<Reply> open(Link& link, const MasterVote& candidate, std::uint64_t seen, Instant deadline) {
+        if (auto refusal = link.open(url_.at(candidate.master), deadline, ServerRole::master)) return refusal;
+        const auto place = view_.prove(candidate, seen, Clock::now());
+        if (!place) {
+            link.socket.close();
+            return Reply::of(Reply::Kind::not_sent, url_.display() + " has just moved");
+        }
+        link.place = *place;
+        if (*place != seen) on_move_();
+        return std::nullopt;
+    }
+
+    void hear(Watcher& watcher, Reply reply) {
+        if (watcher.answers.size() < 2) {
+            watcher.answers.push_back(std::move(reply));
+            if (watcher.answers.size() < 2) return;
+            if (const auto vote = read_vote(watcher.answers[0], watcher.answers[1]))
+                if (view_.hear(*vote)) on_move_();
+            return;
+        }
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return watcher.talk.end();
+        if (reply.elements[0].text == "subscribe") watcher.backoff.reset();
+        if (reply.elements[0].text != "message") return;
+        if (const auto master = read_announcement(reply.elements[1].text, reply.elements[2].text, url_.master))
+            if (view_.announce(*master)) on_move_();
+    }
+
+    const Url url_;
+    const std::function<void()> on_move_;
+    MasterView view_;
+    std::vector<Watcher> watchers_;
 };
 
 }  // namespace redlatch
@@ -3551,7 +6260,8 @@ private:
 
 namespace redlatch {
 
-// The Transport over one Redis server, on hiredis (0.14.1 or newer).
+// The Transport over one Redis server, on hiredis (0.14.1 or newer); with sentinels over the one that is the master at
+// the moment: its connections are left as soon as a sentinel tells of another. With nodes of a cluster it is a Cluster.
 //
 // Up to `lines` connections carry the commands of all threads, each thread always on the same one; they are opened
 // when first needed, so a program of one thread has one. One more carries the subscriptions. After a time-out or a
@@ -3562,27 +6272,56 @@ public:
     static constexpr std::size_t lines = 4;
 
     // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection is
-    // taken for dead.
-    explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3))
-        : state_(std::make_unique<State>(std::move(url), command_timeout)) {}
+    // taken for dead. `tls`: who encrypts; where the URL wants it, Error(errc::unsupported) is thrown without. `pubsub` is
+    // for clusters.
+    explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
+                              std::shared_ptr<const TlsConnector> tls = nullptr, PubSub pubsub = PubSub::automatic)
+        : state_(std::make_unique<State>(with_tls(std::move(url), std::move(tls)), command_timeout, pubsub)) {}
 
-    Reply call(const Command& command, Instant deadline) { return line().call(command, deadline); }
-
-    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
-        return line().call_all(commands, deadline);
+    Reply call(const Command& command, Instant deadline) {
+        if (state_->cluster) return state_->cluster->call(command, deadline);
+        const std::uint64_t place = this->place();
+        Reply reply = line().call(command, deadline);
+        look_at(reply, place);
+        return reply;
     }
 
-    void post(const Command& command, Completion done) { line().post(command, std::move(done)); }
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
+        if (state_->cluster) return state_->cluster->call_all(commands, deadline);
+        const std::uint64_t place = this->place();
+        std::vector<Reply> replies = line().call_all(commands, deadline);
+        for (const Reply& reply : replies) look_at(reply, place);
+        return replies;
+    }
 
-    void post_attended(const Command& command, Completion done) { line().post(command, std::move(done), true); }
-    void attend() { line().attend(); }
+    void post(const Command& command, Completion done) {
+        if (state_->cluster) return state_->cluster->post(command, std::move(done));
+        line().post(command, looked_at(std::move(done)));
+    }
+
+    void post_all(std::span<const Command> commands, std::span<Completion> done) {
+        if (state_->cluster) return state_->cluster->post_all(commands, done);
+        for (Completion& one : done) one = looked_at(std::move(one));
+        line().post_all(commands, done);
+    }
+
+    // In a cluster the poster leaves the answer to run().
+    void post_attended(const Command& command, Completion done) {
+        if (state_->cluster) return state_->cluster->post(command, std::move(done));
+        line().post(command, looked_at(std::move(done)), true);
+    }
+    void attend() {
+        if (!state_->cluster) line().attend();
+    }
 
     void subscribe(const std::string& channel) {
+        if (state_->cluster) return state_->cluster->subscribe(channel);
         state_->subscriber.subscribe(channel);
         wake();
     }
 
     void unsubscribe(const std::string& channel) {
+        if (state_->cluster) return state_->cluster->unsubscribe(channel);
         state_->subscriber.unsubscribe(channel);
         wake();
     }
@@ -3590,19 +6329,24 @@ public:
     // One round of poll() over the subscriber connection and those command connections that nobody else reads.
     void run(Listener& listener, Instant deadline) {
         State& s = *state_;
-        std::array<pollfd, lines + 2> ready;
-        nfds_t count = 0;
-        ready[count++] = {s.pipe.fd(), POLLIN, 0};
+        if (s.cluster) return s.cluster->run(listener, deadline, s.pipe);
+        follow(listener);
+        std::vector<pollfd>& ready = s.ready;
+        ready.clear();
+        ready.push_back({s.pipe.fd(), POLLIN, 0});
         const SubscriberLink::Duty duty = s.subscriber.duty();
         Instant due = std::min(deadline, duty.due);
-        if (duty.fd >= 0) ready[count++] = {duty.fd, POLLIN, 0};
+        if (duty.fd >= 0) ready.push_back({duty.fd, POLLIN, 0});
         for (CommandLink& link : s.links) {
             const CommandLink::Watch watch = link.watch();
             due = std::min(due, watch.due);
-            if (watch.fd >= 0) ready[count++] = {watch.fd, POLLIN, 0};
+            if (watch.fd >= 0) ready.push_back({watch.fd, POLLIN, 0});
         }
-        ::poll(ready.data(), count, poll_timeout(due));
+        if (s.sentinels) due = std::min(due, s.sentinels->watch(ready));
+        ::poll(ready.data(), static_cast<nfds_t>(ready.size()), poll_timeout(due));
         s.pipe.drain();
+        if (s.sentinels) s.sentinels->serve();
+        follow(listener);
         s.subscriber.serve(listener, deadline);
         for (CommandLink& link : s.links) link.drive(deadline);
     }
@@ -3611,6 +6355,7 @@ public:
 
     bool watch(Listener& listener, Instant deadline) {
         State& s = *state_;
+        if (s.cluster) return false;
         const SubscriberLink::Watch outcome = s.subscriber.watch(listener, deadline, s.watch_pipe);
         if (outcome == SubscriberLink::Watch::lost) wake();
         return outcome == SubscriberLink::Watch::done;
@@ -3618,24 +6363,30 @@ public:
 
     void interrupt_watch() { state_->watch_pipe.wake(); }
 
-    // A single server: every key may meet every other.
-    std::uint32_t route(std::string_view) const noexcept { return 0; }
-    std::string_view publish_command() const noexcept { return "PUBLISH"; }
+    // On a single server every key may meet every other; in a cluster, those of one slot.
+    std::uint32_t route(std::string_view key) const noexcept { return state_->cluster ? key_slot(key) : 0; }
+    std::string_view publish_command() const {
+        return state_->cluster ? state_->cluster->publish_command() : "PUBLISH";
+    }
 
     HiredisTransport reborn() {
         for (CommandLink& link : state_->links) link.close_inherited();
         state_->subscriber.close_inherited();
-        return HiredisTransport(state_->url, state_->timeout);
+        if (state_->sentinels) state_->sentinels->close_inherited();
+        if (state_->cluster) state_->cluster->close_inherited();
+        return HiredisTransport(state_->url, state_->timeout, state_->url.tls_connector, state_->pubsub);
     }
 
     // How many connections for commands were made so far, and how many of them in the place of an earlier one.
-    std::uint64_t connections() const noexcept {
+    std::uint64_t connections() const {
+        if (state_->cluster) return state_->cluster->connections();
         std::uint64_t sum = 0;
         for (const CommandLink& link : state_->links) sum += link.connections();
         return sum;
     }
 
-    std::uint64_t reconnects() const noexcept {
+    std::uint64_t reconnects() const {
+        if (state_->cluster) return state_->cluster->reconnects();
         std::uint64_t sum = 0;
         for (const CommandLink& link : state_->links) sum += std::max<std::uint64_t>(link.connections(), 1) - 1;
         return sum;
@@ -3644,29 +6395,91 @@ public:
 private:
     // Behind a pointer, so that a transport can be moved before its first use.
     struct State {
-        State(Url where, Milliseconds command_timeout)
-            : url(std::move(where)), timeout(command_timeout), subscriber(url, timeout) {}
+        State(Url where, Milliseconds command_timeout, PubSub kind)
+            : url(std::move(where)),
+              timeout(command_timeout),
+              pubsub(kind),
+              sentinels(url.sentinels.empty() ? nullptr : new Sentinels(url, [this] { pipe.wake(); })),
+              cluster(url.cluster.empty() ? nullptr : new Cluster(url, timeout, pubsub, [this] { pipe.wake(); })),
+              subscriber(opener(), timeout) {}
 
         const Url url;
         const Milliseconds timeout;
+        const PubSub pubsub;
         WakePipe pipe;
         WakePipe watch_pipe;
+        const std::unique_ptr<Sentinels> sentinels;  // null without
+        const std::unique_ptr<Cluster> cluster;      // null without; otherwise it does all the work
+        std::uint64_t followed = 1;                  // run()'s own: the place that was told of last
+        std::vector<pollfd> ready;                   // run()'s own
         SubscriberLink subscriber;
         std::array<CommandLink, lines> links = make_links(std::make_index_sequence<lines>());
 
     private:
+        // Which server a connection goes to.
+        Opener opener() {
+            if (sentinels)
+                return [this](Link& link, Instant deadline) { return sentinels->open_master(link, deadline); };
+            return [this](Link& link, Instant deadline) { return link.open(url, deadline); };
+        }
+
         template <std::size_t... I>
         std::array<CommandLink, lines> make_links(std::index_sequence<I...>) {
-            return {((void)I, CommandLink(url, timeout, [this] { pipe.wake(); }))...};
+            return {((void)I, CommandLink(url, opener(), timeout, [this] { pipe.wake(); }))...};
         }
     };
+
+    static Url with_tls(Url url, std::shared_ptr<const TlsConnector> tls) {
+        if (tls) url.tls_connector = std::move(tls);
+        if (url.tls && !url.tls_connector)
+            throw Error(errc::unsupported, {},
+                        "TLS is not part of this program yet: include redlatch/tls.hpp, set ClientOptions::tls to "
+                        "redlatch::tls(), and link OpenSSL (Debian, Ubuntu: libssl-dev; Fedora: openssl-devel; CMake: "
+                        "redlatch::tls)");
+        return url;
+    }
+
+    std::uint64_t place() const { return state_->sentinels ? state_->sentinels->place() : 0; }
+
+    // Only a replica answers so: the master has become one.
+    static bool is_misplaced(const Reply& reply) {
+        return reply.is_error() &&
+               (reply.text.starts_with("MASTERDOWN") || reply.text.find("READONLY") != std::string::npos);
+    }
+
+    // The calling thread's own connection is left at once, because perhaps nobody is inside run().
+    void look_at(const Reply& reply, std::uint64_t place) {
+        if (!state_->sentinels || !is_misplaced(reply)) return;
+        state_->sentinels->doubt(place);
+        line().leave_before(this->place());
+    }
+
+    Completion looked_at(Completion done) const {
+        Sentinels* const sentinels = state_->sentinels.get();
+        if (!sentinels) return done;
+        return [sentinels, place = place(), done = std::move(done)](Reply reply) {
+            if (is_misplaced(reply)) sentinels->doubt(place);
+            done(std::move(reply));
+        };
+    }
+
+    // Leaves the server that is not the master any more.
+    void follow(Listener& listener) {
+        State& s = *state_;
+        const std::uint64_t place = this->place();
+        if (place <= s.followed) return;
+        s.followed = place;
+        for (CommandLink& link : s.links) link.leave_before(place);
+        s.subscriber.leave_before(place, listener);
+        listener.moved();
+    }
 
     CommandLink& line() { return state_->links[this_thread_number() % lines]; }
 
     std::unique_ptr<State> state_;
 };
 
-static_assert(Transport<HiredisTransport>);
+static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);
 
 }  // namespace redlatch
 
@@ -3686,11 +6499,11 @@ class Client {
     static_assert(detail::explain_transport<T>());
 
 public:
-    // redis://[user[:password]@]host[:port][/db] or unix:///path[?db=n]. Throws Error for a URL or an option that
-    // cannot work.
+    // redis://[user[:password]@]host[:port][/db], unix:///path[?db=n], or another that Url knows. Throws Error for a URL or
+    // an option that cannot work, errc::unsupported for rediss:// without options.tls.
     explicit Client(std::string_view url,
                     ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
-        : Client(T(Url::parse(url), checked(options).command_timeout), options) {}
+        : Client(transport(Url::parse(url), checked(options)), options) {}
 
     explicit Client(T transport, ClientOptions options = {})
         : core_(std::make_shared<Core<T>>(std::move(transport), checked(options))) {}
@@ -3703,10 +6516,22 @@ public:
 
     Stats stats() const { return core_->runtime().stats(); }
 
+    // What about the server endangers the locks on it, a sentence each: eviction, persistence, replicas, access rights,
+    // buffers. Empty when all is well. What this user may not ask is a warning, too. About eight round trips, and a key
+    // that is gone afterwards; meant for the start of a service. Throws Error(errc::unreachable).
+    std::vector<std::string> check_server() const { return redlatch::check_server(core_->runtime()); }
+
     // For the primitives.
     const std::shared_ptr<Core<T>>& core() const noexcept { return core_; }
 
 private:
+    static T transport(Url url, const ClientOptions& options) {
+        if constexpr (std::constructible_from<T, Url, Milliseconds, std::shared_ptr<const TlsConnector>, PubSub>)
+            return T(std::move(url), options.command_timeout, options.tls, options.pubsub);
+        else
+            return T(std::move(url), options.command_timeout);
+    }
+
     static const ClientOptions& checked(const ClientOptions& options) {
         static_cast<void>(Lease(options.watchdog_timeout));
         if (options.watchdog_timeout < Milliseconds(30))
@@ -3716,6 +6541,8 @@ private:
             throw Error(errc::invalid_argument, {}, "command_timeout must be from 1 ms to 1 h");
         if (options.unreachable_timeout < Milliseconds(0))
             throw Error(errc::invalid_argument, {}, "unreachable_timeout must not be negative");
+        if (options.require_replicas > 0 && !PostsSeveral<T>)
+            throw Error(errc::unsupported, {}, "require_replicas needs a transport that has post_all()");
         if (!options.key_prefix.empty()) check_name(options.key_prefix + "x");
         return options;
     }
@@ -3767,6 +6594,7 @@ public:
     Binding& operator=(const Binding&) = delete;
 
     ~Binding() {
+        const KeepErrno kept;
         State& state = *state_.load();
         if (state.runtime().pid() == ::getpid()) state.runtime().leave_state(state);
     }
@@ -3872,244 +6700,6 @@ concept PermitTail = detail::is_tail<Tail...>();
 
 }  // namespace redlatch
 
-// redlatch/scripts/rlock.hpp
-
-// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write what
-// Redisson's RLock writes (its keys, field, channel and message), but take the hold count from the holder as an
-// absolute number, so that a command that is sent twice takes effect once.
-//
-// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
-// must always succeed, giving back and renewing, begins with PEXPIRE or DEL. Arguments of redis.call are strings even
-// where they are numbers: Redis prints a Lua number with %.17g, which costs more than the command itself.
-namespace redlatch::scripts {
-
-// A release that is sent again leaves a mark, the unlock latch: should its first sending be delayed on the way and
-// arrive after the same thread took the lock anew, it finds the mark and does nothing.
-
-inline constexpr std::string_view rlock_acquire{R"lua(
--- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
--- Answer: nil = held; n >= -1 = blocked, the holder's PTTL; -2 = the hold that should be re-entered is gone.
-local lock = KEYS[1]
-local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
-if redis.call('exists', lock) == 0 then
-    if count ~= '1' then return -2 end
-    redis.call('hincrby', lock, owner, count)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) == 'table' then
-        -- Not allowed to this user: better no lock than one for ever.
-        redis.call('del', lock)
-        return limited
-    end
-    return nil
-end
-local current = redis.call('hget', lock, owner)
-if not current and count ~= '1' then return -2 end
--- Where this owner may be a reader, which is no hold of ours.
-if redis.call('hexists', lock, 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-end
-if not current then return redis.call('pttl', lock) end
-if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-local left = redis.call('pttl', lock)
-if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
-return nil
-)lua"};
-
-inline constexpr std::string_view rlock_release{R"lua(
--- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
--- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
--- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
--- -1 = still held.
-local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
-local owner, count, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if redis.call('exists', latch) == 1 then return 0 end
-local current = redis.call('hget', lock, owner)
-if not current then
-    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
-    return nil
-end
-if count ~= '0' then
-    local left = redis.call('pttl', lock)
-    redis.call('pexpire', lock, math.max(left, lease))
-    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-    return -1
-end
-redis.call('del', lock)
-if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
-return redis.call(publish, channel, '0')
-)lua"};
-
-inline constexpr std::string_view rlock_hand_over{R"lua(
--- KEYS: lock, latch.  ARGV: owner, next owner, the next owner's lease in ms,
--- latch TTL in ms ('0' = first sending, leaves no latch).
--- Answer: 1 = the next owner holds it; nil = neither of them does.
-local lock, latch = KEYS[1], KEYS[2]
-local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
--- What came of an earlier sending: '1' or, when neither held it, '0'.
-local before = redis.call('get', latch)
-if before == '0' then return nil end
-if before then return 1 end
-if redis.call('hexists', lock, owner) == 0 then
-    if latch_ttl == '0' then return nil end
-    local handed = redis.call('hexists', lock, heir) == 1
-    redis.pcall('set', latch, handed and '1' or '0', 'px', latch_ttl)
-    if handed then return 1 end
-    return nil
-end
-redis.call('pexpire', lock, lease)
-redis.call('hincrby', lock, heir, '1')
-redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
-return 1
-)lua"};
-
-inline constexpr std::string_view rlock_force_release{R"lua(
--- KEYS: lock, channel.  ARGV: publish command.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
-local lock, channel = KEYS[1], KEYS[2]
-local publish = ARGV[1]
-if redis.call('hlen', lock) == 0 then return 0 end
-if redis.call('hexists', lock, 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-end
-redis.call('del', lock)
-redis.call(publish, channel, '0')
-return 1
-)lua"};
-
-inline constexpr std::string_view rlock_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
-if redis.call('hlen', KEYS[1]) == 0 then return -2 end
-return redis.call('pttl', KEYS[1])
-)lua"};
-
-inline constexpr std::string_view rlock_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of each lock.
--- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
-local lease = tonumber(ARGV[1])
-local renewed = {}
-for i, lock in ipairs(KEYS) do
-    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 1])
-    if type(renewed[i]) == 'table' then
-        -- A key that became something else is lost, and no reason to let the others expire.
-        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
-        renewed[i] = 0
-    end
-    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
-end
-return renewed
-)lua"};
-
-}  // namespace redlatch::scripts
-
-// redlatch/client/inquiry.hpp
-
-// What the server says of a lock, most of all of one that is a hash of owner -> hold count. One round trip each; an
-// unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
-namespace redlatch {
-
-namespace detail {
-
-// `ask(deadline)` sends the question.
-template <class T, class Ask>
-Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit = never) {
-    const Instant give_up = std::min(limit, deadline_after(Clock::now(), runtime.options().unreachable_timeout));
-    Reply reply = runtime.persist(give_up, {}, [&](Instant deadline, bool) { return ask(deadline); });
-    if (judge(reply) != Verdict::answered) throw error_of(reply, key);
-    return reply;
-}
-
-}  // namespace detail
-
-// The number in a text, 0 for nil. Throws Error for anything else: the key belongs to something else then.
-inline std::int64_t number_of(const Reply& reply, std::string_view key) {
-    if (reply.is_nil()) return 0;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    std::int64_t number = 0;
-    const char* const last = reply.text.data() + reply.text.size();
-    const auto [end, error] = std::from_chars(reply.text.data(), last, number);
-    if (error != std::errc{} || end != last)
-        throw Error(errc::wrong_type, key,
-                    "the key holds '" + printable(reply.text, 40) +
-                        "' and not a number; something else uses this key: choose another name");
-    return number;
-}
-
-// HLEN rather than EXISTS: a key of another type is an error, not a lock.
-template <class T>
-bool ask_locked(Runtime<T>& runtime, std::string_view key, Instant limit) {
-    const std::array<std::string_view, 2> words{"HLEN", key};
-    const Reply reply = detail::inquire(
-        runtime, key,
-        [&](Instant deadline) {
-            return runtime.call({words, 1}, deadline);
-        },
-        limit);
-    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
-    return reply.integer > 0;
-}
-
-// `ask(deadline)` sends the question; the answer is nothing for none, or the text of a number.
-template <class T, class Ask>
-int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
-    const Reply reply = detail::inquire(runtime, key, ask, limit);
-    if (reply.is_nil()) return 0;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    int count = 0;
-    const char* const last = reply.text.data() + reply.text.size();
-    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
-    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
-    return count;
-}
-
-template <class T>
-int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner, Instant limit) {
-    const std::array<std::string_view, 3> words{"HGET", key, owner};
-    return ask_count(
-        runtime, key,
-        [&](Instant deadline) {
-            return runtime.call({words, 1}, deadline);
-        },
-        limit);
-}
-
-// `ask(deadline)` sends the question; the answer is nothing, or a text.
-template <class T, class Ask>
-std::optional<std::string> ask_text(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
-    Reply reply = detail::inquire(runtime, key, ask, limit);
-    if (reply.is_nil()) return std::nullopt;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    return std::move(reply.text);
-}
-
-// `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.
-template <class T, class Ask>
-std::optional<Milliseconds> ask_lease(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
-    const Reply reply = detail::inquire(runtime, key, ask, limit);
-    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
-    if (reply.integer == -2) return std::nullopt;
-    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
-}
-
-// The number that a key holds, 0 for none.
-template <class T>
-std::int64_t ask_number(Runtime<T>& runtime, std::string_view key) {
-    const std::array<std::string_view, 2> words{"GET", key};
-    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
-        return runtime.call({words, 1}, deadline);
-    });
-    return number_of(reply, key);
-}
-
-template <class T>
-std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key, Instant limit) {
-    const auto ask = [&](Instant deadline) {
-        return runtime.calling(deadline)(digested<scripts::rlock_remaining_lease>, Texts<1>{key}, Texts<0>{});
-    };
-    return ask_lease(runtime, key, ask, limit);
-}
-
-}  // namespace redlatch
-
 // redlatch/client/request_lanes.hpp
 
 namespace redlatch {
@@ -4143,86 +6733,24 @@ private:
 
 }  // namespace redlatch
 
-// redlatch/client/marked_commands.hpp
+// redlatch/scripts/exact_count.hpp
 
-namespace redlatch {
+// What a key holds that should be a number is not always one, and Lua takes much for a number that is none for Redis:
+// '0x10', 'nan', ' 7'. Above 2^53 it has not even whole numbers. So scripts look before they change anything.
+namespace redlatch::scripts::detail {
 
-// Sends the scripts that use scripts/request_marks.hpp. Their first keys are the primitive's own and that of the marks,
-// their first arguments lane, request and TTL of the marks.
-template <Transport T>
-class MarkedCommands {
-public:
-    MarkedCommands(Runtime<T>& runtime, std::string key, std::string_view marks_prefix)
-        : runtime_(runtime),
-          key_(std::move(key)),
-          marks_(prefixed_key(marks_prefix, key_) + ":" + runtime.uuid()),
-          ttl_(marks_ttl(runtime.options()).count()) {}
+// Put before the scripts that use it.
+inline constexpr std::string_view exact_count{R"lua(
+-- The whole number that is written in the text; nil where there is none, or none that is exact here.
+local function count_in(text)
+    if text ~= '0' and not string.find(text, '^-?[1-9]%d*$') then return nil end
+    local number = tonumber(text)
+    if math.abs(number) < 9007199254740992 then return number end
+    return nil
+end
+)lua"};
 
-    const std::string& key() const noexcept { return key_; }
-    Runtime<T>& runtime() const noexcept { return runtime_; }
-
-    // How long marks stay. A command is sent again for at most half of it.
-    static Milliseconds marks_ttl(const ClientOptions& options) {
-        constexpr Milliseconds least = std::chrono::minutes(2), most = std::chrono::hours(1);
-        return options.unreachable_timeout > most / 4 ? most : std::max(least, options.unreachable_timeout * 4);
-    }
-
-    template <std::size_t K, std::size_t A>
-    Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
-               const std::array<std::string_view, A>& more_arguments, Instant deadline) const {
-        std::array<std::string_view, K + 2> keys;
-        std::array<std::string_view, A + 3> arguments;
-        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
-        fill(keys, more_keys, arguments, more_arguments, lane, request);
-        return runtime_.call_script(script, keys, arguments, deadline);
-    }
-
-    // For many arguments.
-    template <std::size_t K>
-    Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
-               std::span<const std::string_view> more_arguments, Instant deadline) const {
-        std::array<std::string_view, K + 2> keys;
-        std::vector<std::string_view> arguments(more_arguments.size() + 3);
-        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
-        fill(keys, more_keys, arguments, more_arguments, lane, request);
-        return runtime_.call_script(script, keys, arguments, deadline);
-    }
-
-    template <std::size_t K>
-    void post(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
-              std::span<const std::string_view> more_arguments, Completion done) const {
-        std::array<std::string_view, K + 2> keys;
-        std::vector<std::string_view> arguments(more_arguments.size() + 3);
-        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
-        fill(keys, more_keys, arguments, more_arguments, lane, request);
-        runtime_.post_script(script, keys, arguments, std::move(done));
-    }
-
-    std::string_view publish() const { return runtime_.transport().publish_command(); }
-
-private:
-    template <class Keys, class MoreKeys, class Arguments, class MoreArguments>
-    void fill(Keys& keys, const MoreKeys& more_keys, Arguments& arguments, const MoreArguments& more_arguments,
-              const NumberText& lane, const NumberText& request) const {
-        keys[0] = key_;
-        keys[1] = marks_;
-        std::copy(more_keys.begin(), more_keys.end(), keys.begin() + 2);
-        arguments[0] = lane;
-        arguments[1] = request;
-        arguments[2] = ttl_;
-        std::copy(more_arguments.begin(), more_arguments.end(), arguments.begin() + 3);
-    }
-
-    Runtime<T>& runtime_;
-    const std::string key_;
-    const std::string marks_;
-    const NumberText ttl_;
-};
-
-// A flag in a script's arguments.
-constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
-
-}  // namespace redlatch
+}  // namespace redlatch::scripts::detail
 
 // redlatch/scripts/request_marks.hpp
 
@@ -4255,13 +6783,116 @@ local function remember(marks, lane, request, outcome, ttl)
 end
 )lua"};
 
+inline constexpr std::string_view request_void{R"lua(
+-- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, TTL of the marks in ms.
+-- Answer: 1 = it has not been carried out, and copies that are still on their way will not be; 0 = it has been.
+local marks = KEYS[1]
+local lane, request, ttl = ARGV[1], ARGV[2], ARGV[3]
+if outcome_of(marks, lane, request) then return 0 end
+-- First, because then Redis lets the rest through when its memory is full.
+redis.call('pexpire', marks, ttl)
+remember(marks, lane, request, 0, ttl)
+return 1
+)lua"};
+
 }  // namespace detail
 
-// A script that uses request_marks.
+// A script that uses request_marks, and numbers that keys hold.
 template <const std::string_view& Body>
-inline constexpr std::string_view with_request_marks = joined<detail::request_marks, Body>;
+inline constexpr std::string_view with_request_marks = joined<detail::request_marks, detail::exact_count, Body>;
+
+inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
 
 }  // namespace redlatch::scripts
+
+// redlatch/client/marked_commands.hpp
+
+namespace redlatch {
+
+// Sends the scripts that use scripts/request_marks.hpp. Their first keys are the primitive's own and that of the marks,
+// their first arguments lane, request and TTL of the marks.
+template <Transport T>
+class MarkedCommands {
+public:
+    MarkedCommands(Runtime<T>& runtime, std::string key, std::string_view marks_prefix)
+        : runtime_(runtime),
+          key_(std::move(key)),
+          marks_(prefixed_key(marks_prefix, key_) + ":" + runtime.uuid()),
+          ttl_(marks_ttl(runtime.options()).count()) {}
+
+    const std::string& key() const noexcept { return key_; }
+    Runtime<T>& runtime() const noexcept { return runtime_; }
+
+    // How long marks stay. A command is sent again for at most half of it.
+    static Milliseconds marks_ttl(const ClientOptions& options) {
+        constexpr Milliseconds least = std::chrono::minutes(2), most = std::chrono::hours(1);
+        return options.unreachable_timeout > most / 4 ? most : std::max(least, options.unreachable_timeout * 4);
+    }
+
+    template <std::size_t K, std::size_t A>
+    Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
+               const std::array<std::string_view, A>& more_arguments, Instant deadline,
+               Effect effect = Effect::any) const {
+        std::array<std::string_view, K + 2> keys;
+        std::array<std::string_view, A + 3> arguments;
+        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
+        fill(keys, more_keys, arguments, more_arguments, lane, request);
+        return runtime_.call_script(script, keys, arguments, deadline, effect);
+    }
+
+    // For many arguments.
+    template <std::size_t K>
+    Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
+               std::span<const std::string_view> more_arguments, Instant deadline, Effect effect = Effect::any) const {
+        std::array<std::string_view, K + 2> keys;
+        std::vector<std::string_view> arguments(more_arguments.size() + 3);
+        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
+        fill(keys, more_keys, arguments, more_arguments, lane, request);
+        return runtime_.call_script(script, keys, arguments, deadline, effect);
+    }
+
+    template <std::size_t K>
+    void post(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
+              std::span<const std::string_view> more_arguments, Completion done) const {
+        std::array<std::string_view, K + 2> keys;
+        std::vector<std::string_view> arguments(more_arguments.size() + 3);
+        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
+        fill(keys, more_keys, arguments, more_arguments, lane, request);
+        runtime_.post_script(script, keys, arguments, std::move(done));
+    }
+
+    // A request whose sender has given up is carried out by now, or never.
+    void post_void(const Ticket& ticket, Completion done) const {
+        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
+        runtime_.post_script(digested<scripts::request_void>, std::array<std::string_view, 1>{marks_},
+                             std::array<std::string_view, 3>{lane, request, ttl_}, std::move(done));
+    }
+
+    std::string_view publish() const { return runtime_.transport().publish_command(); }
+
+private:
+    template <class Keys, class MoreKeys, class Arguments, class MoreArguments>
+    void fill(Keys& keys, const MoreKeys& more_keys, Arguments& arguments, const MoreArguments& more_arguments,
+              const NumberText& lane, const NumberText& request) const {
+        keys[0] = key_;
+        keys[1] = marks_;
+        std::copy(more_keys.begin(), more_keys.end(), keys.begin() + 2);
+        arguments[0] = lane;
+        arguments[1] = request;
+        arguments[2] = ttl_;
+        std::copy(more_arguments.begin(), more_arguments.end(), arguments.begin() + 3);
+    }
+
+    Runtime<T>& runtime_;
+    const std::string key_;
+    const std::string marks_;
+    const NumberText ttl_;
+};
+
+// A flag in a script's arguments.
+constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
+
+}  // namespace redlatch
 
 // redlatch/scripts/count_down_latch.hpp
 
@@ -4303,7 +6934,7 @@ local lane, request, ttl, by, channel, publish, again = ARGV[1], ARGV[2], ARGV[3
 local before = outcome_of(marks, lane, request)
 if before then return {before} end
 local text = redis.call('get', latch)
-local count = tonumber(text or '0')
+local count = count_in(text or '0')
 if not count then return redis.error_reply('WRONGTYPE the key holds no count') end
 if not text then
     if again == '1' then remember(marks, lane, request, 0, ttl) end
@@ -4357,8 +6988,14 @@ public:
     CountDownLatchWire(Runtime<T>& runtime, std::string key)
         : commands_(runtime, std::move(key), "redlatch_latch_requests"),
           channel_("redisson_countdownlatch__channel__{" + commands_.key() + "}"),
-          round_(prefixed_key("redlatch_latch_round", commands_.key())) {}
+          round_(prefixed_key("redlatch_latch_round", commands_.key())) {
+        // The channel is as Redisson has it, whose latches cannot have such names in a cluster, either.
+        if (runtime.transport().route(channel_) != runtime.transport().route(this->key()))
+            throw Error(errc::invalid_argument, this->key(),
+                        "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
+    }
 
+    const MarkedCommands<T>& commands() const noexcept { return commands_; }
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
@@ -4734,7 +7371,8 @@ public:
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error.
+    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error; what has
+    // not been carried out by then is called off, lest a late copy undo what the caller does next.
     template <class Send>
     Reply change(Send send) {
         return change(send, nullptr);
@@ -4747,14 +7385,23 @@ public:
         std::unique_lock lock(mutex_);
         const Ticket ticket = lanes_.take(runtime_.next_request());
         lock.unlock();
-        const Reply reply = runtime_.persist(
-            Clock::now() + patience(), {}, [&](Instant deadline, bool again) { return send(ticket, again, deadline); });
+        bool unknown = false;
+        const Reply reply = runtime_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool again) {
+            Reply one = send(ticket, again, deadline);
+            if (!one.answered() && !one.is_unsent()) unknown = true;
+            return one;
+        });
         lock.lock();
-        if constexpr (!std::is_null_pointer_v<Post>)
-            if (!is_settled(reply)) {
+        if (!is_settled(reply)) {
+            if constexpr (!std::is_null_pointer_v<Post>)
                 insist(lock, ticket, [post, ticket](bool, Completion done) { post(ticket, std::move(done)); });
-                throw error_of(reply, key());
-            }
+            else if (unknown)
+                insist(lock, ticket,
+                       [this, ticket](bool, Completion done) { wire_.commands().post_void(ticket, std::move(done)); });
+            else
+                lanes_.give_back(ticket);
+            throw error_of(reply, key());
+        }
         lanes_.give_back(ticket);
         if (judge(reply) != Verdict::answered) throw error_of(reply, key());
         // With a subscription the message will come here, too.
@@ -4911,6 +7558,8 @@ private:
         failing_since_.reset();
         try {
             const Milliseconds hint = wire_.decode(reply, wants);
+            if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
+                throw not_replicated(key());
             lanes_.give_back(ticket);
             if constexpr (Wire<T>::takes) {
                 accept(lock, wants, begun);
@@ -4918,7 +7567,7 @@ private:
                     if (want.served) runtime_.count_acquisition();
             }
             return hint;
-        } catch (...) {  // an answer that makes no sense, or no memory to keep what it gave
+        } catch (...) {  // an answer that makes no sense, too few replicas, or no memory to keep what it gave
             for (const Want& want : wants) forsake(want);
             settle(lock, ticket, wants, true);
             throw;
@@ -5344,11 +7993,15 @@ public:
 
     // Gives one level back: one round trip. Throws Error(errc::not_owner) when this thread never took the lock, and
     // nothing else, so that a guard can end in peace: that the hold was lost meanwhile, or that the server could not
-    // be told (it will be, in the background, until the lease is over), is told by lost() and on_event.
-    void unlock() { [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number()); }
+    // be told (it will be, in the background, until the lease is over), is told by lost() and on_event. Keeps errno.
+    void unlock() {
+        const KeepErrno kept;
+        [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number());
+    }
 
     // The same without throwing; `ec` tells all: not_owner, hold_lost, unreachable, …
     void unlock(std::error_code& ec) {
+        const KeepErrno kept;
         try {
             ec = self().release(this_thread_number());
         } catch (const std::system_error& error) {
@@ -6045,7 +8698,8 @@ struct Hold {
     std::int64_t token = 0;          // the fencing token, of locks that have one
     Instant valid_until{};
     Instant renew_at{};
-    bool renewing = false;                 // a renewal is on its way
+    Instant check_at = never;              // of a hold without the watchdog: when to ask whether the server has it
+    bool renewing = false;                 // a renewal, or such a question, is on its way
     std::optional<std::stop_source> lost;  // made when somebody asks for the token
 
     bool live() const noexcept { return count > 0; }
@@ -6076,11 +8730,21 @@ struct Hold {
         renew_at = sent + watchdog_timeout / 3;
     }
 
+    // The server has it, for as long as before.
+    void checked() {
+        renewing = false;
+        check_at = never;
+    }
+
     // The answer to a renewal did not come: again soon, so that a lost message costs a fraction of the margin.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
-        renew_at = now + std::max(Milliseconds(10), watchdog_timeout / 60);
+        (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
     }
+
+    // The server may not have it any more: it is asked at once.
+    void doubt(Instant now) { (watched() ? renew_at : check_at) = now; }
+    Instant ask_at() const noexcept { return watched() ? renew_at : check_at; }
 
     // The levels that were held wait for their unlock(), which will find out.
     void lose() {
@@ -6095,7 +8759,7 @@ struct Hold {
     Instant lost_at() const noexcept { return valid_until - notice; }
 
     // When the background has to look at this hold.
-    Instant look_at() const noexcept { return watched() && !renewing ? std::min(renew_at, lost_at()) : lost_at(); }
+    Instant look_at() const noexcept { return renewing ? lost_at() : std::min(ask_at(), lost_at()); }
 };
 
 // One owner's hold, as others see it: its number, 0 for none, and until when it is certain.
@@ -6123,6 +8787,7 @@ public:
         }
         hold->id = id;
         hold->valid_until = {};
+        hold->check_at = never;
         hold->renewing = false;
         hold->lost.reset();
         return *hold;
@@ -6227,7 +8892,7 @@ public:
             self->tried(owner, lease, id, asked, tell);
         };
         try {
-            wire_.acquire(claim, runtime_.posting(std::move(done), receiver));
+            wire_.acquire(claim, runtime_.posting(std::move(done), receiver, Effect::grants));
         } catch (...) {
             // Nothing was sent.
             lock.lock();
@@ -6356,9 +9021,10 @@ public:
                 // Not before its owner, who is told now, has had all of the time that was promised.
                 if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
-            } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
+            } else if (!hold.renewing && hold.ask_at() <= horizon) {
                 due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal,
                                wire_.text(hold.owner, hold.id)});
+                if (!hold.watched()) due.back().lease = Milliseconds(1);
                 hold.renewing = true;
             }
         }
@@ -6372,23 +9038,31 @@ public:
         runtime_.forget_if_unused(*this);
     }
 
+    void moved() override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live()) hold.doubt(Clock::now());
+        schedule();
+    }
+
     void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(renewal.owner);
         if (hold && hold->live() && hold->id == renewal.hold) {
             const Milliseconds timeout = runtime_.options().watchdog_timeout;
             switch (outcome) {
-                case Renewed::yes: hold->renewed(sent, timeout); break;
+                case Renewed::yes: renewal.lease ? hold->checked() : hold->renewed(sent, timeout); break;
                 case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
             schedule();
         } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes &&
                    !takes_over(renewal.owner)) {
-            // Lost for us, but prolonged on the server after all: it must not block others for another lease.
+            // Lost for us, but prolonged on the server after all: it must not block others for another lease. But its
+            // owner was told a little early, and was promised that time.
             const Instant now = Clock::now();
             const Instant over = now + runtime_.options().watchdog_timeout;
-            pending_.add(renewal.owner, release_number(renewal.hold), over, now);
+            pending_.add(renewal.owner, release_number(renewal.hold), over, now + Hold::notice);
             schedule();
             deliver_pending(lock);
         }
@@ -6618,6 +9292,10 @@ protected:
         const Milliseconds lease = lease_of(wanted);
         const AcquireAnswer answer = decode(lock, asked, owner, now + lease);
         if (answer.kind != AcquireAnswer::Kind::held) return answer;
+        if (!asked.reply.replicated) {
+            take_back(lock, owner, asked.hold, now + lease);
+            throw not_replicated(key());
+        }
         if (now >= redlatch::valid_until(asked.sent, lease)) {
             // The answer took longer than the lease lasts.
             take_back(lock, owner, asked.hold, now + lease);
@@ -6674,7 +9352,7 @@ protected:
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
         const Claim claim{request.owner, id, count, lease_of(request.lease)};
         const Asked asked = send_acquire(lock, request, claim, [&](const Claim& sent, Instant deadline) {
-            return wire_.acquire(sent, runtime_.calling(deadline));
+            return wire_.acquire(sent, runtime_.calling(deadline, Effect::grants));
         });
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
@@ -6696,6 +9374,8 @@ protected:
             lose(*hold, "the server says that it is not held any more");
             return false;
         }
+        // The server has one level more than we; the next command of this hold says how many there are.
+        if (!asked.reply.replicated) throw not_replicated(key());
         hold->enter(asked.sent, wanted, runtime_.options().watchdog_timeout);
         schedule();
         return true;
@@ -6787,6 +9467,13 @@ protected:
         const OwnerNumber owner = held.owner;
         const Leaving leaving = leave(held);
         const std::uint64_t request = release_number(leaving.hold);
+        return send_last(lock, owner, request, leaving.until, released);
+    }
+
+    // The same for a hold of which nothing is kept here any more.
+    template <class Released>
+    std::error_code send_last(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t request,
+                              Instant until, Released released) {
         releasing_ = !Wire<T>::shared;
         lock.unlock();
         bool resent = false;
@@ -6796,7 +9483,7 @@ protected:
         });
         lock.lock();
         releasing_ = false;
-        return last_released(lock, reply, owner, request, leaving.until, resent,
+        return last_released(lock, reply, owner, request, until, resent,
                              [&](const ReleaseAnswer& answer) { released(answer, resent); });
     }
 
@@ -6972,7 +9659,7 @@ public:
         if (!settle(lock, request)) return false;
         if (request.one_try) {
             const auto answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire(claim, runtime_.calling(deadline));
+                return wire_.acquire(claim, runtime_.calling(deadline, Effect::grants));
             });
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
@@ -7030,7 +9717,7 @@ private:
     // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
         const std::optional<AcquireAnswer> answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
-            return wire_.acquire_or_queue(claim, runtime_.calling(deadline));
+            return wire_.acquire_or_queue(claim, runtime_.calling(deadline, Effect::grants));
         });
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
@@ -7234,7 +9921,7 @@ public:
                  Send send) {
         return send(digested<scripts::rlock_release>, Texts<3>{key_, channel_, latches_.of(request)},
                     Texts<5>{text(owner), NumberText(remaining), NumberText(lease.count()), ReleaseLatches::ttl(again),
-                             runtime_.transport().publish_command()});
+                             publish_command()});
     }
 
     // Gives up whatever the owner has.
@@ -7245,21 +9932,21 @@ public:
 
     template <class Send>
     auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
-        return send(
-            digested<scripts::rlock_hand_over>, Texts<2>{key_, latches_.of(request)},
-            Texts<4>{text(owner), text(heir.owner), NumberText(heir.lease.count()), ReleaseLatches::ttl(again)});
+        return send(digested<scripts::rlock_hand_over>, Texts<3>{key_, latches_.of(request), channel_},
+                    Texts<5>{text(owner), text(heir.owner), NumberText(heir.lease.count()), ReleaseLatches::ttl(again),
+                             publish_command()});
     }
 
     template <class Send>
     auto force_release(Send send) {
-        return send(digested<scripts::rlock_force_release>, Texts<2>{key_, channel_},
-                    Texts<1>{runtime_.transport().publish_command()});
+        return send(digested<scripts::rlock_force_release>, Texts<2>{key_, channel_}, Texts<1>{publish_command()});
     }
 
     OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return {runtime_.uuid(), owner}; }
 
 protected:
     const ReleaseLatches& latches() const noexcept { return latches_; }
+    std::string_view publish_command() const { return runtime_.transport().publish_command(); }
 
 private:
     Runtime<T>& runtime_;
@@ -7278,20 +9965,39 @@ private:
 // Lua's numbers are exact.
 namespace redlatch::scripts {
 
+namespace detail {
+
+inline constexpr std::string_view fenced_token{R"lua(
+-- The last token, 0 for none yet; nil where the counter holds what is none.
+local function last_token(counter)
+    local last = count_in(redis.call('get', counter) or '0')
+    if last and last >= 0 then return last end
+    return nil
+end
+-- A greater one; nil where there is none, or the last was the last that there can be.
+local function next_token(counter)
+    local last = last_token(counter)
+    if not last then return nil end
+    local now = redis.call('time')
+    local token = math.max(last + 1, now[1] * 1000000 + now[2])
+    if token < 9007199254740992 then return token end
+    return nil
+end
+local function no_token()
+    return redis.error_reply('WRONGTYPE the key of the fencing tokens (redisson_lock_token) holds none that can grow')
+end
+)lua"};
+
 inline constexpr std::string_view fenced_acquire{R"lua(
 -- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
 -- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
-local function draw_token()
-    local now = redis.call('time')
-    local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
-    redis.call('set', counter, string.format('%.0f', token))
-    return token
-end
 if redis.call('exists', lock) == 0 then
     if count ~= '1' then return {-2, 0} end
-    local token = draw_token()
+    local token = next_token(counter)
+    if not token then return no_token() end
+    redis.call('set', counter, string.format('%.0f', token))
     redis.call('hincrby', lock, owner, count)
     local limited = redis.pcall('pexpire', lock, lease)
     if type(limited) == 'table' then
@@ -7308,41 +10014,63 @@ if redis.call('hexists', lock, 'mode') == 1 then
     return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
 if not current then return {0, redis.call('pttl', lock)} end
+-- The same command once more, or what this owner held before and could not give back, is a new hold nevertheless.
+-- Reentry keeps the token of its hold, for none was drawn since.
+local anew = count == '1'
+local token = last_token(counter)
+if anew then token = next_token(counter) end
+if not token then return no_token() end
 if current ~= count then redis.call('hincrby', lock, owner, count - current) end
 if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
--- The same command once more; or what this owner held before, and could not give back: a new hold nevertheless.
-if count == '1' then return {1, draw_token()} end
--- Reentry keeps the token of its hold, for none was drawn since.
-return {1, tonumber(redis.call('get', counter) or '0')}
+if anew then redis.call('set', counter, string.format('%.0f', token)) end
+return {1, token}
 )lua"};
 
 inline constexpr std::string_view fenced_hand_over{R"lua(
--- KEYS: lock, token counter, latch.  ARGV: owner, next owner, the next owner's lease in ms,
--- latch TTL in ms ('0' = first sending, leaves no latch).
+-- KEYS: lock, token counter, latch, channel.  ARGV: owner, next owner, the next owner's lease in ms,
+-- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
-local lock, counter, latch = KEYS[1], KEYS[2], KEYS[3]
-local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lock, counter, latch, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local owner, heir, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 -- What came of an earlier sending: the heir's token or, when neither held it, '0'.
 local before = redis.call('get', latch)
 if before == '0' then return nil end
 if before then return {1, tonumber(before)} end
 if redis.call('hexists', lock, owner) == 0 then
     if latch_ttl == '0' then return nil end
-    local token = redis.call('hexists', lock, heir) == 1 and redis.call('get', counter) or '0'
-    redis.pcall('set', latch, token, 'px', latch_ttl)
-    if token == '0' then return nil end
-    return {1, tonumber(token)}
+    local token
+    if redis.call('hexists', lock, heir) == 1 then
+        -- By an earlier sending; or by a hold of long before, should the server have lost what it wrote last. The counter may
+        -- then be behind the tokens that were given out, so it is a new one in any case.
+        token = next_token(counter)
+        if not token then return no_token() end
+        redis.call('pexpire', lock, lease)
+        redis.call('set', counter, string.format('%.0f', token))
+    end
+    redis.pcall('set', latch, token and string.format('%.0f', token) or '0', 'px', latch_ttl)
+    if not token then return nil end
+    return {1, token}
 end
+local token = next_token(counter)
+if not token then return no_token() end
+local left = redis.call('pttl', lock)
 redis.call('pexpire', lock, lease)
-local now = redis.call('time')
-local token = math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])
 local text = string.format('%.0f', token)
 redis.call('set', counter, text)
 redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
 if latch_ttl ~= '0' then redis.call('set', latch, text, 'px', latch_ttl) end
+-- Others who wait count on a longer lease than there is now.
+if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
 )lua"};
+
+}  // namespace detail
+
+inline constexpr std::string_view fenced_acquire{
+    joined<detail::exact_count, detail::fenced_token, detail::fenced_acquire>};
+inline constexpr std::string_view fenced_hand_over{
+    joined<detail::exact_count, detail::fenced_token, detail::fenced_hand_over>};
 
 }  // namespace redlatch::scripts
 
@@ -7367,9 +10095,10 @@ public:
 
     template <class Send>
     auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
-        return send(digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->latches().of(request)},
-                    Texts<4>{this->text(owner), this->text(heir.owner), NumberText(heir.lease.count()),
-                             ReleaseLatches::ttl(again)});
+        return send(digested<scripts::fenced_hand_over>,
+                    Texts<4>{this->key(), counter_, this->latches().of(request), this->channel()},
+                    Texts<5>{this->text(owner), this->text(heir.owner), NumberText(heir.lease.count()),
+                             ReleaseLatches::ttl(again), this->publish_command()});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -7377,7 +10106,7 @@ public:
         const std::int64_t value = reply.elements[1].integer;
         switch (reply.elements[0].integer) {
             case 1:
-                if (value > 0) return {AcquireAnswer::Kind::held, {}, value};
+                if (is_token(value)) return {AcquireAnswer::Kind::held, {}, value};
                 break;
             case 0: return {AcquireAnswer::Kind::blocked, Milliseconds(value), 0};
             case -2: return {AcquireAnswer::Kind::gone, {}, 0};
@@ -7388,12 +10117,15 @@ public:
 
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept {
         if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
-        if (!is_pair(reply) || reply.elements[0].integer != 1 || reply.elements[1].integer <= 0)
+        if (!is_pair(reply) || reply.elements[0].integer != 1 || !is_token(reply.elements[1].integer))
             return {HandOverAnswer::Kind::senseless, 0};
         return {HandOverAnswer::Kind::handed, reply.elements[1].integer};
     }
 
 private:
+    // Below 2^53, where the scripts' numbers are exact.
+    static bool is_token(std::int64_t value) noexcept { return value > 0 && value < std::int64_t{1} << 53; }
+
     static bool is_pair(const Reply& reply) noexcept {
         return reply.kind == Reply::Kind::array && reply.elements.size() == 2 && reply.elements[0].is_integer() &&
                reply.elements[1].is_integer();
@@ -7647,9 +10379,10 @@ private:
     // waiting.
     bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
         const std::uint64_t generation = line_.generation();
-        const std::optional<AcquireAnswer> answer = Keeper::ask(
-            lock, request, first,
-            [&](const Claim& claim, Instant deadline) { return wire_.acquire(claim, runtime_.calling(deadline)); });
+        const std::optional<AcquireAnswer> answer =
+            Keeper::ask(lock, request, first, [&](const Claim& claim, Instant deadline) {
+                return wire_.acquire(claim, runtime_.calling(deadline, Effect::grants));
+            });
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             held_here();
@@ -7777,7 +10510,7 @@ private:
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             // The heir's lease counts from the first sending that may have taken effect: a later one prolongs nothing.
             if (!again) sent = Clock::now();
-            return wire_.hand_over(owner, claim, request, again, runtime_.calling(deadline));
+            return wire_.hand_over(owner, claim, request, again, runtime_.calling(deadline, Effect::grants));
         });
         lock.lock();
         handing_over_ = 0;
@@ -7786,7 +10519,7 @@ private:
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        if (handed && waiting && now < redlatch::valid_until(sent, claim.lease) &&
+        if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
             recorded(heir, claim.hold, sent, heir_lease, answer.token)) {
             ++handoffs_;
             runtime_.count_handoff();
@@ -7796,10 +10529,11 @@ private:
             return {};
         }
         if (waiting) line_.join_first(*waiting);
-        // Handed to somebody who left, or too late for its lease: given back in the heir's name. Without a proper answer
-        // it belongs to either of the two.
+        // Handed to somebody who left, too late for its lease, or unknown to the replicas that should know: given back in
+        // the heir's name. Without a proper answer it belongs to either of the two.
         if (handed || !answered) pending_.add(heir, release_number(claim.hold), now + claim.lease, now);
         settled_.notify_all();
+        if (judge(reply) == Verdict::refused && reply.is_error()) return release_instead(lock, owner, request, until);
         if (!answered) return not_delivered(lock, reply, owner, request, until);
         tell_representative();
         schedule();
@@ -7807,6 +10541,18 @@ private:
         if (handed) return {};
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
+    }
+
+    // A hand-over that was refused for good may be refused for a reason of its own, such as a right that only its script
+    // needs: then the hold goes back to the server as ever.
+    std::error_code release_instead(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t request,
+                                    Instant until) {
+        const auto outcome = this->send_last(lock, owner, request, until, [&](const ReleaseAnswer& answer, bool) {
+            released_here(answer.listeners > 1);
+        });
+        schedule();
+        deliver_pending(lock);
+        return outcome;
     }
 
     // False when there is no memory for it.
@@ -8409,7 +11155,8 @@ private:
     }
 
     static bool is_for_good(const Error& error) {
-        return error.code() != errc::unreachable && error.code() != errc::overloaded;
+        return error.code() != errc::unreachable && error.code() != errc::overloaded &&
+               error.code() != errc::not_replicated;
     }
 
     Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {
@@ -8850,6 +11597,7 @@ protected:
         : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
 
     ~QuorumLock() {
+        const KeepErrno kept;
         const State mine = *state_.load();
         if (mine->pid() != ::getpid()) return;
         mine->close();
@@ -9385,6 +12133,9 @@ local function whole(number) return string.format('%.0f', number) end
 )lua"};
 
 inline constexpr std::string_view permit_sweep{R"lua(
+-- Whether the key holds a number of permits, or nothing: to be asked before anything is changed.
+local function is_count(semaphore) return count_in(redis.call('get', semaphore) or '0') ~= nil end
+local function no_count() return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 local function put_back(semaphore, channel, publish, permits)
     local total = redis.call('incrby', semaphore, whole(permits))
     if total > 0 then redis.call(publish, channel, whole(total)) end
@@ -9396,7 +12147,8 @@ end
 )lua"};
 
 template <const std::string_view& Body>
-inline constexpr std::string_view changes_permits = joined<request_marks, permit_clock, permit_sweep, Body>;
+inline constexpr std::string_view changes_permits =
+    joined<request_marks, exact_count, permit_clock, permit_sweep, Body>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent
@@ -9408,8 +12160,8 @@ local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, ttl, again, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local before = outcome_of(marks, lane, request)
 if before then return {before, -1} end
-local present = tonumber(redis.call('get', semaphore) or '0')
-if not present then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
 local now = time_in_ms()
 local available = present + redis.call('zcount', leases, '0', whole(now))
 local taken, i = 0, 6
@@ -9450,6 +12202,7 @@ inline constexpr std::string_view permit_take_back{R"lua(
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local before, own = outcome_of(marks, lane, request)
+if not is_count(semaphore) then return no_count() end
 redis.call('pexpire', marks, ttl)
 if own or not before then remember(marks, lane, request, 0, ttl) end
 local removed = 0
@@ -9465,6 +12218,7 @@ local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+if not is_count(semaphore) then return no_count() end
 local now = time_in_ms()
 for i = 5, #ARGV do
     local ends = redis.call('zscore', leases, ARGV[i])
@@ -9491,6 +12245,7 @@ local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, ttl, publish, id, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+if not is_count(semaphore) then return no_count() end
 local now = time_in_ms()
 sweep(semaphore, leases, channel, publish, now)
 if not redis.call('zscore', leases, id) then return 0 end
@@ -9508,6 +12263,7 @@ local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, ttl, publish, permits = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+if not is_count(semaphore) then return no_count() end
 local present = redis.call('get', semaphore)
 local missing = permits
 if not present then
@@ -9526,6 +12282,7 @@ inline constexpr std::string_view permit_count{R"lua(
 -- KEYS: semaphore, leases, channel.  ARGV: publish command.
 -- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
 local semaphore, leases, channel = KEYS[1], KEYS[2], KEYS[3]
+if not is_count(semaphore) then return no_count() end
 sweep(semaphore, leases, channel, ARGV[1], time_in_ms())
 return {redis.call('get', semaphore), redis.call('zcard', leases)}
 )lua"};
@@ -9570,7 +12327,7 @@ inline constexpr std::string_view permit_release = detail::changes_permits<detai
 inline constexpr std::string_view permit_set_lease = detail::changes_permits<detail::permit_set_lease>;
 inline constexpr std::string_view permit_set_total = detail::changes_permits<detail::permit_set_total>;
 inline constexpr std::string_view permit_count{
-    joined<detail::permit_clock, detail::permit_sweep, detail::permit_count>};
+    joined<detail::exact_count, detail::permit_clock, detail::permit_sweep, detail::permit_count>};
 inline constexpr std::string_view permit_remaining{joined<detail::permit_clock, detail::permit_remaining>};
 inline constexpr std::string_view permit_renew{joined<detail::permit_clock, detail::permit_renew>};
 
@@ -9592,7 +12349,7 @@ local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, ttl, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local available = tonumber(redis.call('get', semaphore) or '0')
+local available = count_in(redis.call('get', semaphore) or '0')
 if not available then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 local taken = 0
 for i = 5, #ARGV do
@@ -9640,6 +12397,9 @@ if only_existing == '1' and redis.call('exists', semaphore) == 0 then
     if again == '1' then remember(marks, lane, request, 0, ttl) end
     return 0
 end
+if not count_in(redis.call('get', semaphore) or '0') then
+    return redis.error_reply('WRONGTYPE the key holds no number of permits')
+end
 -- First, because then Redis lets the rest through when its memory is full.
 redis.call('pexpire', marks, ttl)
 local total = redis.call('incrby', semaphore, permits)
@@ -9674,7 +12434,7 @@ local lane, request, ttl, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local before = outcome_of(marks, lane, request)
 if before then return before end
 local available = redis.call('get', semaphore) or '0'
-if not tonumber(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 if available ~= '0' then
     remember(marks, lane, request, available, ttl)
     redis.call('decrby', semaphore, available)
@@ -9732,6 +12492,7 @@ public:
           channel_(prefixed_key("redisson_sc", commands_.key())),
           leases_(suffixed_key(commands_.key(), "timeout")) {}
 
+    const MarkedCommands<T>& commands() const noexcept { return commands_; }
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
@@ -9751,7 +12512,8 @@ public:
             words.add(milliseconds_of(want.lease));
             words.add(want.ids);
         }
-        return commands_.call(digested<scripts::permit_acquire>, ticket, more_keys(), words.view(), deadline);
+        return commands_.call(digested<scripts::permit_acquire>, ticket, more_keys(), words.view(), deadline,
+                              Effect::grants);
     }
 
     // The first ones are served, as far as the permits that were taken go round.
@@ -9850,7 +12612,7 @@ public:
         words.add(commands_.runtime().options().watchdog_timeout.count());
         words.add(ids);
         commands_.runtime().post_script(digested<scripts::permit_renew>, std::array<std::string_view, 1>{leases_},
-                                        words.view(), std::move(done));
+                                        words.view(), std::move(done), Receiver::background, Effect::grants);
     }
 
 private:
@@ -9943,6 +12705,12 @@ public:
         Base::tick(now, horizon, due);
     }
 
+    void moved() override {
+        const std::lock_guard lock(mutex_);
+        for (Watch& watch : watched_) watch.renew_at = Clock::now();
+        schedule();
+    }
+
 private:
     static constexpr std::size_t renewals_a_call = 100;
 
@@ -10018,7 +12786,7 @@ private:
                 std::find_if(watched_.begin(), watched_.end(), [&](const Watch& w) { return w.id == batch[i]; });
             if (watch == watched_.end()) continue;
             watch->renewing = false;
-            if (!whole || !reply.elements[i].is_integer()) {
+            if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
             } else if (reply.elements[i].integer == 1) {
                 runtime_.count_renewal();
@@ -10352,6 +13120,7 @@ public:
 
     // Gives it back now, and does nothing the second time.
     void release(std::error_code& ec) {
+        const KeepErrno kept;
         ec.clear();
         if (const std::optional<PermitId> id = std::exchange(id_, std::nullopt)) semaphore_->release(*id, ec);
     }
@@ -11119,6 +13888,7 @@ public:
         : commands_(runtime, std::move(key), "redlatch_semaphore_requests"),
           channel_(prefixed_key("redisson_sc", commands_.key())) {}
 
+    const MarkedCommands<T>& commands() const noexcept { return commands_; }
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
@@ -11127,13 +13897,13 @@ public:
         if (wants.size() == 1)
             return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
                                   std::array<std::string_view, 2>{flag_text(again), NumberText(wants[0].permits)},
-                                  deadline);
+                                  deadline, Effect::grants);
         std::vector<NumberText> numbers;
         numbers.reserve(wants.size());
         std::vector<std::string_view> arguments{flag_text(again)};
         for (const Want& want : wants) arguments.push_back(numbers.emplace_back(want.permits));
         return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
-                              std::span(std::as_const(arguments)), deadline);
+                              std::span(std::as_const(arguments)), deadline, Effect::grants);
     }
 
     // The first ones are served, as far as the permits that were taken go round.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ctest: timeout=300
+// ctest: timeout=300 long without=address
 // The connection is cut at every byte of a request and of its reply, for every operation of every lock.
 #include "faults/cut_kit.hpp"
 

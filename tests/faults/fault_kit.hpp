@@ -21,6 +21,7 @@
 #include "support/proxy.hpp"
 #include "support/raw_redis.hpp"
 #include "support/redis_server.hpp"
+#include "support/start.hpp"
 #include "support/wait.hpp"
 
 // What the fault tests share: quick options, a record of events, a server behind a proxy.
@@ -137,12 +138,6 @@ inline std::chrono::nanoseconds cpu_time_of_this_thread() {
     timespec used{};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
     return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
-}
-
-// Runs in a thread of its own; what it returns or throws comes out of get().
-template <class Function>
-auto in_thread(Function&& function) {
-    return std::async(std::launch::async, std::forward<Function>(function));
 }
 
 template <class Result>

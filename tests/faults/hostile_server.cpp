@@ -180,7 +180,7 @@ TEST_CASE("an odd answer to a hand-over leaves the waiter its turn, and no guard
         {
             const std::lock_guard guard{orders};
             for (std::uint64_t i = 1; i <= 2; ++i) {
-                heirs.push_back(in_thread([&] {
+                heirs.push_back(start([&] {
                     std::error_code ec;
                     const bool held = orders.try_lock_for(20s, ec);
                     if (held) orders.unlock(ec);
@@ -207,7 +207,7 @@ TEST_CASE("an odd answer to a renewal does not end a hold before its time, and d
                                    "garbage\r\n"};
     std::vector<std::future<void>> rounds;
     for (const std::string& answer : answers) {
-        rounds.push_back(in_thread([answer] {
+        rounds.push_back(start([answer] {
             CAPTURE(answer);
             std::atomic<int> renewals{0};
             ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
@@ -338,7 +338,7 @@ TEST_CASE("odd answers to a subscription cost the waiter neither its deadline no
         CHECK(watch.within(150ms + margin));
         // With a back-off between the attempts.
         CHECK(hostile.accepted() < 30);
-        auto waiting = in_thread([&] {
+        auto waiting = start([&] {
             const bool held = orders.try_lock_for(10s);
             if (held) orders.unlock();
             return held;
@@ -366,7 +366,7 @@ TEST_CASE("an odd answer to the login is told at once, and does no harm") {
         CHECK((held || is_expected(ec)));
         if (held) orders.unlock(ec);
         servers.use_the_good_one();
-        CHECK(in_thread([&] {
+        CHECK(start([&] {
                   const bool got = orders.try_lock_for(10s);
                   if (got) orders.unlock();
                   return got;
@@ -382,7 +382,7 @@ TEST_CASE("fault: foreign messages on the channel: however large, they neither g
     RLock held{other, "orders"};
     held.lock(Lease{60s});
     Client client{server.url(), quick()};
-    auto waiting = in_thread([&] {
+    auto waiting = start([&] {
         RLock orders{client, "orders"};
         const std::error_code ec = code_of([&] { orders.lock(); });
         if (!ec) orders.unlock();

@@ -18,7 +18,7 @@ void hand_over_until(FaultyPath& path, Client<HiredisTransport>& client, Struck 
     RLock orders{client, "orders"};
     for (std::uint64_t round = 1; round <= 50 && !struck(); ++round) {
         REQUIRE(orders.try_lock_for(10s));
-        auto heir = in_thread([&] {
+        auto heir = start([&] {
             RawRedis redis{path.server};
             if (!orders.try_lock_for(20s)) return false;
             const bool held = orders.is_held() && hold_counts(redis, "orders") == std::vector<std::string>{"1"};
@@ -141,7 +141,7 @@ TEST_CASE("fault: reply of a release lost: who took the lock meanwhile is not di
 
     orders.lock();
     path.proxy.drop_next_replies(1, release_digest, Then::silence);
-    auto released = in_thread([&] { return code_of([&] { same_orders.lock(); }); });
+    auto released = start([&] { return code_of([&] { same_orders.lock(); }); });
     std::error_code ec;
     orders.unlock(ec);
     CHECK(path.proxy.counts().dropped == 1);

@@ -42,7 +42,7 @@ TEST_CASE("fault: acquire answered after its lease: it is no hold, and is given 
     CHECK(eventually([&] { return !path.redis.exists("orders"); }));
     // A waiting call asks again. (By the time it can look, such a short lease may be over.)
     path.proxy.hold_next_replies(1, acquire_digest);
-    auto waiting = in_thread([&] { return orders.try_lock_for(20s, lease); });
+    auto waiting = start([&] { return orders.try_lock_for(20s, lease); });
     REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }));
     REQUIRE(eventually([&] { return !path.redis.exists("orders"); }));
     path.proxy.release();
@@ -77,7 +77,7 @@ TEST_CASE("fault: acquire given up while its reply is on the way: nothing is lef
         path.proxy.delay(0ms, 0ms);
         CHECK(orders.lost().stop_requested());
         // Another thread, so that nothing waits for what is pending in our name.
-        CHECK(in_thread([&] {
+        CHECK(start([&] {
                   const bool held = orders.try_lock_for(10s);
                   if (held) orders.unlock();
                   return held;
@@ -111,7 +111,7 @@ TEST_CASE("fault: acquire stopped while its reply is on the way: nothing is left
     warm_up(orders);
     path.proxy.hold_next_replies(1, acquire_digest);
     std::stop_source stop;
-    auto waiting = in_thread([&] { return orders.lock(stop.get_token()); });
+    auto waiting = start([&] { return orders.lock(stop.get_token()); });
     REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }));
     CHECK(path.redis.exists("orders"));
     const Stopwatch watch;
@@ -177,7 +177,7 @@ TEST_CASE("fault: blackhole: each call ends on time") {
         held.unlock();
         CHECK(watch.within(command_timeout + margin));
 
-        in_thread([&] {
+        start([&] {
             Stopwatch time;
             CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
             CHECK(time.within(command_timeout + margin));
@@ -186,7 +186,7 @@ TEST_CASE("fault: blackhole: each call ends on time") {
             CHECK(time.within(command_timeout + 100ms + margin));
         }).get();
 
-        in_thread([&] {
+        start([&] {
             Stopwatch time;
             CHECK(code_of([&] { orders.lock(); }) == errc::unreachable);
             CHECK(time.within(options.unreachable_timeout + margin));
@@ -198,7 +198,7 @@ TEST_CASE("fault: blackhole: each call ends on time") {
 
         CHECK(path.proxy.counts().bytes_to_client == bytes);
         path.proxy.blackhole(false);
-        CHECK(in_thread([&] {
+        CHECK(start([&] {
                   const bool got = orders.try_lock_for(10s);
                   if (got) orders.unlock();
                   return got;
@@ -256,7 +256,7 @@ TEST_CASE("fault: subscription half closed: the waiter still wakes soon after th
         held.lock(Lease{60s});
         Client client{path.url(), quick()};
         RLock orders{client, "orders"};
-        auto waiting = in_thread([&] {
+        auto waiting = start([&] {
             orders.lock();
             orders.unlock();
             return true;
@@ -279,7 +279,7 @@ TEST_CASE("fault: segments of one byte: replies and messages may come so") {
     held.lock(Lease{60s});
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
-    auto waiting = in_thread([&] {
+    auto waiting = start([&] {
         orders.lock();
         orders.lock();
         const int count = orders.hold_count();
@@ -349,7 +349,7 @@ TEST_CASE("fault: connections refused for a while: a call is delayed, and no mor
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
     path.proxy.refuse(true);
-    auto locking = in_thread([&] {
+    auto locking = start([&] {
         const std::error_code ec = code_of([&] { orders.lock(); });
         if (!ec) orders.unlock();
         return ec;
@@ -443,7 +443,7 @@ int run_out_of_descriptors(std::span<const std::string> args) {
         if (code_of([&] { orders.lock(); }) != errc::unreachable) return 3;
         if (!watch.within(options.unreachable_timeout + margin)) return 4;
     }
-    auto locking = in_thread([&] {
+    auto locking = start([&] {
         RLock orders{client, "orders"};
         std::error_code ec;
         if (!orders.try_lock_for(20s, ec)) return false;

@@ -233,7 +233,7 @@ TEST_CASE(
             gone.lock();
             const PermitId id = slots.acquire();
             const std::stop_token lost = gone.lost();
-            auto waiter = in_thread([&] {
+            auto waiter = start([&] {
                 try {
                     std::unique_lock guard{blocked, 10s};
                     return guard.owns_lock();

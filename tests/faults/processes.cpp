@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: without=address
 // Processes that die, freeze, fork, or take turns in numbers.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -132,7 +133,7 @@ TEST_CASE("fault: holder killed: another process enters after its lease, and not
         ChildProcess holder = spawn_self("fault: holder", {server.url(), dir.file("shared")});
         // Killed after a renewal, so it is the renewed lease that has to run out.
         REQUIRE(eventually([&] { return shared->holding > 1; }, 30s));
-        auto waiting = in_thread([&] {
+        auto waiting = start([&] {
             const bool held = orders.try_lock_for(60s);
             const Stopwatch since;
             if (held) orders.unlock();
@@ -356,7 +357,7 @@ void use_in_every_way(FaultyPath& path) {
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
     orders.lock();
-    auto waiting = in_thread([&] {
+    auto waiting = start([&] {
         const bool held = orders.try_lock_for(20s);
         if (held) orders.unlock();
         return held;

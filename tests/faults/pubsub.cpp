@@ -29,7 +29,7 @@ TEST_CASE("fault: message dropped by the output buffer limit: the waiter's link 
     theirs.lock();
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
-    auto waiter = in_thread([&] {
+    auto waiter = start([&] {
         const bool held = orders.try_lock_for(40s);
         if (held) orders.unlock();
         return held;
@@ -82,7 +82,7 @@ TEST_CASE("fault: ten thousand channels wanted within seconds: all are asked for
     Client other{server.url(), long_lease()};
     RLock theirs{other, "fresh"}, ours{client, "fresh"};
     theirs.lock();
-    auto waiter = in_thread([&] { return ours.try_lock_for(20s) && (ours.unlock(), true); });
+    auto waiter = start([&] { return ours.try_lock_for(20s) && (ours.unlock(), true); });
     REQUIRE(eventually([&] { return listeners(redis, "fresh") == 1; }));
     theirs.unlock();
     CHECK(waiter.get());
@@ -101,12 +101,12 @@ TEST_CASE("fault: a waiter times out at the moment when it is notified: the next
         theirs.lock();
         const auto at = std::chrono::steady_clock::now() + 6ms;
         const auto first_leaves = at + std::chrono::microseconds(random() % 4000) - 2ms;
-        auto first = in_thread([&] {
+        auto first = start([&] {
             const bool held = ours.try_lock_until(first_leaves);
             if (held) ours.unlock();
             return held;
         });
-        auto second = in_thread([&] {
+        auto second = start([&] {
             const bool held = ours.try_lock_for(30s);
             if (held) ours.unlock();
             return held;

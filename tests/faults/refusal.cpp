@@ -58,7 +58,7 @@ TEST_CASE("fault: server busy with a foreign script: try_lock() is refused and l
     const Stopwatch watch;
     CHECK(code_of([&] { orders.try_lock(); }) == errc::overloaded);
     CHECK(watch.within(command_timeout + margin));
-    auto locking = in_thread([&] {
+    auto locking = start([&] {
         RLock same_orders{client, "orders"};
         const std::error_code ec = code_of([&] { same_orders.lock(); });
         if (!ec) same_orders.unlock();
@@ -109,7 +109,7 @@ TEST_CASE("a waiter does not fail because its subscription is refused for the mo
     held.lock(Lease{60s});
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
-    auto waiting = in_thread([&] {
+    auto waiting = start([&] {
         const std::error_code ec = code_of([&] { orders.lock(); });
         if (!ec) orders.unlock();
         return ec;
@@ -142,7 +142,7 @@ TEST_CASE("fault: server full (maxclients): try_lock() fails in time, lock() wai
     // Which of the two depends on whether the refusal or the end of the connection is seen first.
     CHECK((ec == errc::overloaded || ec == errc::unreachable));
     CHECK(watch.within(command_timeout + margin));
-    auto locking = in_thread([&] {
+    auto locking = start([&] {
         const std::error_code failed = code_of([&] { orders.lock(); });
         if (!failed) orders.unlock();
         return failed;
@@ -167,7 +167,7 @@ TEST_CASE("a waiter does not fail because there is no place for its subscriber c
     Client client{server.url(), quick()};
     std::atomic<bool> connected{false};
     std::atomic<bool> full{false};
-    auto waiting = in_thread([&] {
+    auto waiting = start([&] {
         RLock orders{client, "orders"};
         orders.is_locked();  // this thread's connection is there now
         connected = true;
@@ -200,7 +200,7 @@ TEST_CASE("fault: server out of memory: acquires are refused; renewals, releases
     partly.lock();
     partly.lock();
     passed.lock();
-    auto heir = in_thread([&] {
+    auto heir = start([&] {
         std::error_code ec;
         if (!passed.try_lock_for(60s, ec)) return false;
         passed.unlock(ec);
@@ -262,7 +262,7 @@ TEST_CASE("without enough replicas lock() waits, and goes on when they are there
     Client client{server.url(), quick()};
     RLock orders{client, "orders"};
     CHECK(code_of([&] { orders.try_lock(); }) == errc::overloaded);
-    auto locking = in_thread([&] {
+    auto locking = start([&] {
         const std::error_code ec = code_of([&] { orders.lock(); });
         if (!ec) orders.unlock();
         return ec;
@@ -355,7 +355,7 @@ TEST_CASE("fault: user deleted: the hold is lost in time, new calls are rejected
     const auto valid_until = orders.valid_until();
     CHECK(redis.integer("ACL", "DELUSER", "seller") == 1);
 
-    in_thread([&] {
+    start([&] {
         RLock fresh{client, "fresh"};
         const Stopwatch watch;
         try {
@@ -375,7 +375,7 @@ TEST_CASE("fault: user deleted: the hold is lost in time, new calls are rejected
     CHECK(ec == errc::hold_lost);
 
     set_user("geheim-2");
-    CHECK(in_thread([&] { return code_of([&] { orders.lock(); }); }).get() == errc::rejected);
+    CHECK(start([&] { return code_of([&] { orders.lock(); }); }).get() == errc::rejected);
     set_user("geheim-1");
     // Each attempt may end with the refusal from before, as long as the back-off lasts.
     CHECK(eventually([&] { return orders.try_lock_for(1s, ec); }, 20s));
@@ -419,7 +419,7 @@ TEST_CASE("fault: command not allowed inside a script: rejected at once") {
     RLock held{other, "orders"};
     held.lock();
     redis.text("ACL", "SETUSER", "seller", "resetchannels", "+hincrby");
-    CHECK(in_thread([&] { return code_of([&] { orders.lock(); }); }).get() == errc::rejected);
+    CHECK(start([&] { return code_of([&] { orders.lock(); }); }).get() == errc::rejected);
     held.unlock();
     CHECK(redis.keys().empty());
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: long
 // A server that goes, comes back, freezes, drops its clients or forgets its scripts.
 #include <atomic>
 #include <thread>
@@ -18,7 +19,7 @@ constexpr std::chrono::milliseconds restart_lease = patient(4000ms);
 // Waits for the lock in a thread of its own, and gives it back at once: when it got it.
 template <class AnyClient>
 std::future<std::int64_t> waiter(AnyClient& client) {
-    return in_thread([&client] {
+    return start([&client] {
         RLock orders{client, "orders"};
         std::error_code ec;
         if (!orders.try_lock_for(60s, ec) || ec) return std::int64_t{0};
@@ -105,7 +106,7 @@ TEST_CASE("a lock() that finds the server gone goes on when it is back") {
     orders.lock();
     orders.unlock();
     server.kill();
-    auto locking = in_thread([&] { return code_of([&] { orders.lock(); }); });
+    auto locking = start([&] { return code_of([&] { orders.lock(); }); });
     CHECK(eventually([&] { return client.stats().resends > 0; }));
     CHECK_FALSE(ready_within(locking, 0ms));
     server.restart();
@@ -174,7 +175,7 @@ TEST_CASE("fault: all connections killed again and again: no exclusion, no hold 
     constexpr std::uint64_t sections = 40;
     std::vector<std::future<std::uint64_t>> workers;
     for (auto* client : {&first, &second, &first, &second}) {
-        workers.push_back(in_thread([&, client] {
+        workers.push_back(start([&, client] {
             RLock orders{*client, "orders"};
             std::uint64_t done = 0;
             std::error_code ec;
@@ -218,7 +219,7 @@ TEST_CASE("fault: SCRIPT FLUSH at any moment: repaired unseen") {
     }};
     std::vector<std::future<bool>> workers;
     for (int i = 0; i < 4; ++i) {
-        workers.push_back(in_thread([&] {
+        workers.push_back(start([&] {
             RLock orders{client, "orders"};
             std::error_code first;
             for (int round = 0; round < 100; ++round) {
@@ -421,7 +422,7 @@ TEST_CASE("on_event tells that the server is away, and that it is back") {
     CHECK(eventually([&] { return log.count(Event::Kind::disconnected) == 1; }, watchdog_timeout));
     CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }, watchdog_timeout + margin));
     server.restart();
-    CHECK_FALSE(in_thread([&] { return orders.is_locked(); }).get());
+    CHECK_FALSE(start([&] { return orders.is_locked(); }).get());
     CHECK(eventually([&] { return log.count(Event::Kind::reconnected) == 1; }));
 }
 
@@ -435,26 +436,26 @@ TEST_CASE("calls to a dead server end on time, with the right error") {
     orders.unlock();
     server.kill();
     // Each in a thread of its own: what one leaves to be cleaned up is not the next one's matter.
-    in_thread([&] {
+    start([&] {
         const Stopwatch watch;
         std::error_code ec;
         CHECK_FALSE(orders.try_lock_for(200ms, ec));
         CHECK(watch.within(200ms + margin));
         CHECK((!ec || ec == errc::unreachable));
     }).get();
-    in_thread([&] {
+    start([&] {
         const Stopwatch watch;
         CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
         CHECK(watch.within(command_timeout + margin));
     }).get();
-    in_thread([&] {
+    start([&] {
         const Stopwatch watch;
         CHECK(code_of([&] { orders.lock(); }) == errc::unreachable);
         CHECK(watch.within(options.unreachable_timeout + margin));
         CHECK(watch.elapsed() >= options.unreachable_timeout);
     }).get();
     std::stop_source stop;
-    auto waiting = in_thread([&] {
+    auto waiting = start([&] {
         std::error_code ec;
         return orders.lock(stop.get_token(), ec);
     });
@@ -477,7 +478,7 @@ TEST_CASE("threads that wait together share the time that the server is unreacha
     constexpr std::uint64_t threads = 12;
     std::vector<std::future<std::error_code>> waiting;
     for (std::uint64_t i = 0; i < threads; ++i) {
-        waiting.push_back(in_thread([&] {
+        waiting.push_back(start([&] {
             RLock orders{client, "orders"};
             return code_of([&] { orders.lock(); });
         }));
@@ -500,7 +501,7 @@ TEST_CASE("after an acquire of unknown outcome a second lock() is unreachable in
     CHECK_FALSE(orders.is_locked());
     path.proxy.blackhole(true);
     CHECK(code_of([&] { orders.lock(Lease{std::chrono::hours{1}}); }) == errc::unreachable);
-    auto second = in_thread([&] {
+    auto second = start([&] {
         const Stopwatch watch;
         RLock same_orders{client, "orders"};
         std::error_code ec;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Any text as what a program gives us: URLs, names, permit ids.
-#include <redlatch/redlatch.hpp>
+// fuzz: max_len=256
+#include <redlatch/core/names.hpp>
+#include <redlatch/core/permit_id.hpp>
+#include <redlatch/core/url.hpp>
 
 #include <cstdint>
 #include <string>
@@ -17,7 +20,13 @@ constexpr std::string_view secret = "Tr0ub4dor";
 void parse(std::string_view text, bool with_secret) {
     try {
         const Url url = Url::parse(text);
-        expect(url.host.empty() != url.path.empty(), "neither or both of host and path");
+        expect(!url.host.empty() + !url.path.empty() + !url.sentinels.empty() + !url.cluster.empty() == 1,
+               "not one of host, path, sentinels and cluster");
+        expect(url.sentinels.empty() == url.master.empty(), "sentinels without a master, or the reverse");
+        for (const HostPort& one : url.sentinels) expect(!one.host.empty() && one.port > 0, "a sentinel nowhere");
+        for (const HostPort& one : url.cluster) expect(!one.host.empty() && one.port > 0, "a node nowhere");
+        if (!url.cluster.empty()) expect(url.database == 0, "a cluster with a database");
+        if (!url.sentinels.empty()) expect_printable(url.display());
         expect(url.port > 0, "no port");
         expect(url.path.size() <= 107 && url.path.find('\0') == std::string::npos, "no path of a socket");
         expect(url.user.empty() || !url.password.empty(), "a user without a password");

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: without=address
 // fork(): a child never speaks on its parent's connection, nor in its name.
 #include <doctest/doctest.h>
 

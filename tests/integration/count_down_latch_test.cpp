@@ -397,3 +397,24 @@ TEST_CASE("a child process made by fork waits on connections of its own") {
     REQUIRE(status);
     CHECK(status->ok());
 }
+
+TEST_CASE("fault: a count that could not be set in time does not appear after a reset") {
+    Bench bench;
+    CHECK(bench.latch.try_set_count(2));  // the server knows the script
+    CHECK(bench.latch.reset());
+    Proxy proxy(bench.server.url());
+    Client<HiredisTransport> far(proxy.url(), {.command_timeout = 100ms, .unreachable_timeout = 100ms});
+    HiredisLatch latch(far, "start");
+    proxy.hold_next_requests(1, set_digest);
+    std::error_code ec;
+    CHECK_FALSE(latch.try_set_count(5, ec));
+    CHECK(ec == errc::unreachable);
+    CHECK(proxy.counts().held == 1);
+    REQUIRE(eventually([&] { return latch.reset(ec), !ec; }));
+    REQUIRE(eventually([&] { return bench.redis.keys("redlatch_latch_requests:*" + far.id()).size() == 1; }));
+    const auto scripts = [&] { return bench.redis.command_calls()["evalsha"]; };
+    const auto before = scripts();
+    proxy.release();
+    REQUIRE(eventually([&] { return scripts() > before; }));
+    CHECK_FALSE(bench.redis.exists("start"));
+}

@@ -193,6 +193,21 @@ TEST_CASE("a hand-over that is sent again has the outcome and the token that it 
     CHECK(hand_over().is_nil());
 }
 
+// As after a restart with the end of the append-only file cut off: the heir holds it again by an earlier turn.
+TEST_CASE("fault: hand-over sent again to a server that lost its last writes: the token is a new one") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.integer("HSET", "orders", "heir", 1);
+    redis.text("SET", counter, "7");
+    const RawReply handed =
+        redis.call("EVAL", std::string{redlatch::scripts::fenced_hand_over}, 4, "orders", counter,
+                   "redisson_unlock_latch:{orders}:9", "channel", "me", "heir", 10'000, 60'000, "publish");
+    REQUIRE(handed.elements.size() == 2);
+    CHECK(handed.elements[1].integer > 7);
+    CHECK(redis.text("GET", counter) == std::to_string(handed.elements[1].integer));
+    CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
+}
+
 TEST_CASE("the token of a dead holder is smaller than its successor's") {
     RedisServer server;
     RawRedis redis{server};

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: long
 // MultiLock: several locks as one, all of them or none.
 #include <doctest/doctest.h>
 

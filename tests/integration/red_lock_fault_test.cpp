@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: long without=address,thread
 // RedLock: a minority of servers that are dead, frozen, slow, or cut off costs nothing but a moment; a majority, the lock.
 #include <doctest/doctest.h>
 

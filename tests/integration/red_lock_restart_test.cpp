@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: long without=address,thread
 // RedLock and servers that were restarted: they may have forgotten a hold that is still valid, and give no vote until it
 // cannot be any more.
 #include <doctest/doctest.h>

@@ -129,7 +129,7 @@ TEST_CASE("bad URLs are refused without a connection, and without a word of the 
     for (const char* url :
          {"", "localhost", "http://localhost", "redis://", "redis://user:hunter2@", "redis://user:hunter2@host:port",
           "redis://:hunter2@host:99999", "redis://:hunter2@host/db", "unix://", "unix://relative", "unix:///s?db=x",
-          "rediss://user:hunter2@host", "redis-sentinel://:hunter2@host", "redis-cluster://:hunter2@host",
+          "rediss://user:hunter2@host", "redis-sentinel://:hunter2@host", "redis-cluster://:hunter2@host:0",
           "redis://us%zzer:hunter2@host", "hunter2", "hunter2://host", "redis//:hunter2@host"}) {
         CAPTURE(url);
         const std::string text = text_of_error([&] { Client client(url); });

@@ -26,6 +26,7 @@
 
 #include "support/raw_redis.hpp"
 #include "support/redis_server.hpp"
+#include "support/start.hpp"
 #include "support/wait.hpp"
 
 namespace redlatch::test {
@@ -52,13 +53,7 @@ inline ClientOptions with_watchdog(std::chrono::milliseconds timeout) {
 /// A lease that is short for a test and still long enough to be renewed in time on a busy machine.
 inline constexpr std::chrono::milliseconds short_lease = patient(std::chrono::milliseconds{750});
 
-/// Runs the function in a thread of its own; what it returns or throws comes out of the future.
-template <class Function>
-auto start(Function&& function) {
-    return std::async(std::launch::async, std::forward<Function>(function));
-}
-
-/// The same, and waits for it: "another thread does this".
+/// start(), and waits for it: "another thread does this".
 template <class Function>
 auto elsewhere(Function&& function) {
     return start(std::forward<Function>(function)).get();

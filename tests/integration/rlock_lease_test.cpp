@@ -224,6 +224,38 @@ TEST_CASE("a hold that is handed over inside the process has the lease of its ne
     CHECK(watched_later > 0);
 }
 
+// Who waits in another process was told how long the first holder's lease was, and would sleep until its end.
+TEST_CASE("a hold that is handed over with a shorter lease keeps others waiting no longer than that") {
+    RedisServer server;
+    const auto waits_out = [&](auto& lock, Client<>& client, auto& others, Client<>& other_client) {
+        for (int round = 0; round < 100; ++round) {
+            const auto handoffs = client.stats().handoffs;
+            lock.lock(Lease{600s});
+            auto heir = start_waiting(client, [&] {
+                lock.lock(Lease{100ms});
+                // Its lease ends, and nobody is told.
+                eventually([&] { return lock.lost().stop_requested(); }, 20s);
+                lock.unlock();
+            });
+            auto other = start_waiting(other_client, [&] {
+                const bool held = others.try_lock_for(20s);
+                if (held) others.unlock();
+                return held;
+            });
+            lock.unlock();
+            const bool in_time = other.get();
+            heir.get();
+            if (!in_time || client.stats().handoffs > handoffs) return in_time;
+        }
+        return false;
+    };
+    Client one{server.url()}, two{server.url()};
+    RLock mine{one, "orders"}, yours{two, "orders"};
+    CHECK(waits_out(mine, one, yours, two));
+    redlatch::FencedLock my_fenced{one, "fenced"}, your_fenced{two, "fenced"};
+    CHECK(waits_out(my_fenced, one, your_fenced, two));
+}
+
 TEST_CASE("an ended lease lets the next one in, and the late unlock does not harm it") {
     RedisServer server;
     RawRedis redis{server};

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: long
 // The watchdog keeps what is held, lets go of what is not, and tells what was lost.
 #include <doctest/doctest.h>
 

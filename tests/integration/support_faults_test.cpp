@@ -26,13 +26,14 @@ TEST_CASE("a server's wall clock can be moved while it runs, and only its own") 
     CHECK(std::abs(ahead()) <= 1);
     redis.text("SET", "key", "value", "PX", 60'000);
     clock.set(30s);
-    CHECK(std::abs(ahead() - 30) <= 1);
+    // Valkey 9.1 looks at the clock once a millisecond.
+    CHECK(eventually([&] { return std::abs(ahead() - 30) <= 1; }, 5s));
     CHECK(redis.pttl("key") < 31'000);
     clock.set(-1h);
-    CHECK(std::abs(ahead() + 3600) <= 1);
+    CHECK(eventually([&] { return std::abs(ahead() + 3600) <= 1; }, 5s));
     CHECK(redis.pttl("key") > 3'600'000);
     clock.set(61s);
-    CHECK_FALSE(redis.exists("key"));
+    CHECK(eventually([&] { return !redis.exists("key"); }, 5s));
     clock.set(-1500ms);
     CHECK(clock.offset() == -1500ms);
 }

@@ -67,7 +67,7 @@ TEST_CASE("a server answers on its unix socket only, and leaves nothing behind")
         CHECK(RawRedis{server.url()}.list("CONFIG", "GET", "port") == std::vector<std::string>{"port", "0"});
         CHECK(RawRedis{server}.list("CONFIG", "GET", "save") == std::vector<std::string>{"save", ""});
         CHECK_THROWS_AS(server.port(), std::logic_error);
-        CHECK(server.log().find("ready to accept connections") != std::string::npos);
+        CHECK(server.log().find("eady to accept connections") != std::string::npos);
     }
     CHECK_FALSE(std::filesystem::exists(dir));
     CHECK(::kill(pid, 0) == -1);
@@ -201,6 +201,7 @@ TEST_CASE("commands of clients are counted, those of scripts and of the counting
     CommandMonitor monitor{server};
     const auto before = counter.client_commands();
     const auto scripts = counter.script_calls();
+    const auto pings = counter.command_calls().at("ping");  // of the server's start
     client.call("EVAL", "redis.call('SET', 'a', 1) redis.call('PUBLISH', 'c', 1) return redis.call('GET', 'a')", 0);
     client.call("EVALSHA", "ffffffffffffffffffffffffffffffffffffffff", 0);
     client.call("HEXISTS", "h", "f");
@@ -217,7 +218,7 @@ TEST_CASE("commands of clients are counted, those of scripts and of the counting
     const auto calls = counter.command_calls();
     CHECK(calls.at("get") == 1);  // the one in the script
     CHECK(calls.at("publish") == 1);
-    CHECK(calls.at("ping") == 1);  // the server's start, not the counter's
+    CHECK(calls.at("ping") == pings);  // not the counter's
 
     auto seen = monitor.take();
     CHECK(seen == std::map<std::string, long long>{{"eval", 2},

@@ -28,32 +28,6 @@
 #include "support/process.hpp"
 #include "support/raw_redis.hpp"
 
-#if __has_include(<redlatch/fair_lock.hpp>)
-#include <redlatch/fair_lock.hpp>
-#endif
-#if __has_include(<redlatch/read_write_lock.hpp>)
-#include <redlatch/read_write_lock.hpp>
-#endif
-#if __has_include(<redlatch/fenced_lock.hpp>)
-#include <redlatch/fenced_lock.hpp>
-#endif
-#if __has_include(<redlatch/spin_lock.hpp>)
-#include <redlatch/spin_lock.hpp>
-#endif
-#if __has_include(<redlatch/red_lock.hpp>)
-#include <redlatch/multi_lock.hpp>
-#include <redlatch/red_lock.hpp>
-#endif
-#if __has_include(<redlatch/semaphore.hpp>)
-#include <redlatch/semaphore.hpp>
-#endif
-#if __has_include(<redlatch/permit_expirable_semaphore.hpp>)
-#include <redlatch/permit_expirable_semaphore.hpp>
-#endif
-#if __has_include(<redlatch/count_down_latch.hpp>)
-#include <redlatch/count_down_latch.hpp>
-#endif
-
 namespace redlatch::test {
 namespace {
 
@@ -80,6 +54,15 @@ std::string said(const std::optional<Value>& value) {
     return value ? said(*value) : "nil";
 }
 
+/// Both languages of a cluster have to use the same kind of pub/sub. On servers that have the sharded kind it is what we use
+/// without being told.
+template <class Options>
+void choose_pubsub(Options& options, bool sharded) {
+    if constexpr (requires { options.pubsub; }) {
+        if (!sharded) options.pubsub = decltype(options.pubsub)::classic;
+    }
+}
+
 /// What the server is asked about besides redlatch: one client for each watchdog time-out and server, and the plain
 /// counter.
 class Servers {
@@ -93,15 +76,19 @@ public:
         if (!client) {
             ClientOptions options;
             options.watchdog_timeout = watchdog;
-            client = std::make_unique<HiredisClient>(urls_.at(server), options);
+            std::string url = urls_.at(server);
+            const auto question = url.find("?pubsub=");
+            if (question != std::string::npos) {
+                choose_pubsub(options, url.substr(question + 8) == "sharded");
+                url.resize(question);
+            }
+            client = std::make_unique<HiredisClient>(url, options);
         }
         return *client;
     }
 
-    RawRedis& plain() {
-        thread_local RawRedis redis{urls_.at(0)};
-        return redis;
-    }
+    /// To the server that has the plain counter.
+    static RawRedis plain(const Request& request) { return RawRedis{request.text("server")}; }
 
 private:
     std::vector<std::string> urls_;
@@ -136,7 +123,7 @@ void rest() {
 /// Adds one to a plain counter, by a GET and a SET, again and again; says how often.
 template <class Enter, class Leave>
 std::string stress(Servers& servers, const Request& request, Enter enter, Leave leave) {
-    RawRedis& redis = servers.plain();
+    RawRedis redis = servers.plain(request);
     const std::string& counter = request.text("counter");
     const auto end = steady_clock::now() + request.millis("ms");
     long long sections = 0;
@@ -154,7 +141,7 @@ std::string stress(Servers& servers, const Request& request, Enter enter, Leave 
 /// Reads the counter twice, again and again; says how often, or that it changed in between.
 template <class Enter, class Leave>
 std::string look(Servers& servers, const Request& request, Enter enter, Leave leave) {
-    RawRedis& redis = servers.plain();
+    RawRedis redis = servers.plain(request);
     const std::string& counter = request.text("counter");
     const auto end = steady_clock::now() + request.millis("ms");
     long long sections = 0;
@@ -246,7 +233,6 @@ std::string semaphore_answer(Servers& servers, Semaphore& semaphore, const Reque
     return unknown(request);
 }
 
-#if __has_include(<redlatch/permit_expirable_semaphore.hpp>)
 /// Redisson's permits without a lease are for ever; redlatch must be asked for that.
 template <class Semaphore>
 std::string permits_answer(Servers& servers, Semaphore& semaphore, const Request& request) {
@@ -310,7 +296,6 @@ std::string permits_answer(Servers& servers, Semaphore& semaphore, const Request
     }
     return unknown(request);
 }
-#endif
 
 template <class Latch>
 std::string latch_answer(Latch& latch, const Request& request) {
@@ -332,7 +317,6 @@ std::string latch_answer(Latch& latch, const Request& request) {
 
 using Answerer = std::function<std::string(Servers&, const Request&)>;
 
-#if __has_include(<redlatch/red_lock.hpp>)
 /// <name>.1 to <name>.3: all on the first server for a MultiLock, each on a server of its own for a RedLock.
 template <class Whole>
 struct Composed {
@@ -357,7 +341,6 @@ std::string composed_answer(Servers& servers, const Request& request, bool own_s
     guard.unlock();
     return lock_answer(servers, *object->whole, request);
 }
-#endif
 
 template <template <class> class Lock>
 Answerer locks() {
@@ -367,61 +350,46 @@ Answerer locks() {
 }
 
 const std::map<std::string, Answerer>& kinds() {
-    static const std::map<std::string, Answerer> all {
+    static const std::map<std::string, Answerer> all{
         {"rlock", locks<RLock>()},
-#if __has_include(<redlatch/fair_lock.hpp>)
-            {"fair", locks<FairLock>()},
-#endif
-#if __has_include(<redlatch/spin_lock.hpp>)
-            {"spin", locks<SpinLock>()},
-#endif
-#if __has_include(<redlatch/read_write_lock.hpp>)
-            {"read",
-             [](Servers& servers, const Request& request) {
-                 return lock_answer(servers, shared<ReadWriteLock<HiredisTransport>>(servers, request).read_lock(),
-                                    request);
-             }},
-            {"write",
-             [](Servers& servers, const Request& request) {
-                 return lock_answer(servers, shared<ReadWriteLock<HiredisTransport>>(servers, request).write_lock(),
-                                    request);
-             }},
-#endif
-#if __has_include(<redlatch/fenced_lock.hpp>)
-            {"fenced",
-             [](Servers& servers, const Request& request) {
-                 return fenced_answer(servers, shared<FencedLock<HiredisTransport>>(servers, request), request);
-             }},
-#endif
-#if __has_include(<redlatch/red_lock.hpp>)
-            {"multi", [](Servers& servers,
-                         const Request& request) { return composed_answer<MultiLock>(servers, request, false); }},
-            {"red",
-             [](Servers& servers, const Request& request) {
-                 // Our RedLock trusts no server that is younger than the longest lease; those here are young.
-                 Request short_lived = request;
-                 short_lived.arguments.try_emplace("wd", "2000");
-                 return composed_answer<RedLock>(servers, short_lived, true);
-             }},
-#endif
-#if __has_include(<redlatch/semaphore.hpp>)
-            {"semaphore",
-             [](Servers& servers, const Request& request) {
-                 return semaphore_answer(servers, shared<Semaphore<HiredisTransport>>(servers, request), request);
-             }},
-#endif
-#if __has_include(<redlatch/permit_expirable_semaphore.hpp>)
-            {"permits",
-             [](Servers& servers, const Request& request) {
-                 return permits_answer(servers, shared<PermitExpirableSemaphore<HiredisTransport>>(servers, request),
-                                       request);
-             }},
-#endif
-#if __has_include(<redlatch/count_down_latch.hpp>)
-            {"latch", [](Servers& servers, const Request& request) {
-                 return latch_answer(shared<CountDownLatch<HiredisTransport>>(servers, request), request);
-             }},
-#endif
+        {"fair", locks<FairLock>()},
+        {"spin", locks<SpinLock>()},
+        {"read",
+         [](Servers& servers, const Request& request) {
+             return lock_answer(servers, shared<ReadWriteLock<HiredisTransport>>(servers, request).read_lock(),
+                                request);
+         }},
+        {"write",
+         [](Servers& servers, const Request& request) {
+             return lock_answer(servers, shared<ReadWriteLock<HiredisTransport>>(servers, request).write_lock(),
+                                request);
+         }},
+        {"fenced",
+         [](Servers& servers, const Request& request) {
+             return fenced_answer(servers, shared<FencedLock<HiredisTransport>>(servers, request), request);
+         }},
+        {"multi",
+         [](Servers& servers, const Request& request) { return composed_answer<MultiLock>(servers, request, false); }},
+        {"red",
+         [](Servers& servers, const Request& request) {
+             // Our RedLock trusts no server that is younger than the longest lease; those here are young.
+             Request short_lived = request;
+             short_lived.arguments.try_emplace("wd", "2000");
+             return composed_answer<RedLock>(servers, short_lived, true);
+         }},
+        {"semaphore",
+         [](Servers& servers, const Request& request) {
+             return semaphore_answer(servers, shared<Semaphore<HiredisTransport>>(servers, request), request);
+         }},
+        {"permits",
+         [](Servers& servers, const Request& request) {
+             return permits_answer(servers, shared<PermitExpirableSemaphore<HiredisTransport>>(servers, request),
+                                   request);
+         }},
+        {"latch",
+         [](Servers& servers, const Request& request) {
+             return latch_answer(shared<CountDownLatch<HiredisTransport>>(servers, request), request);
+         }},
     };
     return all;
 }
@@ -433,6 +401,12 @@ std::string answer(Servers& servers, const Request& request) {
         if (request.operation == "hello") return "redlatch " + version();
         if (request.operation == "kinds") {
             std::string names;
+            try {
+                servers.client(request);
+            } catch (const Error& error) {
+                if (error.code() == errc::unsupported) return "";  // of all on such a server
+                throw;
+            }
             for (const auto& [kind, unused] : kinds()) names += (names.empty() ? "" : ",") + kind;
             return names;
         }

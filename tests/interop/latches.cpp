@@ -62,7 +62,7 @@ void reset_frees(Match& m) {
     m.holder.must("reset", "true");
     if (m.holder.is_java() && m.waiter.is_java()) {
         still_waiting(waiting, milliseconds{300});
-        m.redis.integer("PUBLISH", "redisson_countdownlatch__channel__{" + m.name + "}", "0");
+        m.publish("redisson_countdownlatch__channel__{" + m.name + "}", "0");
     }
     waiting.get("ok", std::chrono::seconds{1});
     m.holder.must("reset", "false");

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Do an unchanged Redisson and redlatch share their locks? redlatch_interop <java> <class path> [text [seconds]]
+// Do an unchanged Redisson and redlatch share their locks?
+// redlatch_interop <java> <class path> [text [seconds [single|sharded|classic]]]
 //
 // Runs the table of table.hpp: each row for each way to give the parts of holder and waiter to Java and C++. Rows whose
 // kind and title do not contain the text are left out. Given seconds, the crowds are four processes of each language for
-// so long. Ends with 1 when a cell differs.
+// so long. The table is run on single servers, and twice on a cluster, with each kind of pub/sub. Ends with 1 when a cell
+// differs.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -11,6 +13,8 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <sstream>
@@ -20,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/cluster_servers.hpp"
 #include "support/process.hpp"
 #include "support/redis_server.hpp"
 #include "support/temp_dir.hpp"
@@ -71,27 +76,61 @@ std::string padded(std::string text, std::size_t width) {
     return text;
 }
 
+/// The servers that agents share.
+struct Ground {
+    std::string title;
+    std::vector<std::string> urls;     // for the agents: the first one mostly, the others for a RedLock only
+    std::vector<std::string> masters;  // for ourselves: all that may have keys
+    std::function<Place(const std::string&)> place;  // of a name
+    std::function<void()> restart = nullptr;         // keeps the data
+};
+
+Ground one_server(RedisServer& server) {
+    return {"", {server.tcp_url()}, {server.url()}, [&](const std::string&) {
+                return Place{server.url(), {server.url()}};
+            }};
+}
+
+Ground cluster_of(ClusterServers& cluster, bool sharded) {
+    const std::string pubsub = sharded ? "sharded" : "classic";
+    std::vector<std::string> masters;
+    std::vector<std::string> nodes;
+    for (std::size_t i = 0; i < cluster.size(); ++i) {
+        nodes.push_back(cluster.node(i).url());
+        if (i < cluster.size() / 2) masters.push_back(cluster.node(i).url());
+    }
+    return {"Cluster, " + pubsub + " pub/sub",
+            {cluster.url() + "?pubsub=" + pubsub},
+            masters,
+            [&cluster, nodes, sharded](const std::string& name) {
+                static std::mutex mutex;  // one thread at a time may use the cluster
+                const std::lock_guard guard{mutex};
+                return Place{cluster.master_of(name).url(), nodes, sharded};
+            }};
+}
+
 class Run {
 public:
-    Run(std::vector<Remote::Kind> kinds, std::string words, milliseconds soak)
+    /// Without a lasting ground, that which is restarted is left out.
+    Run(std::vector<Remote::Kind> kinds, std::string words, milliseconds soak, Ground ground,
+        std::optional<Ground> lasting)
         : words_(std::move(words)),
           soak_(soak),
           kinds_(std::move(kinds)),
-          server_{{.tcp = true}},
-          second_{{.tcp = true}},
-          third_{{.tcp = true}},
-          lasting_{{.tcp = true, .appendonly = true}},
-          agents_(kinds_, {server_.tcp_url(), second_.tcp_url(), third_.tcp_url()}),
-          doomed_(kinds_, {server_.tcp_url(), second_.tcp_url(), third_.tcp_url()}),
-          lasting_agents_(kinds_, {lasting_.tcp_url()}) {
+          ground_(std::move(ground)),
+          lasting_(std::move(lasting)),
+          agents_(kinds_, ground_.urls),
+          doomed_(kinds_, ground_.urls) {
+        if (lasting_) lasting_agents_ = std::make_unique<Agents>(kinds_, lasting_->urls);
         for (int i = 0; i < 3 && soak > soak.zero(); ++i)
-            soaking_.push_back(std::make_unique<Agents>(kinds_, std::vector{server_.tcp_url()}));
+            soaking_.push_back(std::make_unique<Agents>(kinds_, ground_.urls));
     }
 
     int operator()() {
         java_kinds_ = kinds_of(agents_.java);
         cpp_kinds_ = kinds_of(agents_.cpp);
-        RawRedis redis{server_};
+        RawRedis redis{ground_.masters.front()};
+        if (!ground_.title.empty()) std::cout << ground_.title << ": ";
         std::cout << agents_.java.send("main", "hello - -").get().text << ", "
                   << agents_.cpp.send("main", "hello - -").get().text << ", Redis "
                   << redis.info("server", "redis_version") << "; holder>waiter:\n";
@@ -105,18 +144,22 @@ public:
         }
         std::erase_if(rows, [&](const Row& row) { return !wanted(row.pairing.title, row.title); });
 
-        for (Agents* agents : {&agents_, &doomed_, &lasting_agents_}) warm_up(*agents);
+        std::erase_if(rows, [&](const Row& row) { return row.pairing.hold == "red" && ground_.urls.size() < 3; });
+
+        for (Agents* agents : {&agents_, &doomed_, lasting_agents_.get()})
+            if (agents != nullptr) warm_up(*agents);
         run_all(rows);
         run_crowds();
-        run_around(rows, server_,
+        run_around(rows, ground_,
                    {{Row::Event::killed, {&doomed_, &agents_}}, {Row::Event::waiter_killed, {&agents_, &doomed_}}},
                    [&] {
                        doomed_.java.kill();
                        doomed_.cpp.kill();
                    });
-        run_around(rows, lasting_, {{Row::Event::restarted, {&lasting_agents_, &lasting_agents_}}},
-                   [&] { lasting_.restart(); });
-        look_for_leftovers(redis);
+        if (lasting_)
+            run_around(rows, *lasting_, {{Row::Event::restarted, {lasting_agents_.get(), lasting_agents_.get()}}},
+                       lasting_->restart);
+        look_for_leftovers();
 
         std::set<std::string> absent;
         std::set_difference(java_kinds_.begin(), java_kinds_.end(), cpp_kinds_.begin(), cpp_kinds_.end(),
@@ -135,7 +178,7 @@ private:
     void warm_up(Agents& agents) {
         const std::string name = "interop-first-" + std::to_string(++names_);
         const Actor first{agents.java, "first", "rlock", name};
-        first.must("lock", "ok");
+        first.start("lock").get("ok", std::chrono::minutes{2});
         Actor{agents.java, "second", "rlock", name}.must("try", "false", "wait=50");
         first.must("unlock", "ok");
     }
@@ -207,8 +250,9 @@ private:
                     const Column& column = columns[task % std::size(columns)];
                     if (can(*plain[row], column)) {
                         cells[row][task % std::size(columns)] = judged([&] {
+                            const std::string name = new_name(plain[row]->pairing, column);
                             Match match{agents_.*column.holder, agents_.*column.waiter, plain[row]->pairing,
-                                        server_.url(), new_name(plain[row]->pairing, column)};
+                                        ground_.place(name), name};
                             plain[row]->run(match);
                         });
                     }
@@ -227,8 +271,8 @@ private:
     using Parties = std::pair<Agents*, Agents*>;
 
     /// The rows with these events, which happen to all of them at once.
-    void run_around(const std::vector<Row>& rows, const RedisServer& server,
-                    const std::map<Row::Event, Parties>& events, const std::function<void()>& make_it_happen) {
+    void run_around(const std::vector<Row>& rows, const Ground& ground, const std::map<Row::Event, Parties>& events,
+                    const std::function<void()>& make_it_happen) {
         struct Open {
             const Row* row;
             std::vector<std::unique_ptr<Match>> matches;
@@ -243,14 +287,15 @@ private:
                 const Column& column = columns[i];
                 open.matches.emplace_back();
                 if (!can(row, column)) continue;
+                const std::string name = new_name(row.pairing, column);
                 open.matches[i] = std::make_unique<Match>(holders->*column.holder, waiters->*column.waiter, row.pairing,
-                                                          server.url(), new_name(row.pairing, column));
+                                                          ground.place(name), name);
                 open.cells[i] = judged([&] { row.run(*open.matches[i]); });
             }
             all.push_back(std::move(open));
         }
         if (all.empty()) return;
-        until_quiet(server);
+        until_quiet(ground);
         make_it_happen();
         for (Open& open : all) {
             for (std::size_t i = 0; i < std::size(columns); ++i) {
@@ -264,12 +309,16 @@ private:
 
     /// Waits until nobody asks the server for a lock any more: Redisson does not send a script again whose answer is
     /// lost on the way, but throws.
-    static void until_quiet(const RedisServer& server) {
-        RawRedis redis{server};
-        long long calls = redis.script_calls();
+    static void until_quiet(const Ground& ground) {
+        const auto script_calls = [&] {
+            long long all = 0;
+            for (const std::string& master : ground.masters) all += RawRedis{master}.script_calls();
+            return all;
+        };
+        long long calls = script_calls();
         Stopwatch quiet;
         const auto is_quiet = [&] {
-            if (const long long now = redis.script_calls(); now != calls) {
+            if (const long long now = script_calls(); now != calls) {
                 calls = now;
                 quiet.restart();
             }
@@ -303,8 +352,10 @@ private:
         const std::string name = "interop-crowd-" + std::to_string(++names_);
         const std::string counter = "plain-" + name;
         const milliseconds time = soak_ > soak_.zero() ? soak_ : std::chrono::seconds{3};
-        const std::string arguments = name + " ms=" + std::to_string(time.count()) + " counter=" + counter;
-        RawRedis redis{server_};
+        const std::string server = ground_.place(counter).url;
+        const std::string arguments =
+            name + " ms=" + std::to_string(time.count()) + " counter=" + counter + " server=" + server;
+        RawRedis redis{server};
         if (row.permits > 0)
             Actor{agents_.java, "main", row.add[0], name}.must("set", "true", "n=" + std::to_string(row.permits));
         std::vector<Pending> adding;
@@ -334,22 +385,28 @@ private:
         }
         const long long counted = redis.integer("GET", counter);
         redis.integer("DEL", counter);
-        if (row.permits > 0) redis.integer("DEL", name);
+        if (row.permits > 0) RawRedis{ground_.place(name).url}.integer("DEL", name);
         if (counted != sections) throw Difference("counted " + std::to_string(counted) + " in sections" + shares);
         return "sections of Java, C++ and so on:" + shares;
     }
 
     /// What stays for good by design, and nothing else, may be there when all is over.
-    void look_for_leftovers(RawRedis& redis) {
+    void look_for_leftovers() {
         const auto left = [&] {
-            std::vector<std::string> all = redis.keys("*interop*");
-            std::erase_if(all, [&](const std::string& key) {
-                // A read hold that was ended by force leaves its own key to its TTL; so does redlatch with its own.
-                const bool may_expire =
-                    key.find(":rwlock_timeout:") != std::string::npos || key.starts_with("redlatch_");
-                return (may_expire && redis.pttl(key) != -1) || key.starts_with("redisson_lock_token:");
-            });
-            for (const std::string& channel : redis.pubsub_channels("*interop*")) all.push_back("channel " + channel);
+            std::vector<std::string> all;
+            for (const std::string& master : ground_.masters) {
+                RawRedis redis{master};
+                for (std::string& key : redis.keys("*interop*")) {
+                    // A read hold that was ended by force leaves its own key to its TTL; so does redlatch with its own.
+                    const bool may_expire =
+                        key.find(":rwlock_timeout:") != std::string::npos || key.starts_with("redlatch_");
+                    const bool may_stay =
+                        (may_expire && redis.pttl(key) != -1) || key.starts_with("redisson_lock_token:");
+                    if (!may_stay) all.push_back(std::move(key));
+                }
+            }
+            for (const std::string& channel : listened_to(ground_.place("interop"), "*interop*"))
+                all.push_back("channel " + channel);
             return all;
         };
         eventually([&] { return left().empty(); }, std::chrono::seconds{15}, milliseconds{50});
@@ -362,13 +419,11 @@ private:
     std::string words_;
     milliseconds soak_;
     std::vector<Remote::Kind> kinds_;
-    RedisServer server_;
-    RedisServer second_;  // this and the next are for RedLock only
-    RedisServer third_;
-    RedisServer lasting_;
+    Ground ground_;
+    std::optional<Ground> lasting_;  // to be restarted
     Agents agents_;
-    Agents doomed_;          // to be killed
-    Agents lasting_agents_;  // on the server that is restarted
+    Agents doomed_;                           // to be killed
+    std::unique_ptr<Agents> lasting_agents_;  // on the lasting ground
     std::vector<std::unique_ptr<Agents>> soaking_;
     std::set<std::string> java_kinds_;
     std::set<std::string> cpp_kinds_;
@@ -380,7 +435,7 @@ private:
 int interop_main(int count, char** values) {
     const std::vector<std::string> words(values + 1, values + count);
     if (words.size() < 2) {
-        std::cerr << "redlatch_interop <java> <class path> [text [seconds]]\n";
+        std::cerr << "redlatch_interop <java> <class path> [text [seconds [single|sharded|classic]]]\n";
         return 2;
     }
     const std::string log = "redlatch_interop.log";
@@ -390,7 +445,26 @@ int interop_main(int count, char** values) {
     const Program cpp{.path = "/proc/self/exe", .environment = {{detail::role_variable, "agent"}}, .output = log};
     const std::string text = words.size() > 2 ? words[2] : "";
     const std::chrono::seconds soak{words.size() > 3 ? std::stoi(words[3]) : 0};
-    return Run{{{"Java", java}, {"C++", cpp}}, text, soak}();
+    const std::string only = words.size() > 4 ? words[4] : "";
+    const std::vector<Remote::Kind> kinds{{"Java", java}, {"C++", cpp}};
+    int result = 0;
+    if (only.empty() || only == "single") {
+        RedisServer server{{.tcp = true}};
+        RedisServer second{{.tcp = true}};
+        RedisServer third{{.tcp = true}};
+        RedisServer restarted{{.tcp = true, .appendonly = true}};
+        Ground ground = one_server(server);
+        ground.urls = {server.tcp_url(), second.tcp_url(), third.tcp_url()};
+        Ground lasting = one_server(restarted);
+        lasting.restart = [&] { restarted.restart(); };
+        result |= Run{kinds, text, soak, ground, lasting}();
+    }
+    for (const bool sharded : {true, false}) {
+        if (!only.empty() && only != (sharded ? "sharded" : "classic")) continue;
+        ClusterServers cluster{{.node_timeout = std::chrono::seconds{60}}};  // nothing is to fail over
+        result |= Run{kinds, text, soak, cluster_of(cluster, sharded), std::nullopt}();
+    }
+    return result;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -72,26 +73,58 @@ private:
     std::string name_;
 };
 
+/// Where a cell is played: one server, or the node of a cluster that has the keys of its name, among all the nodes.
+struct Place {
+    std::string url;                 // of the server that has the keys
+    std::vector<std::string> nodes;  // where listeners may be
+    bool sharded = false;            // listeners and messages are of the sharded kind
+};
+
+/// The channels that have listeners, at whatever node those are; `own` are sharded ones where one listener is ours.
+inline std::vector<std::string> listened_to(const Place& place, const std::string& pattern,
+                                            const std::vector<std::string>& own = {}) {
+    std::set<std::string> all;
+    for (const std::string& node : place.nodes) {
+        RawRedis redis{node};
+        for (std::string& channel : redis.pubsub_channels(pattern)) all.insert(std::move(channel));
+        if (!place.sharded) continue;
+        for (std::string& channel : redis.list("PUBSUB", "SHARDCHANNELS", pattern)) {
+            const bool ours = node == place.url && std::find(own.begin(), own.end(), channel) != own.end();
+            if (ours && redis.call("PUBSUB", "SHARDNUMSUB", channel).elements.at(1).integer < 2) continue;
+            all.insert(std::move(channel));
+        }
+    }
+    return {all.begin(), all.end()};
+}
+
 /// One cell of the table: one of the two languages holds, one of the two waits, and nobody else uses the name, or the
 /// threads: what a cell that fails leaves hanging disturbs no other.
 struct Match {
-    Match(Remote& holding, Remote& waiting, const Pairing& what, const std::string& url, std::string unique)
+    Match(Remote& holding, Remote& waiting, const Pairing& what, Place where, std::string unique)
         : pairing(what),
           name(std::move(unique)),
           holder(holding, name + ".holder", what.hold, name),
           waiter(waiting, name + ".waiter", what.want, name),
           other(waiting, name + ".other", what.want, name),
-          redis_url(url),
-          redis(url) {}
+          place(std::move(where)),
+          redis(place.url) {}
+
+    /// All that an agent listens to about this name.
+    std::vector<std::string> channels() const { return listened_to(place, "*" + name + "*", own_channels); }
+
+    void publish(const std::string& channel, const std::string& message) {
+        redis.integer(place.sharded ? "SPUBLISH" : "PUBLISH", channel, message);
+    }
 
     const Pairing& pairing;
     std::string name;
     Actor holder;
     Actor waiter;
     Actor other;  // a second thread beside the waiter
-    std::string redis_url;
+    Place place;
     RawRedis redis;
-    std::optional<Pending> pending;  // what goes on between the two halves of a case
+    std::vector<std::string> own_channels;  // sharded ones that a Picture listens to
+    std::optional<Pending> pending;         // what goes on between the two halves of a case
 };
 
 /// Waits until the waiter sleeps and listens to the messages about this name, so that only a release can wake it.
@@ -100,8 +133,7 @@ inline void until_listening(Match& match) {
     // noticed without a message; and a reader of Redisson's that listens, but does not sleep yet, misses the message.
     milliseconds until_asleep{50};
     if (match.pairing.want == "read" && match.waiter.is_java()) until_asleep = milliseconds{150};
-    if (!match.pairing.polls &&
-        !eventually([&] { return !match.redis.pubsub_channels("*" + match.name + "*").empty(); }))
+    if (!match.pairing.polls && !eventually([&] { return !match.channels().empty(); }))
         throw Difference("the waiter does not listen");
     std::this_thread::sleep_for(until_asleep);
 }

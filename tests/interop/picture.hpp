@@ -15,12 +15,15 @@ namespace redlatch::test {
 /// text that can be compared with what the wire format says. T is a fencing token. Parts are joined by "; ".
 class Picture {
 public:
-    explicit Picture(Match& match) : match_(match), stream_(match.redis_url) {
-        stream_.call("PSUBSCRIBE", "*" + match.name + "*");
+    explicit Picture(Match& match) : match_(match), stream_(match.place.url) {
         short_for(match.name, "N");
         short_for(match.holder.ask("id"), "H");
         short_for(match.waiter.ask("id"), "W");
         short_for(match.other.ask("id"), "O");
+        if (match.place.sharded)
+            listen_to_each(match.waiter.ask("id"));
+        else
+            stream_.call("PSUBSCRIBE", "*" + match.name + "*");
     }
 
     /// From now on the text is shown as these letters.
@@ -40,22 +43,38 @@ public:
         return joined(std::move(all), true);
     }
 
-    std::string channels() { return joined(match_.redis.pubsub_channels("*" + match_.name + "*"), true); }
+    std::string channels() { return joined(match_.channels(), true); }
 
     /// The messages since the last call, each behind its channel.
     std::string messages() {
-        const std::string end = match_.name + " end";
-        match_.redis.integer("PUBLISH", end, "");
+        const std::string end = end_of_messages();
+        match_.publish(end, "");
         std::vector<std::string> all;
         while (true) {
             const RawReply message = stream_.receive();
-            const std::string& channel = message.elements.at(2).string;
+            // Behind their kind, and the pattern of those that came by one.
+            const std::string& channel = message.elements.at(message.elements.size() - 2).string;
             if (channel == end) return joined(std::move(all), false);
-            all.push_back(channel + " " + message.elements.at(3).string);
+            all.push_back(channel + " " + message.elements.back().string);
         }
     }
 
 private:
+    std::string end_of_messages() const { return "{" + match_.name + "} end"; }
+
+    /// There are no patterns among sharded channels.
+    void listen_to_each(const std::string& waiter) {
+        const std::string tag = "{" + match_.name + "}";
+        const std::string lock = "redisson_lock__channel:" + tag;
+        match_.own_channels = {lock,
+                               lock + ":" + waiter,
+                               "redisson_rwlock:" + tag,
+                               "redisson_sc:" + tag,
+                               "redisson_countdownlatch__channel__" + tag,
+                               end_of_messages()};
+        for (const std::string& channel : match_.own_channels) stream_.call("SSUBSCRIBE", channel);
+    }
+
     std::string content_of(const std::string& key) {
         RawRedis& redis = match_.redis;
         const std::string type = redis.text("TYPE", key);

@@ -117,13 +117,13 @@ mutate(refusal_ends_the_spinning client/wait_line.hpp
 
 # Nesting draws a new token, and the outer section's writes are refused.
 mutate(reentry_draws_a_token scripts/fenced_lock.hpp
-    "return {1, tonumber(redis.call('get', counter) or '0')}\n)lua"
-    "return {1, redis.call('incr', counter)}\n)lua"
+    "local token = last_token(counter)\nif anew"
+    "local token = redis.call('incr', counter)\nif anew"
     "integration/fenced")
 
 # A hold that finds what the server kept of the last one takes its token, too.
 mutate(token_of_the_last_hold scripts/fenced_lock.hpp
-    "if count == '1' then return {1, draw_token()} end"
+    "if anew then token = next_token(counter) end"
     ""
     "integration/fenced")
 
@@ -141,8 +141,8 @@ mutate(third_hand_over_takes_a_token scripts/fenced_lock.hpp
 
 # After a loss of data the tokens begin anew.
 mutate(tokens_begin_anew scripts/fenced_lock.hpp
-    "math.max(tonumber(redis.call('get', counter) or '0') + 1, now[1] * 1000000 + now[2])"
-    "tonumber(redis.call('get', counter) or '0') + 1"
+    "math.max(last + 1, now[1] * 1000000 + now[2])"
+    "last + 1"
     "integration/fenced")
 # A waiter that asks again queues up again.
 mutate(fair_queues_up_twice scripts/fair_lock.hpp
@@ -218,8 +218,8 @@ mutate(fair_slot_of_a_whole_lease client/fair_wire.hpp
 
 # A try_lock() that failed stands in the queue.
 mutate(fair_try_lock_queues_up client/fair_lock_state.hpp
-    "return wire_.acquire(claim, runtime_.calling(deadline));"
-    "return wire_.acquire_or_queue(claim, runtime_.calling(deadline));"
+    "return wire_.acquire(claim, runtime_.calling(deadline, Effect::grants));"
+    "return wire_.acquire_or_queue(claim, runtime_.calling(deadline, Effect::grants));"
     "integration/std_interface")
 
 # --- read-write lock --------------------------------------------------------------------------------------------------
@@ -310,10 +310,22 @@ mutate(ended_write_hold_stays client/read_write_wire.hpp
 
 # --- semaphores and latch ---------------------------------------------------------------------------------------------
 
+# What Lua takes for a number, as 'nan' and '0x10', counts permits.
+mutate(counts_what_is_no_count scripts/exact_count.hpp
+    "if text ~= '0' and not string.find(text, '^-?[1-9]%d*$') then return nil end"
+    "if not tonumber(text) then return nil end"
+    "integration/bad_inputs")
+
+# Numbers that Lua rounds are counts, and tokens.
+mutate(counts_beyond_exactness scripts/exact_count.hpp
+    "if math.abs(number) < 9007199254740992 then return number end"
+    "if number then return number end"
+    "integration/bad_inputs")
+
 # A resent acquire takes twice.
 mutate(semaphore_takes_twice scripts/semaphore.hpp
-    "if before then return before end\nlocal available = tonumber"
-    "local available = tonumber"
+    "if before then return before end\nlocal available = count_in"
+    "local available = count_in"
     "integration/semaphore")
 
 # A resent release gives twice.
@@ -519,9 +531,55 @@ mutate(leaving_waiter_wakes_nobody client/lock_state.hpp
 mutate(write_raises_a_signal adapters/socket.hpp
     "MSG_NOSIGNAL | MSG_DONTWAIT"
     "MSG_DONTWAIT"
-    "faults/fail")
-
     "faults/failed_calls")
+
+# A count that was given up appears after the reset that followed.
+mutate(given_up_change_comes_late client/synchronizer_state.hpp
+    "else if (unknown)\n                insist("
+    "else if (unknown && !ticket.request)\n                insist("
+    "(unit|integration)/count_down_latch")
+
+# Two threads use one session of OpenSSL's at the same time.
+mutate(tls_without_mutex adapters/openssl.hpp
+    "const std::lock_guard lock(mutex_);\n        const detail::OpensslErrors errors;\n        // There"
+    "const detail::OpensslErrors errors;\n        // There"
+    "integration/tls_test")
+
+# Any certificate of a trusted authority will do.
+mutate(certificate_for_another_host adapters/openssl.hpp
+    "X509_VERIFY_PARAM_set1_host(verify, wanted.data(), wanted.size()) == 1 &&"
+    ""
+    "integration/tls_refusal")
+
+# Revoked certificates are listed in vain.
+mutate(revoked_is_trusted adapters/openssl.hpp
+    "X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL"
+    "0"
+    "integration/tls_refusal")
+
+# What the program had in OpenSSL's queue is lost.
+mutate(errors_of_the_program_lost adapters/openssl.hpp
+    "i < count_; ++i)"
+    "i < count_ && i > 16; ++i)"
+    "integration/tls_test")
+
+# What was decrypted and had no room waits for the next bytes from the network.
+mutate(decrypted_is_left_behind adapters/command_link.hpp
+    "std::array<char, TlsSession::full_room> bytes;"
+    "std::array<char, 1024> bytes;"
+    "integration/tls_test")
+
+# A forked child says goodbye in its parent's session.
+mutate(goodbye_of_a_child adapters/socket.hpp
+    "static_cast<void>(tls_.release());"
+    ""
+    "integration/tls_client_fork")
+
+# What is posted while a connection ends is nobody's.
+mutate(posted_and_stranded adapters/command_link.hpp
+    "if (in_flight() > 0) call_driver(lock);\n    }\n\n    // --- writing"
+    "}\n\n    // --- writing"
+    "integration/command_link")
 
 # --- locks over several servers ---------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ void stress(RedisServer& server, Shared& shared, const TempDir& dir, long long o
             spawn_self("stress: worker", {server.url(), dir.file("shared"), dir.file("history"), std::to_string(i)}));
     }
     REQUIRE(eventually([&] { return shared.ready == processes * threads; }, patient(30s)));
-    const auto end = std::chrono::steady_clock::now() + stress_duration(20s);
+    const auto end = std::chrono::steady_clock::now() + stress_duration(10s);
     shared.end = monotonic_ns(end);
     while (std::chrono::steady_clock::now() < end) disturb();
     for (ChildProcess& worker : workers) {

@@ -29,3 +29,13 @@ template class redlatch::FairLock<redlatch::HiredisTransport>;
 template class redlatch::QuorumLock<redlatch::MultiLock>;
 template class redlatch::QuorumLock<redlatch::RedLock>;
 template class redlatch::LockMemberOf<redlatch::RLock<redlatch::HiredisTransport>>;
+// On the transport of the unit tests.
+template class redlatch::Runtime<redlatch::test::ScriptedTransport>;
+template class redlatch::Core<redlatch::test::ScriptedTransport>;
+template class redlatch::HoldKeeper<redlatch::test::ScriptedTransport, redlatch::RLockWire>;
+template class redlatch::LockState<redlatch::test::ScriptedTransport, redlatch::RLockWire>;
+template class redlatch::RLock<redlatch::test::ScriptedTransport>;
+// What tests start in threads.
+template std::future<void> redlatch::test::start_erased(std::function<void()>);
+template std::future<bool> redlatch::test::start_erased(std::function<bool()>);
+template std::future<std::error_code> redlatch::test::start_erased(std::function<std::error_code()>);

@@ -5,6 +5,9 @@
 
 #include <redlatch/redlatch.hpp>
 
+#include "scripted_transport.hpp"
+#include "start.hpp"
+
 // Precompiled, and read before every test source: with it a test compiles in a third of the time. What it declares
 // here is compiled once, in instantiated.cpp, which shows besides that every member of it compiles.
 extern template class redlatch::Runtime<redlatch::HiredisTransport>;
@@ -35,3 +38,9 @@ extern template class redlatch::FairLock<redlatch::HiredisTransport>;
 extern template class redlatch::QuorumLock<redlatch::MultiLock>;
 extern template class redlatch::QuorumLock<redlatch::RedLock>;
 extern template class redlatch::LockMemberOf<redlatch::RLock<redlatch::HiredisTransport>>;
+// On the transport of the unit tests.
+extern template class redlatch::Runtime<redlatch::test::ScriptedTransport>;
+extern template class redlatch::Core<redlatch::test::ScriptedTransport>;
+extern template class redlatch::HoldKeeper<redlatch::test::ScriptedTransport, redlatch::RLockWire>;
+extern template class redlatch::LockState<redlatch::test::ScriptedTransport, redlatch::RLockWire>;
+extern template class redlatch::RLock<redlatch::test::ScriptedTransport>;

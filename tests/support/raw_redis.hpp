@@ -178,7 +178,7 @@ public:
             sizes.push_back(word.size());
         }
         char* encoded = nullptr;
-        const int size = redisFormatCommandArgv(&encoded, static_cast<int>(words.size()), argv.data(), sizes.data());
+        const auto size = redisFormatCommandArgv(&encoded, static_cast<int>(words.size()), argv.data(), sizes.data());
         if (size < 0) throw std::bad_alloc{};
         const std::unique_ptr<char, decltype(&redisFreeCommand)> owner{encoded, redisFreeCommand};
         send_all(fd_, {encoded, static_cast<std::size_t>(size)}, std::chrono::steady_clock::now() + timeout_);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -23,13 +24,21 @@
 
 namespace redlatch::test {
 
+/// What the tests start as servers and sentinels: the program that REDLATCH_REDIS_SERVER names, another version or a
+/// Valkey, or else the redis-server of the PATH.
+inline std::string redis_server_program() {
+    const char* chosen = std::getenv("REDLATCH_REDIS_SERVER");
+    return chosen != nullptr && *chosen != '\0' ? chosen : "redis-server";
+}
+
 struct RedisServerOptions {
     bool tcp = false;                    // listen on a port of 127.0.0.1 too
+    bool tls = false;                    // by TLS, that is, on this port; the certificates stand in `args`
     bool appendonly = false;             // with `appendfsync always`: data survives kill() and restart()
     std::vector<std::string> args = {};  // added at the end, as on the command line: {"--maxmemory", "1mb"}
     std::map<std::string, std::string> environment = {};  // added to ours
     std::chrono::milliseconds start_timeout{20'000};
-    std::string program = "redis-server";
+    std::string program = redis_server_program();
 };
 
 /// A private redis-server: its socket, data and log are in a temporary directory, and it dies with the test process.
@@ -42,7 +51,7 @@ public:
     explicit RedisServer(RedisServerOptions options = {}) : options_(std::move(options)) {
         const auto deadline = std::chrono::steady_clock::now() + options_.start_timeout;
         do {
-            if (options_.tcp) port_ = pick_free_port();
+            if (options_.tcp || options_.tls) port_ = pick_free_port();
         } while (!launch(deadline));
     }
     RedisServer(const RedisServer&) = delete;
@@ -135,13 +144,14 @@ private:
 
     std::vector<std::string> arguments() const {
         std::vector<std::string> args{"--bind",        "127.0.0.1",
-                                      "--port",        std::to_string(port_),
+                                      "--port",        std::to_string(options_.tls ? 0 : port_),
                                       "--dir",         dir_.path(),
                                       "--unixsocket",  socket_path(),
                                       "--daemonize",   "no",
                                       "--save",        "",
                                       "--appendonly",  options_.appendonly ? "yes" : "no",
                                       "--appendfsync", "always"};
+        if (options_.tls) args.insert(args.end(), {"--tls-port", std::to_string(port_)});
         args.insert(args.end(), options_.args.begin(), options_.args.end());
         return args;
     }

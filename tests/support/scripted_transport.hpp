@@ -231,6 +231,7 @@ private:
         if (is(digested<scripts::count_down_latch_set>)) return "set count";
         if (is(digested<scripts::count_down_latch_lower>)) return "count down";
         if (is(digested<scripts::count_down_latch_look>)) return "look";
+        if (is(digested<scripts::request_void>)) return "void";
         if (is(digested<scripts::semaphore_acquire>)) return "acquire permits";
         if (is(digested<scripts::semaphore_give_back>)) return "give permits back";
         if (is(digested<scripts::semaphore_add>)) return "add permits";

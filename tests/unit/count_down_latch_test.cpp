@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/scripted_transport.hpp"
+#include "support/start.hpp"
 #include "support/wait.hpp"
 
 using namespace redlatch;
@@ -65,7 +66,7 @@ TEST_CASE("keys and channel follow from the latch's name") {
 TEST_CASE("a waiter goes on when its round is over, and not when it finds the same count still running") {
     Bench bench;
     bench.redis.always("look", count_of("5", text("first")));
-    auto waiting = std::async(std::launch::async, [&] { return bench.latch.wait_for(10s); });
+    auto waiting = start([&] { return bench.latch.wait_for(10s); });
     REQUIRE(bench.redis.wait_for("look", 2));
     REQUIRE(bench.redis.publish(channel, "1"));
     REQUIRE(bench.redis.wait_for("look", 3));
@@ -82,10 +83,10 @@ TEST_CASE("a waiter goes on when its round is over, and not when it finds the sa
 TEST_CASE("who comes later waits for the count that is there then") {
     Bench bench;
     bench.redis.always("look", count_of("1", text("first")));
-    auto early = std::async(std::launch::async, [&] { return bench.latch.wait_for(10s); });
+    auto early = start([&] { return bench.latch.wait_for(10s); });
     REQUIRE(bench.redis.wait_for("look", 2));
     bench.redis.always("look", count_of("1", text("second")));
-    auto late = std::async(std::launch::async, [&] { return bench.latch.wait_for(10s); });
+    auto late = start([&] { return bench.latch.wait_for(10s); });
     REQUIRE(eventually([&] { return bench.client.stats().waits == 2; }));
     REQUIRE(bench.redis.publish(channel, "0"));
     CHECK(early.get());
@@ -119,9 +120,32 @@ TEST_CASE("answers that make no sense are errors") {
 }
 
 TEST_CASE("looking takes nothing, so an unknown outcome leaves nothing to do") {
-    Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
+    Bench bench({.command_timeout = 10s, .unreachable_timeout = 60ms});
     bench.redis.always("look", lost());
     CHECK(code_of([&] { bench.latch.wait(); }) == errc::unreachable);
     CHECK_FALSE(bench.latch.wait_for(5ms));
     CHECK(bench.redis.count("look") == bench.redis.history().size());
+}
+
+TEST_CASE("a change that is given up is called off") {
+    Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
+    bench.redis.always("set count", lost());
+    CHECK(code_of([&] { bench.latch.try_set_count(3); }) == errc::unreachable);
+    REQUIRE(bench.redis.wait_for("void", 1));
+    const SentCommand set = bench.redis.sent("set count").at(0);
+    const SentCommand called_off = bench.redis.sent("void").at(0);
+    CHECK(called_off.key_count() == 1);
+    CHECK(called_off.key(0) == set.key(1));
+    CHECK(called_off.argument(0) == set.argument(0));
+    CHECK(called_off.argument(1) == set.argument(1));
+    // The next one has a number of its own.
+    bench.redis.always("set count", number(1));
+    CHECK(bench.latch.try_set_count(3));
+    CHECK(bench.redis.sent("set count").back().argument(1) != set.argument(1));
+
+    // What was never sent needs no word.
+    bench.redis.always("set count", unreachable());
+    CHECK(code_of([&] { bench.latch.try_set_count(3); }) == errc::unreachable);
+    bench.latch.count_down();
+    CHECK(bench.redis.count("void") == 1);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "support/scripted_transport.hpp"
+#include "support/start.hpp"
 #include "support/wait.hpp"
 
 using namespace redlatch;
@@ -369,7 +370,7 @@ TEST_CASE("a hold goes to the next thread of the process by one command, under a
         const std::uint64_t waits = bench.client.stats().waits;
         bench.redis.always("SET", text("OK"));
         bench.lock.lock();
-        auto heir = std::async(std::launch::async, [&] {
+        auto heir = start([&] {
             bench.lock.lock(Lease(7s));
             heirs_owner = bench.owner();
             const bool held = bench.lock.valid_until() <= Clock::now() + 7s;

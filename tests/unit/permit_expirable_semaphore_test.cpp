@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "support/scripted_transport.hpp"
+#include "support/start.hpp"
 #include "support/wait.hpp"
 
 using namespace redlatch;
@@ -112,7 +113,7 @@ TEST_CASE("what is asked for again has new ids, so that taking back the old ones
     Bench bench;
     bench.redis.next("acquire by id", array({number(0), number(-1)}));
     bench.redis.next("acquire by id", array({number(0), number(-1)}));
-    auto waiting = std::async(std::launch::async, [&] { return bench.seats.try_acquire_for(10s); });
+    auto waiting = start([&] { return bench.seats.try_acquire_for(10s); });
     REQUIRE(bench.redis.wait_for("acquire by id", 2));
     REQUIRE(bench.redis.publish(channel, "1"));
     const auto id = waiting.get();

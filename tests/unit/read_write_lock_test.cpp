@@ -18,6 +18,7 @@
 
 #include "support/lockable.hpp"
 #include "support/scripted_transport.hpp"
+#include "support/start.hpp"
 #include "support/wait.hpp"
 
 using namespace redlatch;
@@ -45,7 +46,7 @@ struct Bench {
 
 template <class Function>
 auto elsewhere(Function function) {
-    return std::async(std::launch::async, std::move(function));
+    return start(std::move(function));
 }
 
 std::error_code code_of(auto&& call) {

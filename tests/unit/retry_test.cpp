@@ -73,6 +73,8 @@ constexpr Row rows[] = {
     {"NOPERM this user has no permissions to run the 'evalsha' command", Verdict::refused, errc::rejected},
     {"ERR The user executing the script can't run this command or subcommand script: 0123, on @user_script:5.",
      Verdict::refused, errc::rejected},
+    {"ERR ACL failure in script: User app has no permissions to run the 'hset' command script: on @user_script:5.",
+     Verdict::refused, errc::rejected},
     {"DENIED Redis is running in protected mode", Verdict::refused, errc::rejected},
     {"NOPROTO unsupported protocol version", Verdict::refused, errc::rejected},
     {"WRONGTYPE Operation against a key holding the wrong kind of value script: 0123, on @user_script:5.",

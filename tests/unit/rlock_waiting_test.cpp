@@ -458,12 +458,30 @@ TEST_CASE("a hand-over that is refused for good gives the heir nothing, and it h
     Taker heir(bench);
     REQUIRE(heir.is_in_line(bench));
     bench.redis.next("hand over", error("WRONGTYPE x"));
+    bench.redis.next("release", error("WRONGTYPE x"));
     bench.redis.next("acquire", error("WRONGTYPE x"));
     std::error_code ec;
     bench.lock.unlock(ec);
     CHECK(ec == errc::wrong_type);
     REQUIRE(heir.is_back());
     CHECK(heir.failure == errc::wrong_type);
+}
+
+// It was reported lost, and blocked everybody for the rest of its lease.
+TEST_CASE("a hold whose hand-over alone is refused for good goes back by a release") {
+    HeldBench bench;
+    Taker heir(bench);
+    REQUIRE(heir.is_in_line(bench));
+    bench.redis.next("hand over", error("NOPERM x"));
+    const auto releases = bench.redis.count("release");
+    std::error_code ec;
+    bench.lock.unlock(ec);
+    CHECK_FALSE(ec);
+    CHECK(bench.redis.count("release") > releases);
+    REQUIRE(heir.is_back());
+    CHECK(heir.held);
+    CHECK(bench.client.stats().handoffs == 0);
+    CHECK(bench.client.stats().lost_holds == 0);
 }
 
 TEST_CASE("a message that comes before the reply to the release is not lost") {

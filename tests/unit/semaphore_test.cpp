@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "support/scripted_transport.hpp"
+#include "support/start.hpp"
 #include "support/wait.hpp"
 
 using namespace redlatch;
@@ -34,7 +35,7 @@ struct Bench {
     // A thread that waits in line, or comes back with an error.
     std::future<std::error_code> waiting(std::ptrdiff_t n, std::stop_token stop = {}) {
         const std::uint64_t before = client.stats().waits;
-        auto thread = std::async(std::launch::async, [this, n, stop] {
+        auto thread = start([this, n, stop] {
             std::error_code ec;
             return seats.acquire(n, stop, ec) || ec ? ec : std::make_error_code(std::errc::operation_canceled);
         });

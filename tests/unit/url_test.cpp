@@ -158,13 +158,45 @@ TEST_CASE("a socket path has at most 107 bytes") {
     CHECK(refusal("unix:///" + std::string(107, 'p')).code == errc::invalid_argument);
 }
 
-TEST_CASE("TLS, Sentinel and Cluster are recognised, and said to be unsupported") {
+TEST_CASE("a second s in the scheme means TLS, and changes nothing else") {
+    const Url url = Url::parse("rediss://u:p@h:7000/3");
+    CHECK(url.tls);
+    CHECK(url.host == "h");
+    CHECK(url.port == 7000);
+    CHECK(url.user == "u");
+    CHECK(url.password == "p");
+    CHECK(url.database == 3);
+    CHECK(Url::parse("rediss://h").port == 6379);
+    CHECK(refusal("rediss://:hunter2@").code == errc::invalid_argument);
+    CHECK_FALSE(Url::parse("redis://h").tls);
+    CHECK_FALSE(Url::parse("unix:///s").tls);
+
+    const Url sentinels = Url::parse("rediss-sentinel://:p@a,b:1/orders/2");
+    CHECK(sentinels.tls);
+    CHECK(sentinels.sentinels.size() == 2);
+    CHECK(sentinels.at({"c", 2}).tls);
+    CHECK_FALSE(Url::parse("redis-sentinel://a/orders").tls);
+}
+
+TEST_CASE("a cluster is named by some of its nodes") {
+    const Url url = Url::parse("redis-cluster://app:hunter2@a:7000,[::1]:7001,c");
+    CHECK(url.cluster == std::vector<HostPort>{{"a", 7000}, {"::1", 7001}, {"c", 6379}});
+    CHECK(url.user == "app");
+    CHECK(url.password == "hunter2");
+    CHECK(url.host.empty());
+    CHECK(url.display() == "the cluster of a:7000");
+    CHECK(url.at({"b", 1}).cluster.empty());
+    CHECK(url.at({"b", 1}).password == "hunter2");
+    CHECK(Url::parse("redis-cluster://a/").cluster.size() == 1);
+    CHECK(Url::parse("rediss-cluster://a,b").tls);
+    CHECK(Url::parse("rediss-cluster://a,b").at({"c", 2}).tls);
     for (const std::string_view text :
-         {"rediss://h", "redis-sentinel://h", "redis-cluster://h", "rediss://u:hunter2@h"}) {
+         {"redis-cluster://", "redis-cluster://a,", "redis-cluster://,a", "redis-cluster://a/1", "redis-cluster://a:0",
+          "redis-cluster://app@a", "redis-cluster://a,b:x"}) {
         CAPTURE(text);
-        CHECK(refusal(text).code == errc::unsupported);
-        CHECK(refusal(text).message.find("hunter2") == std::string::npos);
+        CHECK(refusal(text).code == errc::invalid_argument);
     }
+    CHECK(refusal("redis-cluster://a/1").message.find("one database") != std::string::npos);
 }
 
 TEST_CASE("no message of the parser shows a password") {
@@ -190,4 +222,37 @@ TEST_CASE("what a URL shows of itself has no login") {
 TEST_CASE("a client refuses a bad URL when it is made") {
     CHECK_THROWS_AS(Client("nonsense"), Error);
     CHECK_THROWS_AS(Client("redis://h:0"), Error);
+}
+
+TEST_CASE("a URL of sentinels names them, and the master by its name") {
+    const Url url = Url::parse("redis-sentinel://h1:1,h2,[::1]:3/orders/5");
+    CHECK(url.sentinels == std::vector<HostPort>{{"h1", 1}, {"h2", 26379}, {"::1", 3}});
+    CHECK(url.master == "orders");
+    CHECK(url.database == 5);
+    CHECK(url.host.empty());
+    CHECK(url.path.empty());
+    CHECK(url.display() == "the master 'orders'");
+
+    const Url login = Url::parse("redis-sentinel://app:s%2Fcret@h/my%20master");
+    CHECK(login.user == "app");
+    CHECK(login.password == "s/cret");
+    CHECK(login.master == "my master");
+    CHECK(login.database == 0);
+    CHECK(Url::parse("redis-sentinel://h/m/").database == 0);
+
+    const Url server = login.at({"10.0.0.1", 7});
+    CHECK(server.display() == "10.0.0.1:7");
+    CHECK(server.password == "s/cret");
+    CHECK(server.sentinels.empty());
+}
+
+TEST_CASE("a URL of sentinels without one of them or without a master is refused, and its password not told") {
+    for (const char* bad :
+         {"redis-sentinel://", "redis-sentinel://h", "redis-sentinel://h/", "redis-sentinel:///m",
+          "redis-sentinel://h,/m", "redis-sentinel://,h/m", "redis-sentinel://h:0/m", "redis-sentinel://h/m/x",
+          "redis-sentinel://h/m/0/1", "redis-sentinel://:hunter2@h", "redis-sentinel://app@h/m"}) {
+        CAPTURE(bad);
+        CHECK(refusal(bad).code == errc::invalid_argument);
+        CHECK(refusal(bad).message.find("hunter2") == std::string::npos);
+    }
 }

@@ -35,8 +35,18 @@ namespace redlatch {
 // leaving reader that wants it to read, and by whoever finds that the connection has failed.
 class CommandLink {
 public:
-    CommandLink(const Url& url, Milliseconds timeout, std::function<void()> need_driver)
-        : url_(url), timeout_(timeout), need_driver_(std::move(need_driver)) {}
+    // Whether a call goes on trying to connect until its deadline, or returns when one attempt has failed, because its
+    // command may be wanted elsewhere by now.
+    enum class Connecting { until_deadline, one_attempt };
+
+    // `url` is for words only.
+    CommandLink(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
+                Connecting connecting = Connecting::until_deadline)
+        : url_(url),
+          opener_(std::move(open)),
+          timeout_(timeout),
+          need_driver_(std::move(need_driver)),
+          connecting_(connecting) {}
 
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         std::vector<Reply> replies(commands.size());
@@ -54,14 +64,24 @@ public:
     void post(const Command& command, Completion done, bool attended = false) {
         auto completion = std::make_unique<Completion>(std::move(done));
         std::unique_lock lock(mutex_);
+        leave_if_stale(lock);
         // What fails beyond here, for want of memory, has changed nothing.
         make_room(1);
         append({&command, 1});
         slots_.push_back({nullptr, std::move(completion), Clock::now() + timeout_});
-        if (connected_) flush(lock);
-        // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
-        if (reading_ && !attended) turned_away_ = true;
-        if ((!reading_ && !attended) || !connected_) call_driver(lock);
+        send_posted(lock, attended);
+    }
+
+    // Several at once, on one connection.
+    void post_all(std::span<const Command> commands, std::span<Completion> done) {
+        std::vector<std::unique_ptr<Completion>> completions;
+        for (Completion& one : done) completions.push_back(std::make_unique<Completion>(std::move(one)));
+        std::unique_lock lock(mutex_);
+        leave_if_stale(lock);
+        make_room(commands.size());
+        append(commands);
+        for (auto& one : completions) slots_.push_back({nullptr, std::move(one), Clock::now() + timeout_});
+        send_posted(lock, false);
     }
 
     // Receives what has come, without waiting.
@@ -71,7 +91,8 @@ public:
         reading_ = true;
         read_once(lock, false, {});
         stop_reading(lock, false);
-        // The poster comes again; others, and a driver that found us reading, do not.
+        // The poster comes again; others, and a driver that found us reading, do not. Without a connection the driver
+        // has been called.
         if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(turned_away_, false)) call_driver(lock);
     }
 
@@ -107,11 +128,39 @@ public:
             reading_ = true;
             read_once(lock, false, Clock::now());
             reading_ = false;
-            close_if_failed();
+            close_if_failed(lock);
             if (connected_) call_reader();
         }
         if (in_flight() > 0 && Clock::now() >= front().due) give_up(lock);
     }
+
+    // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
+    void leave_before(std::uint64_t place) {
+        std::unique_lock lock(mutex_);
+        place_ = place;
+        if (connected_ && link_.place < place) {
+            fail(lock, Reply::Kind::unanswered, "another server is the master now");
+            close_if_failed(lock);
+        }
+        next_attempt_ = {};
+        backoff_.reset();
+        changed_.notify_all();
+    }
+
+    // Nothing more is to be sent here: the connection ends, and who waits for one goes elsewhere.
+    void turn_away() {
+        std::unique_lock lock(mutex_);
+        if (connected_) {
+            fail(lock, Reply::Kind::unanswered, "another server does its work now");
+            close_if_failed(lock);
+        }
+        why_not_ = in_words(Reply::Kind::not_sent, "", " is not the server for it any more");
+        ++failures_;
+        answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
+    }
+
+    // At the end, when nobody calls it any more: what is still in flight, and what that keeps alive, is let go of.
+    void forget_posted() noexcept { const std::vector<Slot> posted = std::move(slots_); }
 
     // ----------------------------------------------------------------------------------------------------------
 
@@ -119,7 +168,7 @@ public:
     std::uint64_t connections() const noexcept { return connections_.load(std::memory_order_acquire); }
 
     // In the child after a fork: gives back the descriptor and touches nothing else.
-    void close_inherited() noexcept { link_.socket.close(); }
+    void close_inherited() noexcept { link_.socket.close_inherited(); }
 
 private:
     // A thread in call_into(), on its stack. Its parker gets its final word when the replies are complete, and nobody
@@ -158,30 +207,44 @@ private:
         await(lock, exchange, deadline);
     }
 
+    void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
+        if (connected_) flush(lock);
+        // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
+        if (reading_ && !attended) turned_away_ = true;
+        if ((!reading_ && !attended) || !connected_) call_driver(lock);
+    }
+
     // --- the connection ---------------------------------------------------------------------------------------
 
     // Until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
     std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
-        // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken
-        // for the answer to our command.
-        if (connected_ && in_flight() == 0 && !reading_ && !writing_ && link_.socket.has_news()) {
-            fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
-            close_if_failed();
-            next_attempt_ = {};
-        }
+        leave_if_stale(lock);
+        const std::uint64_t failures = failures_;
         while (!connected_) {
             const Instant now = Clock::now();
+            if (connecting_ == Connecting::one_attempt && failures_ != failures) return copy_of(why_not_);
             if (now >= deadline) return why_not();
             if (opening_ || reading_ || writing_) {
                 wait_change(lock, deadline);
             } else if (now < next_attempt_) {
                 wait_change(lock, std::min(next_attempt_, deadline));
-            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + timeout_));
-                       refusal && refusal->kind != Reply::Kind::not_sent) {
-                return refusal;  // the server itself says no: asking again with the same words is useless
+            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + timeout_))) {
+                // The driver did not try while this thread did.
+                if (in_flight() > 0) call_driver(lock);
+                // The server itself says no: asking again with the same words is useless.
+                if (refusal->kind != Reply::Kind::not_sent) return refusal;
             }
         }
         return std::nullopt;
+    }
+
+    // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken for
+    // the answer to our command.
+    void leave_if_stale(std::unique_lock<std::mutex>& lock) {
+        if (!connected_ || in_flight() > 0 || reading_ || writing_ || !link_.socket.has_news()) return;
+        fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
+        close_if_failed(lock);
+        next_attempt_ = {};
     }
 
     void wait_change(std::unique_lock<std::mutex>& lock, Instant until) {
@@ -204,6 +267,10 @@ private:
         std::optional<Reply> refusal = open_link(deadline);
         lock.lock();
         opening_ = false;
+        if (!refusal && link_.place < place_) {
+            link_.socket.close();
+            refusal = in_words(Reply::Kind::not_sent, "", " has moved");
+        }
         connected_ = !refusal;
         if (connected_) {
             connections_.fetch_add(1, std::memory_order_release);
@@ -216,6 +283,7 @@ private:
         } else {
             attempt_failed_ = Clock::now() < deadline || deadline >= begun + timeout_;
             answer(why_not_, *refusal, refusal->kind);
+            ++failures_;
             next_attempt_ = Clock::now() + backoff_.next();
         }
         changed_.notify_all();
@@ -224,7 +292,7 @@ private:
 
     std::optional<Reply> open_link(Instant deadline) noexcept {
         try {
-            auto refusal = link_.open(url_, deadline);
+            auto refusal = opener_(link_, deadline);
             if (!refusal) link_.socket.set_receive_timeout(timeout_);
             return refusal;
         } catch (...) {  // memory, or a thread for the look-up, is wanting
@@ -316,11 +384,13 @@ private:
         }
     }
 
-    // Called by a thread that gave back reading_ or writing_.
-    void close_if_failed() {
+    // Called by a thread that gave back reading_ or writing_. What was posted meanwhile is the driver's: it could not
+    // connect while the connection was not closed.
+    void close_if_failed(std::unique_lock<std::mutex>& lock) {
         if (connected_ || reading_ || writing_) return;
         link_.socket.close();
         changed_.notify_all();
+        if (in_flight() > 0) call_driver(lock);
     }
 
     // --- writing ----------------------------------------------------------------------------------------------
@@ -339,7 +409,7 @@ private:
             if (!sent) fail(lock, Reply::Kind::unanswered, "a write failed");
         }
         writing_ = false;
-        close_if_failed();
+        close_if_failed(lock);
     }
 
     // --- reading ----------------------------------------------------------------------------------------------
@@ -396,7 +466,7 @@ private:
     void stop_reading(std::unique_lock<std::mutex>& lock, bool leaving) {
         reading_ = false;
         if (!connected_)
-            close_if_failed();
+            close_if_failed(lock);
         else if (leaving && in_flight() > 0 && !call_reader())
             call_driver(lock);
     }
@@ -424,7 +494,7 @@ private:
     void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) noexcept {
         lock.unlock();
         batch_.clear();
-        std::array<char, 16 * 1024> bytes;
+        std::array<char, TlsSession::full_room> bytes;
         const auto receive = [&](bool sleeping) { return link_.socket.receive(bytes.data(), bytes.size(), sleeping); };
         ssize_t got = receive(false);
         if (got == 0 && Clock::now() < deadline &&
@@ -523,8 +593,10 @@ private:
     }
 
     const Url url_;
+    const Opener opener_;
     const Milliseconds timeout_;
     const std::function<void()> need_driver_;
+    const Connecting connecting_;
 
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -550,6 +622,8 @@ private:
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};      // after attempts that failed
     Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply
     Instant next_attempt_{};
+    std::uint64_t failures_ = 0;  // attempts that failed, and turn_away()
+    std::uint64_t place_ = 0;     // what is connected to an earlier one is at the wrong server
     std::atomic<std::uint64_t> connections_{0};
 };
 

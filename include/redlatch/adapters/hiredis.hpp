@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/adapters/cluster.hpp"
 #include "redlatch/adapters/command_link.hpp"
+#include "redlatch/adapters/sentinels.hpp"
 #include "redlatch/adapters/subscriber_link.hpp"
 #include "redlatch/adapters/wake_pipe.hpp"
 #include "redlatch/core/ids.hpp"
+#include "redlatch/core/slots.hpp"
 #include "redlatch/core/url.hpp"
 #include "redlatch/transport/transport.hpp"
 
@@ -23,7 +26,8 @@
 
 namespace redlatch {
 
-// The Transport over one Redis server, on hiredis (0.14.1 or newer).
+// The Transport over one Redis server, on hiredis (0.14.1 or newer); with sentinels over the one that is the master at
+// the moment: its connections are left as soon as a sentinel tells of another. With nodes of a cluster it is a Cluster.
 //
 // Up to `lines` connections carry the commands of all threads, each thread always on the same one; they are opened
 // when first needed, so a program of one thread has one. One more carries the subscriptions. After a time-out or a
@@ -34,27 +38,56 @@ public:
     static constexpr std::size_t lines = 4;
 
     // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection is
-    // taken for dead.
-    explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3))
-        : state_(std::make_unique<State>(std::move(url), command_timeout)) {}
+    // taken for dead. `tls`: who encrypts; where the URL wants it, Error(errc::unsupported) is thrown without. `pubsub` is
+    // for clusters.
+    explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
+                              std::shared_ptr<const TlsConnector> tls = nullptr, PubSub pubsub = PubSub::automatic)
+        : state_(std::make_unique<State>(with_tls(std::move(url), std::move(tls)), command_timeout, pubsub)) {}
 
-    Reply call(const Command& command, Instant deadline) { return line().call(command, deadline); }
-
-    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
-        return line().call_all(commands, deadline);
+    Reply call(const Command& command, Instant deadline) {
+        if (state_->cluster) return state_->cluster->call(command, deadline);
+        const std::uint64_t place = this->place();
+        Reply reply = line().call(command, deadline);
+        look_at(reply, place);
+        return reply;
     }
 
-    void post(const Command& command, Completion done) { line().post(command, std::move(done)); }
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
+        if (state_->cluster) return state_->cluster->call_all(commands, deadline);
+        const std::uint64_t place = this->place();
+        std::vector<Reply> replies = line().call_all(commands, deadline);
+        for (const Reply& reply : replies) look_at(reply, place);
+        return replies;
+    }
 
-    void post_attended(const Command& command, Completion done) { line().post(command, std::move(done), true); }
-    void attend() { line().attend(); }
+    void post(const Command& command, Completion done) {
+        if (state_->cluster) return state_->cluster->post(command, std::move(done));
+        line().post(command, looked_at(std::move(done)));
+    }
+
+    void post_all(std::span<const Command> commands, std::span<Completion> done) {
+        if (state_->cluster) return state_->cluster->post_all(commands, done);
+        for (Completion& one : done) one = looked_at(std::move(one));
+        line().post_all(commands, done);
+    }
+
+    // In a cluster the poster leaves the answer to run().
+    void post_attended(const Command& command, Completion done) {
+        if (state_->cluster) return state_->cluster->post(command, std::move(done));
+        line().post(command, looked_at(std::move(done)), true);
+    }
+    void attend() {
+        if (!state_->cluster) line().attend();
+    }
 
     void subscribe(const std::string& channel) {
+        if (state_->cluster) return state_->cluster->subscribe(channel);
         state_->subscriber.subscribe(channel);
         wake();
     }
 
     void unsubscribe(const std::string& channel) {
+        if (state_->cluster) return state_->cluster->unsubscribe(channel);
         state_->subscriber.unsubscribe(channel);
         wake();
     }
@@ -62,19 +95,24 @@ public:
     // One round of poll() over the subscriber connection and those command connections that nobody else reads.
     void run(Listener& listener, Instant deadline) {
         State& s = *state_;
-        std::array<pollfd, lines + 2> ready;
-        nfds_t count = 0;
-        ready[count++] = {s.pipe.fd(), POLLIN, 0};
+        if (s.cluster) return s.cluster->run(listener, deadline, s.pipe);
+        follow(listener);
+        std::vector<pollfd>& ready = s.ready;
+        ready.clear();
+        ready.push_back({s.pipe.fd(), POLLIN, 0});
         const SubscriberLink::Duty duty = s.subscriber.duty();
         Instant due = std::min(deadline, duty.due);
-        if (duty.fd >= 0) ready[count++] = {duty.fd, POLLIN, 0};
+        if (duty.fd >= 0) ready.push_back({duty.fd, POLLIN, 0});
         for (CommandLink& link : s.links) {
             const CommandLink::Watch watch = link.watch();
             due = std::min(due, watch.due);
-            if (watch.fd >= 0) ready[count++] = {watch.fd, POLLIN, 0};
+            if (watch.fd >= 0) ready.push_back({watch.fd, POLLIN, 0});
         }
-        ::poll(ready.data(), count, poll_timeout(due));
+        if (s.sentinels) due = std::min(due, s.sentinels->watch(ready));
+        ::poll(ready.data(), static_cast<nfds_t>(ready.size()), poll_timeout(due));
         s.pipe.drain();
+        if (s.sentinels) s.sentinels->serve();
+        follow(listener);
         s.subscriber.serve(listener, deadline);
         for (CommandLink& link : s.links) link.drive(deadline);
     }
@@ -83,6 +121,7 @@ public:
 
     bool watch(Listener& listener, Instant deadline) {
         State& s = *state_;
+        if (s.cluster) return false;
         const SubscriberLink::Watch outcome = s.subscriber.watch(listener, deadline, s.watch_pipe);
         if (outcome == SubscriberLink::Watch::lost) wake();
         return outcome == SubscriberLink::Watch::done;
@@ -90,24 +129,30 @@ public:
 
     void interrupt_watch() { state_->watch_pipe.wake(); }
 
-    // A single server: every key may meet every other.
-    std::uint32_t route(std::string_view) const noexcept { return 0; }
-    std::string_view publish_command() const noexcept { return "PUBLISH"; }
+    // On a single server every key may meet every other; in a cluster, those of one slot.
+    std::uint32_t route(std::string_view key) const noexcept { return state_->cluster ? key_slot(key) : 0; }
+    std::string_view publish_command() const {
+        return state_->cluster ? state_->cluster->publish_command() : "PUBLISH";
+    }
 
     HiredisTransport reborn() {
         for (CommandLink& link : state_->links) link.close_inherited();
         state_->subscriber.close_inherited();
-        return HiredisTransport(state_->url, state_->timeout);
+        if (state_->sentinels) state_->sentinels->close_inherited();
+        if (state_->cluster) state_->cluster->close_inherited();
+        return HiredisTransport(state_->url, state_->timeout, state_->url.tls_connector, state_->pubsub);
     }
 
     // How many connections for commands were made so far, and how many of them in the place of an earlier one.
-    std::uint64_t connections() const noexcept {
+    std::uint64_t connections() const {
+        if (state_->cluster) return state_->cluster->connections();
         std::uint64_t sum = 0;
         for (const CommandLink& link : state_->links) sum += link.connections();
         return sum;
     }
 
-    std::uint64_t reconnects() const noexcept {
+    std::uint64_t reconnects() const {
+        if (state_->cluster) return state_->cluster->reconnects();
         std::uint64_t sum = 0;
         for (const CommandLink& link : state_->links) sum += std::max<std::uint64_t>(link.connections(), 1) - 1;
         return sum;
@@ -116,28 +161,90 @@ public:
 private:
     // Behind a pointer, so that a transport can be moved before its first use.
     struct State {
-        State(Url where, Milliseconds command_timeout)
-            : url(std::move(where)), timeout(command_timeout), subscriber(url, timeout) {}
+        State(Url where, Milliseconds command_timeout, PubSub kind)
+            : url(std::move(where)),
+              timeout(command_timeout),
+              pubsub(kind),
+              sentinels(url.sentinels.empty() ? nullptr : new Sentinels(url, [this] { pipe.wake(); })),
+              cluster(url.cluster.empty() ? nullptr : new Cluster(url, timeout, pubsub, [this] { pipe.wake(); })),
+              subscriber(opener(), timeout) {}
 
         const Url url;
         const Milliseconds timeout;
+        const PubSub pubsub;
         WakePipe pipe;
         WakePipe watch_pipe;
+        const std::unique_ptr<Sentinels> sentinels;  // null without
+        const std::unique_ptr<Cluster> cluster;      // null without; otherwise it does all the work
+        std::uint64_t followed = 1;                  // run()'s own: the place that was told of last
+        std::vector<pollfd> ready;                   // run()'s own
         SubscriberLink subscriber;
         std::array<CommandLink, lines> links = make_links(std::make_index_sequence<lines>());
 
     private:
+        // Which server a connection goes to.
+        Opener opener() {
+            if (sentinels)
+                return [this](Link& link, Instant deadline) { return sentinels->open_master(link, deadline); };
+            return [this](Link& link, Instant deadline) { return link.open(url, deadline); };
+        }
+
         template <std::size_t... I>
         std::array<CommandLink, lines> make_links(std::index_sequence<I...>) {
-            return {((void)I, CommandLink(url, timeout, [this] { pipe.wake(); }))...};
+            return {((void)I, CommandLink(url, opener(), timeout, [this] { pipe.wake(); }))...};
         }
     };
+
+    static Url with_tls(Url url, std::shared_ptr<const TlsConnector> tls) {
+        if (tls) url.tls_connector = std::move(tls);
+        if (url.tls && !url.tls_connector)
+            throw Error(errc::unsupported, {},
+                        "TLS is not part of this program yet: include redlatch/tls.hpp, set ClientOptions::tls to "
+                        "redlatch::tls(), and link OpenSSL (Debian, Ubuntu: libssl-dev; Fedora: openssl-devel; CMake: "
+                        "redlatch::tls)");
+        return url;
+    }
+
+    std::uint64_t place() const { return state_->sentinels ? state_->sentinels->place() : 0; }
+
+    // Only a replica answers so: the master has become one.
+    static bool is_misplaced(const Reply& reply) {
+        return reply.is_error() &&
+               (reply.text.starts_with("MASTERDOWN") || reply.text.find("READONLY") != std::string::npos);
+    }
+
+    // The calling thread's own connection is left at once, because perhaps nobody is inside run().
+    void look_at(const Reply& reply, std::uint64_t place) {
+        if (!state_->sentinels || !is_misplaced(reply)) return;
+        state_->sentinels->doubt(place);
+        line().leave_before(this->place());
+    }
+
+    Completion looked_at(Completion done) const {
+        Sentinels* const sentinels = state_->sentinels.get();
+        if (!sentinels) return done;
+        return [sentinels, place = place(), done = std::move(done)](Reply reply) {
+            if (is_misplaced(reply)) sentinels->doubt(place);
+            done(std::move(reply));
+        };
+    }
+
+    // Leaves the server that is not the master any more.
+    void follow(Listener& listener) {
+        State& s = *state_;
+        const std::uint64_t place = this->place();
+        if (place <= s.followed) return;
+        s.followed = place;
+        for (CommandLink& link : s.links) link.leave_before(place);
+        s.subscriber.leave_before(place, listener);
+        listener.moved();
+    }
 
     CommandLink& line() { return state_->links[this_thread_number() % lines]; }
 
     std::unique_ptr<State> state_;
 };
 
-static_assert(Transport<HiredisTransport>);
+static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);
 
 }  // namespace redlatch

@@ -7,31 +7,60 @@
 #include "redlatch/core/url.hpp"
 
 #include <array>
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace redlatch {
 
+// What server a connection is wanted to.
+enum class ServerRole { any, master };
+
+// Whether this answer to ROLE is a master's.
+inline bool says_master(const Reply& role) {
+    return role.kind == Reply::Kind::array && !role.elements.empty() && role.elements[0].text == "master";
+}
+
 // One connection that is logged in: a socket and the reader of its replies. Not thread-safe.
 struct Link {
     Socket socket;
     ReplyReader reader;
+    std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterView
 
-    // Connects, logs in and selects the database, all before the deadline. Gives nothing on success; otherwise what
-    // a command on this connection shall be answered: not_sent, or the server's refusal.
-    std::optional<Reply> open(const Url& url, Instant deadline) {
+    // Connects, by TLS if the URL says so, logs in and selects the database, all before the deadline. Gives nothing on
+    // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or ours
+    // of the server. A server that does not have the role is none that could be reached.
+    std::optional<Reply> open(const Url& url, Instant deadline, ServerRole role = ServerRole::any) {
         std::string why;
         reader.reset();
+        reader.withhold(url.password);
         socket = Socket::connect(url, deadline, why);
         if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
-        auto refusal = log_in(url, deadline);
+        auto refusal = url.tls ? secure(url, deadline) : std::nullopt;
+        if (!refusal) refusal = log_in(url, deadline, role);
         if (refusal) socket.close();
         return refusal;
     }
 
 private:
-    std::optional<Reply> log_in(const Url& url, Instant deadline) {
+    std::optional<Reply> secure(const Url& url, Instant deadline) {
+        std::string why = "TLS needs ClientOptions::tls";
+        auto session = url.tls_connector ? url.tls_connector->session({url.host, url.port}, why) : nullptr;
+        if (!session) return Reply::of(Reply::Kind::not_sent, "cannot connect to " + url.display() + ": " + why);
+        socket.secure_by(std::move(session));
+        for (;;) {
+            switch (socket.handshake(deadline)) {
+                case TlsSession::Handshake::done: return std::nullopt;
+                case TlsSession::Handshake::failed: return socket.tls_refusal();
+                case TlsSession::Handshake::unfinished: break;
+            }
+            if (!socket.wait(POLLIN, deadline)) return socket.tls_refusal();
+        }
+    }
+
+    std::optional<Reply> log_in(const Url& url, Instant deadline, ServerRole role) {
         std::string out;
         std::size_t expected = 0;
         const auto add = [&](std::vector<std::string_view> words) {
@@ -46,6 +75,11 @@ private:
         }
         const NumberText database(url.database);
         if (url.database != 0) add({"SELECT", database});
+        if (role == ServerRole::master) add({"ROLE"});
+        // By TLS 1.3 a server says only after the handshake that it wants another certificate of ours, or one at all. Any
+        // answer will do, so this needs no right.
+        const bool only_asks = url.tls && expected == 0;
+        if (only_asks) add({"PING"});
         if (expected == 0) return std::nullopt;
 
         const bool sent = socket.send_all(out.data(), out.size(), deadline);
@@ -57,11 +91,12 @@ private:
                 case ReplyReader::Outcome::malformed:
                     return Reply::of(Reply::Kind::malformed, url.display() + " does not speak the Redis protocol");
                 case ReplyReader::Outcome::reply:
-                    if (reply.is_error()) return without_password(std::move(reply), url);
-                    --expected;
+                    if (reply.is_error() && !only_asks) return reply;
+                    if (--expected == 0 && role == ServerRole::master && !says_master(reply))
+                        return Reply::of(Reply::Kind::not_sent, url.display() + " is not the master");
                     break;
                 case ReplyReader::Outcome::incomplete: {
-                    std::array<char, 1024> bytes;
+                    std::array<char, TlsSession::full_room> bytes;
                     if (!socket.wait(POLLIN, deadline)) return silence(url);
                     const ssize_t got = socket.receive(bytes.data(), bytes.size(), false);
                     if (got < 0 || !reader.feed(bytes.data(), static_cast<std::size_t>(got))) return silence(url);
@@ -71,17 +106,18 @@ private:
         return std::nullopt;
     }
 
-    // A server may repeat the words of a command that it does not like.
-    static Reply without_password(Reply reply, const Url& url) {
-        if (url.password.empty()) return reply;
-        for (std::size_t at; (at = reply.text.find(url.password)) != std::string::npos;)
-            reply.text.replace(at, url.password.size(), "***");
-        return reply;
-    }
-
-    static Reply silence(const Url& url) {
+    Reply silence(const Url& url) const {
+        if (url.tls) {
+            // It may have said why before it closed, even where our own words could not be sent any more.
+            char byte;
+            socket.receive(&byte, 1, false);
+            if (Reply refusal = socket.tls_refusal(); refusal.is_error()) return refusal;
+        }
         return Reply::of(Reply::Kind::not_sent, url.display() + " accepts connections, but does not answer");
     }
 };
+
+// Opens a link to the server that is wanted at this moment, before the deadline; answers as Link::open() does.
+using Opener = std::function<std::optional<Reply>(Link& link, Instant deadline)>;
 
 }  // namespace redlatch

@@ -18,7 +18,7 @@ namespace redlatch {
 // The addresses of a host, before a deadline. The system's look-up of a name has none, so it runs in a thread of its
 // own, which is left alone when it takes too long. Numeric addresses need no look-up, and no thread.
 //
-// mutex_ guards error_ and found_; done_ tells the waiting thread that they are there.
+// mutex_ guards error_, found_ and is_done_; done_ tells the waiting thread that they are there.
 class NameLookup {
 public:
     NameLookup(const NameLookup&) = delete;
@@ -30,11 +30,7 @@ public:
     // `error` is 0, or one of getaddrinfo()'s codes; EAI_AGAIN when the deadline came first. The addresses live as
     // long as the result.
     static std::shared_ptr<const NameLookup> run(const std::string& host, int port, Instant deadline, int& error) {
-        const std::shared_ptr<NameLookup> lookup(new NameLookup);
-        const std::string service = std::to_string(port);
-        error = lookup->ask(host, service, AI_NUMERICHOST);
-        if (error != EAI_NONAME) return lookup;
-        quiet_thread([lookup, host, service] { lookup->ask(host, service, 0); }).detach();
+        const std::shared_ptr<NameLookup> lookup = start(host, port);
         std::unique_lock lock(lookup->mutex_);
         const auto is_done = [&] { return lookup->is_done_; };
         if (deadline == never)
@@ -45,6 +41,21 @@ public:
         return lookup;
     }
 
+    // The same for who does not wait: is_done() says whether there is a result.
+    static std::shared_ptr<NameLookup> start(const std::string& host, int port) {
+        const std::shared_ptr<NameLookup> lookup(new NameLookup);
+        const std::string service = std::to_string(port);
+        if (lookup->ask(host, service, AI_NUMERICHOST) == EAI_NONAME)
+            quiet_thread([lookup, host, service] { lookup->ask(host, service, 0); }).detach();
+        return lookup;
+    }
+
+    bool is_done() {
+        const std::lock_guard lock(mutex_);
+        return is_done_;
+    }
+
+    // Null before there is a result, and when there is no such host.
     const addrinfo* addresses() const noexcept { return found_; }
 
 private:

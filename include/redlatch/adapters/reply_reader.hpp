@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/core/secret.hpp"
 #include "redlatch/transport/reply.hpp"
 
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include <hiredis/read.h>
@@ -31,6 +33,9 @@ public:
         reader_->privdata = this;
         begin_reply(0);
     }
+
+    // From now on the errors of the server are read without their words where these repeat a part of the secret.
+    void withhold(std::string_view secret) { secret_ = secret; }
 
     // Takes what was received. False when the reader cannot go on.
     bool feed(const char* bytes, std::size_t size) {
@@ -76,7 +81,10 @@ private:
                 if (bytes[size] != '\r' || bytes[size + 1] != '\n') return nullptr;
                 [[fallthrough]];
             case REDIS_REPLY_STATUS: reply.kind = Reply::Kind::text; break;
-            case REDIS_REPLY_ERROR: reply.kind = Reply::Kind::error; break;
+            case REDIS_REPLY_ERROR:
+                reply.kind = Reply::Kind::error;
+                reply.text = quotable({bytes, size}, static_cast<ReplyReader*>(task->privdata)->secret_);
+                return &reply;
             default: return nullptr;  // a RESP3 type, which we never asked for
         }
         reply.text.assign(bytes, size);
@@ -121,6 +129,7 @@ private:
                 return make_integer(task, number);
             };
             f.createNil = [](const redisReadTask* task) -> void* {
+                if (task->type == REDIS_REPLY_NIL) return nullptr;  // that of RESP3; ours come as texts and arrays
                 slot(task).kind = Reply::Kind::nil;
                 return &slot(task);
             };
@@ -141,6 +150,7 @@ private:
     }
 
     std::unique_ptr<redisReader, Free> reader_;
+    std::string secret_;
     Reply root_;
     std::size_t bytes_of_reply_ = 0;
     std::size_t elements_left_ = 0;

@@ -2,13 +2,17 @@
 #pragma once
 
 #include "redlatch/adapters/name_lookup.hpp"
+#include "redlatch/adapters/tls_session.hpp"
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/url.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -33,15 +37,18 @@ inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
 
 // A connected stream socket. Own code rather than hiredis's, which creates sockets that leak into exec'd children,
 // gives each address of a host the full time-out, and writes without MSG_NOSIGNAL.
+//
+// With a TlsSession everything goes through it, in both directions. One thread may receive while another sends.
 class Socket {
 public:
     Socket() = default;
     explicit Socket(int fd) : fd_(fd) {}
-    Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)), tls_(std::move(other.tls_)) {}
     Socket& operator=(Socket&& other) noexcept {
         if (this != &other) {
             close();
             fd_ = std::exchange(other.fd_, -1);
+            tls_ = std::move(other.tls_);
         }
         return *this;
     }
@@ -53,11 +60,39 @@ public:
         return url.path.empty() ? connect_tcp(url, deadline, why) : connect_unix(url, deadline, why);
     }
 
+    // Begins to connect, and waits for nothing: the socket becomes writable when the outcome is there, which
+    // connect_error() tells. Closed when it failed at once.
+    static Socket begin_connect(const addrinfo& to) noexcept {
+        Socket socket = make(to.ai_family);
+        if (!socket.is_open()) return socket;
+        const int flags = ::fcntl(socket.fd_, F_GETFL);
+        const bool set = flags >= 0 && ::fcntl(socket.fd_, F_SETFL, flags | O_NONBLOCK) == 0;
+        if (!set || (::connect(socket.fd_, to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS)) socket.close();
+        if (socket.is_open()) socket.set_tcp_options();
+        return socket;
+    }
+
+    // 0 when it is connected.
+    int connect_error() const noexcept {
+        int error = 0;
+        socklen_t length = sizeof error;
+        return ::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+    }
+
     int fd() const noexcept { return fd_; }
     bool is_open() const noexcept { return fd_ >= 0; }
 
     void close() noexcept {
-        if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+        if (fd_ < 0) return;
+        if (tls_) say_goodbye();
+        ::close(std::exchange(fd_, -1));
+    }
+
+    // In the child after a fork. The session goes on in the parent, so nothing is said in it; and its memory is left
+    // alone, for its locks may be in any state.
+    void close_inherited() noexcept {
+        static_cast<void>(tls_.release());
+        close();
     }
 
     // Ends the connection under a thread that may still be reading it; the descriptor stays valid until close().
@@ -65,38 +100,40 @@ public:
         if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
     }
 
+    // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not unfinished.
+    void secure_by(std::unique_ptr<TlsSession> session) noexcept { tls_ = std::move(session); }
+
+    // One step, with what has come. Sends before the deadline; an answer in this direction is short.
+    TlsSession::Handshake handshake(Instant deadline) const noexcept {
+        std::array<char, 4096> bytes;
+        const ssize_t got = receive_as_is(bytes.data(), bytes.size(), false);
+        if (got < 0) return TlsSession::Handshake::failed;
+        std::string_view to_send;
+        const auto outcome = tls_->handshake({bytes.data(), static_cast<std::size_t>(got)}, to_send);
+        const bool sent = send_as_is(to_send.data(), to_send.size(), deadline);
+        return sent ? outcome : TlsSession::Handshake::failed;
+    }
+
+    // Why TLS has failed, if it has.
+    Reply tls_refusal() const { return tls_->refusal(); }
+
     // Sends all bytes before the deadline, or says no. Never raises SIGPIPE.
     bool send_all(const char* bytes, std::size_t size, Instant deadline) const noexcept {
-        while (size > 0) {
-            const ssize_t sent = ::send(fd_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-            if (sent > 0) {
-                bytes += sent;
-                size -= static_cast<std::size_t>(sent);
-            } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-                if (!wait(POLLOUT, deadline)) return false;
-            } else if (!(sent < 0 && errno == EINTR)) {
-                return false;
-            }
-        }
-        return true;
+        return tls_ ? send_encrypted({bytes, size}, deadline) : send_as_is(bytes, size, deadline);
     }
 
     // Received bytes, 0 when there are none (yet), -1 when the connection has ended. Waits only when `blocking`,
-    // and then no longer than the time-out given to set_receive_timeout().
+    // and then no longer than the time-out given to set_receive_timeout(). With TLS it may have more for the next call,
+    // which poll() does not know of, unless there was room for TlsSession::full_room, or for more than has come.
     ssize_t receive(char* bytes, std::size_t room, bool blocking) const noexcept {
-        for (;;) {
-            const ssize_t got = ::recv(fd_, bytes, room, blocking ? 0 : MSG_DONTWAIT);
-            if (got > 0) return got;
-            if (got == 0) return -1;
-            if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
-            if (errno != EINTR) return -1;
-            if (blocking) return 0;  // the time-out would begin anew: the caller looks at its deadline
-        }
+        return tls_ ? receive_decrypted(bytes, room, blocking) : receive_as_is(bytes, room, blocking);
     }
 
-    // Whether there is something to read, be it the end of the connection.
+    // Whether there is something to read, be it the end of the connection; of one that should be silent, for with TLS
+    // this reads it.
     bool has_news() const noexcept {
         char byte;
+        if (tls_) return receive_decrypted(&byte, 1, false) != 0;
         return ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
     }
 
@@ -118,6 +155,58 @@ public:
     }
 
 private:
+    bool send_as_is(const char* bytes, std::size_t size, Instant deadline) const noexcept {
+        while (size > 0) {
+            const ssize_t sent = ::send(fd_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent > 0) {
+                bytes += sent;
+                size -= static_cast<std::size_t>(sent);
+            } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+                if (!wait(POLLOUT, deadline)) return false;
+            } else if (!(sent < 0 && errno == EINTR)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    ssize_t receive_as_is(char* bytes, std::size_t room, bool blocking) const noexcept {
+        for (;;) {
+            const ssize_t got = ::recv(fd_, bytes, room, blocking ? 0 : MSG_DONTWAIT);
+            if (got > 0) return got;
+            if (got == 0) return -1;
+            if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+            if (errno != EINTR) return -1;
+            if (blocking) return 0;  // the time-out would begin anew: the caller looks at its deadline
+        }
+    }
+
+    // In pieces, so that a long pipeline is not in memory once more.
+    bool send_encrypted(std::string_view plain, Instant deadline) const noexcept {
+        constexpr std::size_t piece = 64 * 1024;
+        for (; !plain.empty(); plain.remove_prefix(std::min(piece, plain.size()))) {
+            const std::string_view sealed = tls_->encrypt(plain.substr(0, piece));
+            if (sealed.empty() || !send_as_is(sealed.data(), sealed.size(), deadline)) return false;
+        }
+        return true;
+    }
+
+    ssize_t receive_decrypted(char* bytes, std::size_t room, bool blocking) const noexcept {
+        if (const ssize_t rest = tls_->decrypt({}, bytes, room)) return rest;
+        std::array<char, TlsSession::most_fed> sealed;
+        const ssize_t got = receive_as_is(sealed.data(), sealed.size(), blocking);
+        // An end without a goodbye is one: replies tell themselves whether they are complete.
+        if (got <= 0) return got;
+        return tls_->decrypt({sealed.data(), static_cast<std::size_t>(got)}, bytes, room);
+    }
+
+    // Without waiting: it goes out, or not.
+    void say_goodbye() noexcept {
+        const std::string_view words = tls_->goodbye();
+        send_as_is(words.data(), words.size(), {});
+        tls_.reset();
+    }
+
     static Socket make(int family) noexcept {
 #ifdef SOCK_CLOEXEC
         return Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -215,6 +304,7 @@ private:
     }
 
     int fd_ = -1;
+    std::unique_ptr<TlsSession> tls_;  // null: in plain
 };
 
 }  // namespace redlatch

@@ -26,12 +26,21 @@ namespace redlatch {
 // connection itself, because then the message need not be passed from one thread to another.
 class SubscriberLink {
 public:
-    SubscriberLink(const Url& url, Milliseconds timeout) : url_(url), timeout_(timeout) {}
+    // `sharded`: of one node of a cluster, whose channels may go to another node at any time. A channel of which the
+    // listener is told interrupted() is forgotten here, and is to be subscribed anew, perhaps elsewhere.
+    SubscriberLink(Opener open, Milliseconds timeout, bool sharded = false)
+        : opener_(std::move(open)), timeout_(timeout), sharded_(sharded) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
     void subscribe(const std::string& channel) { change(channel, true); }
     void unsubscribe(const std::string& channel) { change(channel, false); }
+
+    // The same without a word to the server, which has forgotten it by itself.
+    void forget(const std::string& channel) noexcept {
+        const std::lock_guard lock(mutex_);
+        wanted_.erase(channel);
+    }
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
@@ -61,6 +70,21 @@ public:
         });
     }
 
+    // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
+    void leave_before(std::uint64_t place, Listener& listener) {
+        const std::lock_guard serving(serving_);
+        if (link_.socket.is_open() && link_.place < place) {
+            // Who watches it sees its end.
+            if (watched_)
+                link_.socket.shut_down();
+            else
+                or_begin_anew(listener, [&] { lose(listener); });
+        }
+        const std::lock_guard lock(mutex_);
+        next_attempt_ = {};
+        backoff_.reset();
+    }
+
     // --- a waiting thread -------------------------------------------------------------------------------------
 
     enum class Watch {
@@ -79,7 +103,7 @@ public:
 
     // ----------------------------------------------------------------------------------------------------------
 
-    void close_inherited() noexcept { link_.socket.close(); }
+    void close_inherited() noexcept { link_.socket.close_inherited(); }
 
 private:
     static constexpr Milliseconds look_after_watcher{200};
@@ -132,7 +156,7 @@ private:
             const std::lock_guard lock(mutex_);
             if (wanted_.empty() || Clock::now() < next_attempt_) return false;
         }
-        const auto refusal = link_.open(url_, std::min(deadline, Clock::now() + timeout_));
+        const auto refusal = opener_(link_, std::min(deadline, Clock::now() + timeout_));
         const std::lock_guard lock(mutex_);
         if (refusal) {
             next_attempt_ = Clock::now() + backoff_.next();
@@ -155,10 +179,13 @@ private:
         std::string out;
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].second;
-            std::vector<std::string_view> words{wanted ? "SUBSCRIBE" : "UNSUBSCRIBE"};
-            for (; i < changes.size() && changes[i].second == wanted && words.size() <= 512; ++i) {
+            std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
+                                                       : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
+            // Sharded channels of several slots do not go into one.
+            const std::size_t most = sharded_ ? 2 : 513;
+            for (; i < changes.size() && changes[i].second == wanted && words.size() < most; ++i) {
                 words.push_back(changes[i].first);
-                if (wanted) asked_.push_back(changes[i].first);
+                if (wanted || sharded_) asked_.push_back(changes[i].first);
             }
             append_command(out, Command{words, 0});
         }
@@ -188,21 +215,34 @@ private:
             if (asked_.empty()) return false;
             const std::string channel = std::move(asked_.front());
             asked_.erase(asked_.begin());
-            listener.refused(channel, reply);
+            // Who gave a channel up that has gone elsewhere by itself is refused that, too.
+            if (!sharded_ || is_wanted(channel)) listener.refused(channel, reply);
             return true;
         }
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return false;
         const std::string& what = reply.elements[0].text;
         const std::string& channel = reply.elements[1].text;
-        if (what == "message") {
+        if (what == (sharded_ ? "smessage" : "message")) {
             listener.message(channel, reply.elements[2].text);
-        } else if (what == "subscribe") {
+        } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
             if (!asked_.empty() && asked_.front() == channel) asked_.erase(asked_.begin());
             listener.subscribed(channel);
+        } else if (sharded_ && what == "sunsubscribe") {
+            if (!asked_.empty() && asked_.front() == channel) {
+                asked_.erase(asked_.begin());
+            } else if (is_wanted(channel)) {  // its slot has moved
+                forget(channel);
+                listener.interrupted(channel);
+            }
         } else {
-            return what == "unsubscribe";
+            return !sharded_ && what == "unsubscribe";
         }
         return true;
+    }
+
+    bool is_wanted(const std::string& channel) {
+        const std::lock_guard lock(mutex_);
+        return wanted_.contains(channel);
     }
 
     void lose(Listener& listener) {
@@ -212,11 +252,22 @@ private:
             const std::lock_guard lock(mutex_);
             next_attempt_ = Clock::now() + backoff_.next();
         }
-        listener.disconnected();
+        if (!sharded_) return listener.disconnected();
+        for (;;) {
+            std::string channel;
+            {
+                const std::lock_guard lock(mutex_);
+                if (wanted_.empty()) return;
+                channel = *wanted_.begin();
+            }
+            listener.interrupted(channel);
+            forget(channel);
+        }
     }
 
-    const Url url_;
+    const Opener opener_;
     const Milliseconds timeout_;
+    const bool sharded_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
     Link link_;

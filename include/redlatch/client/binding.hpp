@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/client/core.hpp"
+#include "redlatch/core/keep_errno.hpp"
 #include "redlatch/core/names.hpp"
 
 #include <atomic>
@@ -28,6 +29,7 @@ public:
     Binding& operator=(const Binding&) = delete;
 
     ~Binding() {
+        const KeepErrno kept;
         State& state = *state_.load();
         if (state.runtime().pid() == ::getpid()) state.runtime().leave_state(state);
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/client/runtime.hpp"
+#include "redlatch/core/keep_errno.hpp"
 
 #include <atomic>
 #include <memory>
@@ -25,6 +26,7 @@ public:
     Core& operator=(const Core&) = delete;
 
     ~Core() {
+        const KeepErrno kept;
         Runtime<T>* runtime = runtime_.load();
         // Destroyed in a child that never used it: there is nothing of ours to end, only descriptors to give back.
         if (runtime->pid() == ::getpid())

@@ -35,8 +35,14 @@ public:
     CountDownLatchWire(Runtime<T>& runtime, std::string key)
         : commands_(runtime, std::move(key), "redlatch_latch_requests"),
           channel_("redisson_countdownlatch__channel__{" + commands_.key() + "}"),
-          round_(prefixed_key("redlatch_latch_round", commands_.key())) {}
+          round_(prefixed_key("redlatch_latch_round", commands_.key())) {
+        // The channel is as Redisson has it, whose latches cannot have such names in a cluster, either.
+        if (runtime.transport().route(channel_) != runtime.transport().route(this->key()))
+            throw Error(errc::invalid_argument, this->key(),
+                        "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
+    }
 
+    const MarkedCommands<T>& commands() const noexcept { return commands_; }
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 

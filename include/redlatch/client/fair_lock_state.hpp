@@ -56,7 +56,7 @@ public:
         if (!settle(lock, request)) return false;
         if (request.one_try) {
             const auto answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire(claim, runtime_.calling(deadline));
+                return wire_.acquire(claim, runtime_.calling(deadline, Effect::grants));
             });
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
@@ -114,7 +114,7 @@ private:
     // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
         const std::optional<AcquireAnswer> answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
-            return wire_.acquire_or_queue(claim, runtime_.calling(deadline));
+            return wire_.acquire_or_queue(claim, runtime_.calling(deadline, Effect::grants));
         });
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;

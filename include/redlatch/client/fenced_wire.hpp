@@ -32,9 +32,10 @@ public:
 
     template <class Send>
     auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
-        return send(digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->latches().of(request)},
-                    Texts<4>{this->text(owner), this->text(heir.owner), NumberText(heir.lease.count()),
-                             ReleaseLatches::ttl(again)});
+        return send(digested<scripts::fenced_hand_over>,
+                    Texts<4>{this->key(), counter_, this->latches().of(request), this->channel()},
+                    Texts<5>{this->text(owner), this->text(heir.owner), NumberText(heir.lease.count()),
+                             ReleaseLatches::ttl(again), this->publish_command()});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -42,7 +43,7 @@ public:
         const std::int64_t value = reply.elements[1].integer;
         switch (reply.elements[0].integer) {
             case 1:
-                if (value > 0) return {AcquireAnswer::Kind::held, {}, value};
+                if (is_token(value)) return {AcquireAnswer::Kind::held, {}, value};
                 break;
             case 0: return {AcquireAnswer::Kind::blocked, Milliseconds(value), 0};
             case -2: return {AcquireAnswer::Kind::gone, {}, 0};
@@ -53,12 +54,15 @@ public:
 
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept {
         if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
-        if (!is_pair(reply) || reply.elements[0].integer != 1 || reply.elements[1].integer <= 0)
+        if (!is_pair(reply) || reply.elements[0].integer != 1 || !is_token(reply.elements[1].integer))
             return {HandOverAnswer::Kind::senseless, 0};
         return {HandOverAnswer::Kind::handed, reply.elements[1].integer};
     }
 
 private:
+    // Below 2^53, where the scripts' numbers are exact.
+    static bool is_token(std::int64_t value) noexcept { return value > 0 && value < std::int64_t{1} << 53; }
+
     static bool is_pair(const Reply& reply) noexcept {
         return reply.kind == Reply::Kind::array && reply.elements.size() == 2 && reply.elements[0].is_integer() &&
                reply.elements[1].is_integer();

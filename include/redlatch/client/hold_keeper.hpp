@@ -91,7 +91,7 @@ public:
             self->tried(owner, lease, id, asked, tell);
         };
         try {
-            wire_.acquire(claim, runtime_.posting(std::move(done), receiver));
+            wire_.acquire(claim, runtime_.posting(std::move(done), receiver, Effect::grants));
         } catch (...) {
             // Nothing was sent.
             lock.lock();
@@ -220,9 +220,10 @@ public:
                 // Not before its owner, who is told now, has had all of the time that was promised.
                 if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
-            } else if (hold.watched() && !hold.renewing && hold.renew_at <= horizon) {
+            } else if (!hold.renewing && hold.ask_at() <= horizon) {
                 due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal,
                                wire_.text(hold.owner, hold.id)});
+                if (!hold.watched()) due.back().lease = Milliseconds(1);
                 hold.renewing = true;
             }
         }
@@ -236,23 +237,31 @@ public:
         runtime_.forget_if_unused(*this);
     }
 
+    void moved() override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live()) hold.doubt(Clock::now());
+        schedule();
+    }
+
     void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(renewal.owner);
         if (hold && hold->live() && hold->id == renewal.hold) {
             const Milliseconds timeout = runtime_.options().watchdog_timeout;
             switch (outcome) {
-                case Renewed::yes: hold->renewed(sent, timeout); break;
+                case Renewed::yes: renewal.lease ? hold->checked() : hold->renewed(sent, timeout); break;
                 case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
             schedule();
         } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes &&
                    !takes_over(renewal.owner)) {
-            // Lost for us, but prolonged on the server after all: it must not block others for another lease.
+            // Lost for us, but prolonged on the server after all: it must not block others for another lease. But its
+            // owner was told a little early, and was promised that time.
             const Instant now = Clock::now();
             const Instant over = now + runtime_.options().watchdog_timeout;
-            pending_.add(renewal.owner, release_number(renewal.hold), over, now);
+            pending_.add(renewal.owner, release_number(renewal.hold), over, now + Hold::notice);
             schedule();
             deliver_pending(lock);
         }
@@ -482,6 +491,10 @@ protected:
         const Milliseconds lease = lease_of(wanted);
         const AcquireAnswer answer = decode(lock, asked, owner, now + lease);
         if (answer.kind != AcquireAnswer::Kind::held) return answer;
+        if (!asked.reply.replicated) {
+            take_back(lock, owner, asked.hold, now + lease);
+            throw not_replicated(key());
+        }
         if (now >= redlatch::valid_until(asked.sent, lease)) {
             // The answer took longer than the lease lasts.
             take_back(lock, owner, asked.hold, now + lease);
@@ -538,7 +551,7 @@ protected:
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
         const Claim claim{request.owner, id, count, lease_of(request.lease)};
         const Asked asked = send_acquire(lock, request, claim, [&](const Claim& sent, Instant deadline) {
-            return wire_.acquire(sent, runtime_.calling(deadline));
+            return wire_.acquire(sent, runtime_.calling(deadline, Effect::grants));
         });
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
@@ -560,6 +573,8 @@ protected:
             lose(*hold, "the server says that it is not held any more");
             return false;
         }
+        // The server has one level more than we; the next command of this hold says how many there are.
+        if (!asked.reply.replicated) throw not_replicated(key());
         hold->enter(asked.sent, wanted, runtime_.options().watchdog_timeout);
         schedule();
         return true;
@@ -651,6 +666,13 @@ protected:
         const OwnerNumber owner = held.owner;
         const Leaving leaving = leave(held);
         const std::uint64_t request = release_number(leaving.hold);
+        return send_last(lock, owner, request, leaving.until, released);
+    }
+
+    // The same for a hold of which nothing is kept here any more.
+    template <class Released>
+    std::error_code send_last(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t request,
+                              Instant until, Released released) {
         releasing_ = !Wire<T>::shared;
         lock.unlock();
         bool resent = false;
@@ -660,7 +682,7 @@ protected:
         });
         lock.lock();
         releasing_ = false;
-        return last_released(lock, reply, owner, request, leaving.until, resent,
+        return last_released(lock, reply, owner, request, until, resent,
                              [&](const ReleaseAnswer& answer) { released(answer, resent); });
     }
 

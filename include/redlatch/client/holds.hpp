@@ -24,7 +24,8 @@ struct Hold {
     std::int64_t token = 0;          // the fencing token, of locks that have one
     Instant valid_until{};
     Instant renew_at{};
-    bool renewing = false;                 // a renewal is on its way
+    Instant check_at = never;              // of a hold without the watchdog: when to ask whether the server has it
+    bool renewing = false;                 // a renewal, or such a question, is on its way
     std::optional<std::stop_source> lost;  // made when somebody asks for the token
 
     bool live() const noexcept { return count > 0; }
@@ -55,11 +56,21 @@ struct Hold {
         renew_at = sent + watchdog_timeout / 3;
     }
 
+    // The server has it, for as long as before.
+    void checked() {
+        renewing = false;
+        check_at = never;
+    }
+
     // The answer to a renewal did not come: again soon, so that a lost message costs a fraction of the margin.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
-        renew_at = now + std::max(Milliseconds(10), watchdog_timeout / 60);
+        (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
     }
+
+    // The server may not have it any more: it is asked at once.
+    void doubt(Instant now) { (watched() ? renew_at : check_at) = now; }
+    Instant ask_at() const noexcept { return watched() ? renew_at : check_at; }
 
     // The levels that were held wait for their unlock(), which will find out.
     void lose() {
@@ -74,7 +85,7 @@ struct Hold {
     Instant lost_at() const noexcept { return valid_until - notice; }
 
     // When the background has to look at this hold.
-    Instant look_at() const noexcept { return watched() && !renewing ? std::min(renew_at, lost_at()) : lost_at(); }
+    Instant look_at() const noexcept { return renewing ? lost_at() : std::min(ask_at(), lost_at()); }
 };
 
 // One owner's hold, as others see it: its number, 0 for none, and until when it is certain.
@@ -102,6 +113,7 @@ public:
         }
         hold->id = id;
         hold->valid_until = {};
+        hold->check_at = never;
         hold->renewing = false;
         hold->lost.reset();
         return *hold;

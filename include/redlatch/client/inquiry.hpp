@@ -34,17 +34,19 @@ Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit 
 
 }  // namespace detail
 
-// The number in a text, 0 for nil. Throws Error for anything else: the key belongs to something else then.
+// The number in a text, 0 for nil. Throws Error for anything else, and for one of 2^53 or more, which scripts could not
+// count with: the key belongs to something else then.
 inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     if (reply.is_nil()) return 0;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
     std::int64_t number = 0;
     const char* const last = reply.text.data() + reply.text.size();
     const auto [end, error] = std::from_chars(reply.text.data(), last, number);
-    if (error != std::errc{} || end != last)
+    constexpr std::int64_t limit = std::int64_t{1} << 53;
+    if (error != std::errc{} || end != last || number >= limit || number <= -limit)
         throw Error(errc::wrong_type, key,
-                    "the key holds '" + printable(reply.text, 40) +
-                        "' and not a number; something else uses this key: choose another name");
+                    "the key holds " + printable(reply.text, 40) +
+                        " and no number of ours; something else uses this key: choose another name");
     return number;
 }
 

@@ -6,6 +6,7 @@
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/error.hpp"
 #include "redlatch/core/ids.hpp"
+#include "redlatch/core/keep_errno.hpp"
 
 #include <chrono>
 #include <concepts>
@@ -68,11 +69,15 @@ public:
 
     // Gives one level back: one round trip. Throws Error(errc::not_owner) when this thread never took the lock, and
     // nothing else, so that a guard can end in peace: that the hold was lost meanwhile, or that the server could not
-    // be told (it will be, in the background, until the lease is over), is told by lost() and on_event.
-    void unlock() { [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number()); }
+    // be told (it will be, in the background, until the lease is over), is told by lost() and on_event. Keeps errno.
+    void unlock() {
+        const KeepErrno kept;
+        [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number());
+    }
 
     // The same without throwing; `ec` tells all: not_owner, hold_lost, unreachable, …
     void unlock(std::error_code& ec) {
+        const KeepErrno kept;
         try {
             ec = self().release(this_thread_number());
         } catch (const std::system_error& error) {

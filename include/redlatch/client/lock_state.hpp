@@ -166,9 +166,10 @@ private:
     // waiting.
     bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
         const std::uint64_t generation = line_.generation();
-        const std::optional<AcquireAnswer> answer = Keeper::ask(
-            lock, request, first,
-            [&](const Claim& claim, Instant deadline) { return wire_.acquire(claim, runtime_.calling(deadline)); });
+        const std::optional<AcquireAnswer> answer =
+            Keeper::ask(lock, request, first, [&](const Claim& claim, Instant deadline) {
+                return wire_.acquire(claim, runtime_.calling(deadline, Effect::grants));
+            });
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             held_here();
@@ -296,7 +297,7 @@ private:
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             // The heir's lease counts from the first sending that may have taken effect: a later one prolongs nothing.
             if (!again) sent = Clock::now();
-            return wire_.hand_over(owner, claim, request, again, runtime_.calling(deadline));
+            return wire_.hand_over(owner, claim, request, again, runtime_.calling(deadline, Effect::grants));
         });
         lock.lock();
         handing_over_ = 0;
@@ -305,7 +306,7 @@ private:
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        if (handed && waiting && now < redlatch::valid_until(sent, claim.lease) &&
+        if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
             recorded(heir, claim.hold, sent, heir_lease, answer.token)) {
             ++handoffs_;
             runtime_.count_handoff();
@@ -315,10 +316,11 @@ private:
             return {};
         }
         if (waiting) line_.join_first(*waiting);
-        // Handed to somebody who left, or too late for its lease: given back in the heir's name. Without a proper answer
-        // it belongs to either of the two.
+        // Handed to somebody who left, too late for its lease, or unknown to the replicas that should know: given back in
+        // the heir's name. Without a proper answer it belongs to either of the two.
         if (handed || !answered) pending_.add(heir, release_number(claim.hold), now + claim.lease, now);
         settled_.notify_all();
+        if (judge(reply) == Verdict::refused && reply.is_error()) return release_instead(lock, owner, request, until);
         if (!answered) return not_delivered(lock, reply, owner, request, until);
         tell_representative();
         schedule();
@@ -326,6 +328,18 @@ private:
         if (handed) return {};
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
+    }
+
+    // A hand-over that was refused for good may be refused for a reason of its own, such as a right that only its script
+    // needs: then the hold goes back to the server as ever.
+    std::error_code release_instead(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t request,
+                                    Instant until) {
+        const auto outcome = this->send_last(lock, owner, request, until, [&](const ReleaseAnswer& answer, bool) {
+            released_here(answer.listeners > 1);
+        });
+        schedule();
+        deliver_pending(lock);
+        return outcome;
     }
 
     // False when there is no memory for it.

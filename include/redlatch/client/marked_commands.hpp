@@ -5,10 +5,12 @@
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/names.hpp"
+#include "redlatch/scripts/request_marks.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,23 +41,24 @@ public:
 
     template <std::size_t K, std::size_t A>
     Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
-               const std::array<std::string_view, A>& more_arguments, Instant deadline) const {
+               const std::array<std::string_view, A>& more_arguments, Instant deadline,
+               Effect effect = Effect::any) const {
         std::array<std::string_view, K + 2> keys;
         std::array<std::string_view, A + 3> arguments;
         const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
         fill(keys, more_keys, arguments, more_arguments, lane, request);
-        return runtime_.call_script(script, keys, arguments, deadline);
+        return runtime_.call_script(script, keys, arguments, deadline, effect);
     }
 
     // For many arguments.
     template <std::size_t K>
     Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
-               std::span<const std::string_view> more_arguments, Instant deadline) const {
+               std::span<const std::string_view> more_arguments, Instant deadline, Effect effect = Effect::any) const {
         std::array<std::string_view, K + 2> keys;
         std::vector<std::string_view> arguments(more_arguments.size() + 3);
         const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
         fill(keys, more_keys, arguments, more_arguments, lane, request);
-        return runtime_.call_script(script, keys, arguments, deadline);
+        return runtime_.call_script(script, keys, arguments, deadline, effect);
     }
 
     template <std::size_t K>
@@ -66,6 +69,13 @@ public:
         const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
         fill(keys, more_keys, arguments, more_arguments, lane, request);
         runtime_.post_script(script, keys, arguments, std::move(done));
+    }
+
+    // A request whose sender has given up is carried out by now, or never.
+    void post_void(const Ticket& ticket, Completion done) const {
+        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
+        runtime_.post_script(digested<scripts::request_void>, std::array<std::string_view, 1>{marks_},
+                             std::array<std::string_view, 3>{lane, request, ttl_}, std::move(done));
     }
 
     std::string_view publish() const { return runtime_.transport().publish_command(); }

@@ -77,6 +77,12 @@ public:
         Base::tick(now, horizon, due);
     }
 
+    void moved() override {
+        const std::lock_guard lock(mutex_);
+        for (Watch& watch : watched_) watch.renew_at = Clock::now();
+        schedule();
+    }
+
 private:
     static constexpr std::size_t renewals_a_call = 100;
 
@@ -152,7 +158,7 @@ private:
                 std::find_if(watched_.begin(), watched_.end(), [&](const Watch& w) { return w.id == batch[i]; });
             if (watch == watched_.end()) continue;
             watch->renewing = false;
-            if (!whole || !reply.elements[i].is_integer()) {
+            if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
             } else if (reply.elements[i].integer == 1) {
                 runtime_.count_renewal();

@@ -56,6 +56,7 @@ public:
           channel_(prefixed_key("redisson_sc", commands_.key())),
           leases_(suffixed_key(commands_.key(), "timeout")) {}
 
+    const MarkedCommands<T>& commands() const noexcept { return commands_; }
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
@@ -75,7 +76,8 @@ public:
             words.add(milliseconds_of(want.lease));
             words.add(want.ids);
         }
-        return commands_.call(digested<scripts::permit_acquire>, ticket, more_keys(), words.view(), deadline);
+        return commands_.call(digested<scripts::permit_acquire>, ticket, more_keys(), words.view(), deadline,
+                              Effect::grants);
     }
 
     // The first ones are served, as far as the permits that were taken go round.
@@ -174,7 +176,7 @@ public:
         words.add(commands_.runtime().options().watchdog_timeout.count());
         words.add(ids);
         commands_.runtime().post_script(digested<scripts::permit_renew>, std::array<std::string_view, 1>{leases_},
-                                        words.view(), std::move(done));
+                                        words.view(), std::move(done), Receiver::background, Effect::grants);
     }
 
 private:

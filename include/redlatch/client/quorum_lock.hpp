@@ -7,6 +7,7 @@
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/error.hpp"
 #include "redlatch/core/ids.hpp"
+#include "redlatch/core/keep_errno.hpp"
 #include "redlatch/core/quiet_thread.hpp"
 
 #include <algorithm>
@@ -71,6 +72,7 @@ protected:
         : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
 
     ~QuorumLock() {
+        const KeepErrno kept;
         const State mine = *state_.load();
         if (mine->pid() != ::getpid()) return;
         mine->close();

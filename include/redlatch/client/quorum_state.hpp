@@ -301,7 +301,8 @@ private:
     }
 
     static bool is_for_good(const Error& error) {
-        return error.code() != errc::unreachable && error.code() != errc::overloaded;
+        return error.code() != errc::unreachable && error.code() != errc::overloaded &&
+               error.code() != errc::not_replicated;
     }
 
     Instant give_up_at(const LockRequest& request, Instant begun, Instant failing_since) const {

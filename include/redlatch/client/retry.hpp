@@ -81,6 +81,8 @@ inline Error error_of(const Reply& reply, std::string_view name) {
         default: break;
     }
     const std::string_view code = detail::error_code_word(reply.text);
+    if (reply.text.starts_with(Reply::untrusted))
+        return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
     const std::string said = "the server says " + printable(reply.text, 160);
     if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
     if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
@@ -88,11 +90,19 @@ inline Error error_of(const Reply& reply, std::string_view name) {
         return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
     if (code == "NOAUTH" || code == "WRONGPASS")
         return {errc::rejected, name, said + "; check user and password in the URL"};
-    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script"))
+    // Inside a script it is the one in Redis 7.0, the other since 7.2.
+    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
+        reply.text.starts_with("ERR ACL failure in script"))
         return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
     if (code == "MOVED" || code == "ASK")
-        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// transport"};
+        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// URL"};
     return {errc::rejected, name, said};
+}
+
+// What was granted, but is not on as many replicas as ClientOptions::require_replicas wants.
+inline Error not_replicated(std::string_view name) {
+    return {errc::not_replicated, name,
+            "it was taken and is given back; are the replicas there, and may this user WAIT?"};
 }
 
 // An answer of a shape that the script never gives.

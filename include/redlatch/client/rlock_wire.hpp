@@ -54,7 +54,7 @@ public:
                  Send send) {
         return send(digested<scripts::rlock_release>, Texts<3>{key_, channel_, latches_.of(request)},
                     Texts<5>{text(owner), NumberText(remaining), NumberText(lease.count()), ReleaseLatches::ttl(again),
-                             runtime_.transport().publish_command()});
+                             publish_command()});
     }
 
     // Gives up whatever the owner has.
@@ -65,21 +65,21 @@ public:
 
     template <class Send>
     auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
-        return send(
-            digested<scripts::rlock_hand_over>, Texts<2>{key_, latches_.of(request)},
-            Texts<4>{text(owner), text(heir.owner), NumberText(heir.lease.count()), ReleaseLatches::ttl(again)});
+        return send(digested<scripts::rlock_hand_over>, Texts<3>{key_, latches_.of(request), channel_},
+                    Texts<5>{text(owner), text(heir.owner), NumberText(heir.lease.count()), ReleaseLatches::ttl(again),
+                             publish_command()});
     }
 
     template <class Send>
     auto force_release(Send send) {
-        return send(digested<scripts::rlock_force_release>, Texts<2>{key_, channel_},
-                    Texts<1>{runtime_.transport().publish_command()});
+        return send(digested<scripts::rlock_force_release>, Texts<2>{key_, channel_}, Texts<1>{publish_command()});
     }
 
     OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return {runtime_.uuid(), owner}; }
 
 protected:
     const ReleaseLatches& latches() const noexcept { return latches_; }
+    std::string_view publish_command() const { return runtime_.transport().publish_command(); }
 
 private:
     Runtime<T>& runtime_;

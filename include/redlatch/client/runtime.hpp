@@ -4,6 +4,7 @@
 #include "redlatch/client/native_delete.hpp"
 #include "redlatch/client/notifier.hpp"
 #include "redlatch/client/options.hpp"
+#include "redlatch/client/replicas.hpp"
 #include "redlatch/client/retry.hpp"
 #include "redlatch/client/subscriptions.hpp"
 #include "redlatch/client/timers.hpp"
@@ -27,6 +28,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -43,6 +45,9 @@ using Texts = std::array<std::string_view, N>;
 // attend(), and stop_attending() unless all is answered.
 enum class Receiver { background, poster };
 
+// Whether a command grants something (a hold, a permit, more time for one), which enough replicas have to confirm.
+enum class Effect { any, grants };
+
 // What all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
@@ -55,6 +60,7 @@ class Runtime {
 public:
     Runtime(T transport, const ClientOptions& options, const Runtime* parent = nullptr)
         : options_(options),
+          replicas_(options),
           parent_(parent),
           timers_([this] { wake(); }),
           subscriptions_([this](const std::string& channel, bool wanted) { subscribe(channel, wanted); },
@@ -101,24 +107,45 @@ public:
         return transport_.call(command, deadline);
     }
 
+    // What grants something, and is only good when enough replicas have it: then the reply says whether they do.
+    Reply call_granting(const Command& command, Instant deadline) {
+        if (!replicas_.are_required()) return call(command, deadline);
+        const std::uint32_t route = route_of(command);
+        if (replicas_.are_unknown(route)) {
+            const std::array<std::string_view, 1> role{"ROLE"};
+            replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
+        }
+        const Replicas::Batch batch(replicas_, command, route);
+        count(commands_, batch.commands().size());
+        std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
+        return replicas_.merged(replies, route, batch.wanted);
+    }
+
     // Calls a script by its digest, or by its text where the server does not know it yet. One round trip; two for a
     // script that is new to the server.
     Reply call_script(const Script& script, std::span<const std::string_view> keys,
-                      std::span<const std::string_view> arguments, Instant deadline) {
+                      std::span<const std::string_view> arguments, Instant deadline, Effect effect = Effect::any) {
         ScriptWords words(script, keys, arguments);
-        Reply reply = call(words.by_digest(), deadline);
-        if (judge(reply) == Verdict::no_script) reply = call(words.by_text(), deadline);
+        const auto send = [&](const Command& command) {
+            return effect == Effect::grants ? call_granting(command, deadline) : call(command, deadline);
+        };
+        Reply reply = send(words.by_digest());
+        if (judge(reply) == Verdict::no_script) reply = send(words.by_text());
         return reply;
     }
 
     // The same without waiting; `done` is called on any thread.
-    void post(const Command& command, Completion done, Receiver receiver = Receiver::background) {
+    void post(const Command& command, Completion done, Receiver receiver = Receiver::background,
+              Effect effect = Effect::any) {
         start_background();
         Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
         count(commands_);
         count_post();
         try {
-            pass_on(receiver, command, std::move(finish));
+            if (effect == Effect::grants && replicas_.are_required())
+                post_granting(command, std::move(finish));
+            else
+                pass_on(receiver, command, std::move(finish));
         } catch (...) {
             uncount_post();
             throw;
@@ -127,25 +154,25 @@ public:
 
     void post_script(const Script& script, std::span<const std::string_view> keys,
                      std::span<const std::string_view> arguments, Completion done,
-                     Receiver receiver = Receiver::background) {
+                     Receiver receiver = Receiver::background, Effect effect = Effect::any) {
         const ScriptWords words(script, keys, arguments);
         // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
         post(
             words.by_digest(),
-            [this, &script, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+            [this, &script, effect, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
              done = std::move(done)](Reply reply) mutable {
                 if (judge(reply) != Verdict::no_script) return done(std::move(reply));
                 const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
                 const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
                 try {
-                    post(ScriptWords(script, k, a).by_text(), done);
+                    post(ScriptWords(script, k, a).by_text(), done, Receiver::background, effect);
                 } catch (...) {
                     done(Reply::of(Reply::Kind::not_sent, no_memory));
                 }
             },
-            receiver);
+            receiver, effect);
     }
 
     // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
@@ -153,19 +180,24 @@ public:
     struct Calling {
         Reply operator()(const Script& script, std::span<const std::string_view> keys,
                          std::span<const std::string_view> arguments) const {
-            return runtime.call_script(script, keys, arguments, deadline);
+            return runtime.call_script(script, keys, arguments, deadline, effect);
         }
-        Reply operator()(std::span<const std::string_view> words) const { return runtime.call({words, 1}, deadline); }
+        Reply operator()(std::span<const std::string_view> words) const {
+            return effect == Effect::grants ? runtime.call_granting({words, 1}, deadline)
+                                            : runtime.call({words, 1}, deadline);
+        }
 
         Runtime& runtime;
         Instant deadline;
+        Effect effect;
     };
-    Calling calling(Instant deadline) { return {*this, deadline}; }
+    Calling calling(Instant deadline, Effect effect = Effect::any) { return {*this, deadline, effect}; }
 
-    auto posting(Completion done, Receiver receiver = Receiver::background) {
-        return [this, receiver, done = std::move(done)](const Script& script, std::span<const std::string_view> keys,
-                                                        std::span<const std::string_view> arguments) mutable {
-            post_script(script, keys, arguments, std::move(done), receiver);
+    auto posting(Completion done, Receiver receiver = Receiver::background, Effect effect = Effect::any) {
+        return [this, receiver, effect, done = std::move(done)](const Script& script,
+                                                                std::span<const std::string_view> keys,
+                                                                std::span<const std::string_view> arguments) mutable {
+            post_script(script, keys, arguments, std::move(done), receiver, effect);
         };
     }
 
@@ -290,10 +322,22 @@ private:
     static constexpr std::size_t renewals_a_call = 100;
     static constexpr Milliseconds longest_farewell{1000};
 
+    // What grants something has a key.
+    std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
+
     void pass_on(Receiver receiver, const Command& command, Completion done) {
         if constexpr (LetsAttend<T>)
             if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
         transport_.post(command, std::move(done));
+    }
+
+    void post_granting(const Command& command, Completion done) {
+        if constexpr (PostsSeveral<T>) {
+            const Replicas::Batch batch(replicas_, command, route_of(command));
+            std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
+            count(commands_, batch.commands().size() - 1);
+            transport_.post_all(batch.commands(), receivers);
+        }
     }
 
     void finish_post(const Completion& done, Reply reply) {
@@ -424,7 +468,9 @@ private:
 
     void renew(std::vector<Renewal> due) {
         // Together goes what one script on one route can renew.
-        const auto way = [this](const Renewal& r) { return std::pair(transport_.route(r.key), r.script); };
+        const auto way = [this](const Renewal& r) {
+            return std::tuple(transport_.route(r.key), r.script, r.lease.value_or(options_.watchdog_timeout));
+        };
         std::stable_sort(due.begin(), due.end(),
                          [&](const Renewal& a, const Renewal& b) { return std::less<>()(way(a), way(b)); });
         for (std::size_t first = 0; first < due.size();) {
@@ -444,7 +490,7 @@ private:
     }
 
     void renew_together(std::vector<Renewal> batch) {
-        const NumberText lease(options_.watchdog_timeout.count());
+        const NumberText lease(batch.front().lease.value_or(options_.watchdog_timeout).count());
         std::vector<std::string_view> keys;
         std::vector<std::string_view> arguments{lease};
         for (const Renewal& renewal : batch) {
@@ -453,17 +499,24 @@ private:
         }
         const Instant sent = Clock::now();
         const Script& script = *batch.front().script;
-        post_script(script, keys, arguments, [this, sent, batch = std::move(batch)](Reply reply) {
-            judge(reply) == Verdict::no_answer ? gone() : back_again();
-            const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
-            for (std::size_t i = 0; i < batch.size(); ++i) {
-                auto outcome = Watched::Renewed::unknown;
-                if (whole && reply.elements[i].is_integer())
-                    outcome = reply.elements[i].integer == 1 ? Watched::Renewed::yes : Watched::Renewed::refused;
-                if (outcome == Watched::Renewed::yes) count(renewals_);
-                batch[i].of->renewed(batch[i], outcome, sent);
-            }
-        });
+        post_script(
+            script, keys, arguments,
+            [this, sent, batch = std::move(batch)](Reply reply) {
+                judge(reply) == Verdict::no_answer ? gone() : back_again();
+                const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+                for (std::size_t i = 0; i < batch.size(); ++i) {
+                    auto outcome = Watched::Renewed::unknown;
+                    if (whole && reply.elements[i].is_integer()) {
+                        if (reply.elements[i].integer != 1)
+                            outcome = Watched::Renewed::refused;
+                        else if (reply.replicated)
+                            outcome = Watched::Renewed::yes;
+                    }
+                    if (outcome == Watched::Renewed::yes && !batch[i].lease) count(renewals_);
+                    batch[i].of->renewed(batch[i], outcome, sent);
+                }
+            },
+            Receiver::background, Effect::grants);
     }
 
     // Both are called by destructors of states, the last of which run when the transport is going already.
@@ -490,6 +543,18 @@ private:
             raise(Event::Kind::reconnected, {}, "the server answers again");
     }
 
+    // Holds may be lost there; who waits is told by the subscription that is made anew.
+    void moved() {
+        replicas_.forget();
+        std::vector<std::shared_ptr<Watched>> states;
+        {
+            const std::lock_guard lock(mutex_);
+            for (const auto& [_, entry] : states_) states.push_back(entry.state);
+        }
+        for (const auto& state : states) state->moved();
+        raise(Event::Kind::moved, {}, "another server is the master now");
+    }
+
     // Passes on to the subscriptions, and remembers whether the server is there.
     struct ConnectionListener final : Listener {
         explicit ConnectionListener(Runtime& r) : runtime(r) {}
@@ -507,10 +572,13 @@ private:
             runtime.gone();
             runtime.subscriptions_.disconnected();
         }
+        void interrupted(const std::string& channel) override { runtime.subscriptions_.interrupted(channel); }
+        void moved() override { runtime.moved(); }
         Runtime& runtime;
     };
 
     const ClientOptions options_;
+    Replicas replicas_;
     const Runtime* const parent_;  // left as it was at the fork, and never touched
     const std::string uuid_ = make_uuid();
     const pid_t pid_ = ::getpid();

@@ -33,6 +33,7 @@ public:
         : commands_(runtime, std::move(key), "redlatch_semaphore_requests"),
           channel_(prefixed_key("redisson_sc", commands_.key())) {}
 
+    const MarkedCommands<T>& commands() const noexcept { return commands_; }
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
@@ -41,13 +42,13 @@ public:
         if (wants.size() == 1)
             return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
                                   std::array<std::string_view, 2>{flag_text(again), NumberText(wants[0].permits)},
-                                  deadline);
+                                  deadline, Effect::grants);
         std::vector<NumberText> numbers;
         numbers.reserve(wants.size());
         std::vector<std::string_view> arguments{flag_text(again)};
         for (const Want& want : wants) arguments.push_back(numbers.emplace_back(want.permits));
         return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
-                              std::span(std::as_const(arguments)), deadline);
+                              std::span(std::as_const(arguments)), deadline, Effect::grants);
     }
 
     // The first ones are served, as far as the permits that were taken go round.

@@ -148,6 +148,10 @@ public:
         for (const auto& who : told) who->disconnected();
     }
 
+    void interrupted(const std::string& channel) override {
+        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = false; })) who->disconnected();
+    }
+
 private:
     struct Wish {
         Watched* who;

@@ -90,7 +90,8 @@ public:
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error.
+    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error; what has
+    // not been carried out by then is called off, lest a late copy undo what the caller does next.
     template <class Send>
     Reply change(Send send) {
         return change(send, nullptr);
@@ -103,14 +104,23 @@ public:
         std::unique_lock lock(mutex_);
         const Ticket ticket = lanes_.take(runtime_.next_request());
         lock.unlock();
-        const Reply reply = runtime_.persist(
-            Clock::now() + patience(), {}, [&](Instant deadline, bool again) { return send(ticket, again, deadline); });
+        bool unknown = false;
+        const Reply reply = runtime_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool again) {
+            Reply one = send(ticket, again, deadline);
+            if (!one.answered() && !one.is_unsent()) unknown = true;
+            return one;
+        });
         lock.lock();
-        if constexpr (!std::is_null_pointer_v<Post>)
-            if (!is_settled(reply)) {
+        if (!is_settled(reply)) {
+            if constexpr (!std::is_null_pointer_v<Post>)
                 insist(lock, ticket, [post, ticket](bool, Completion done) { post(ticket, std::move(done)); });
-                throw error_of(reply, key());
-            }
+            else if (unknown)
+                insist(lock, ticket,
+                       [this, ticket](bool, Completion done) { wire_.commands().post_void(ticket, std::move(done)); });
+            else
+                lanes_.give_back(ticket);
+            throw error_of(reply, key());
+        }
         lanes_.give_back(ticket);
         if (judge(reply) != Verdict::answered) throw error_of(reply, key());
         // With a subscription the message will come here, too.
@@ -267,6 +277,8 @@ private:
         failing_since_.reset();
         try {
             const Milliseconds hint = wire_.decode(reply, wants);
+            if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
+                throw not_replicated(key());
             lanes_.give_back(ticket);
             if constexpr (Wire<T>::takes) {
                 accept(lock, wants, begun);
@@ -274,7 +286,7 @@ private:
                     if (want.served) runtime_.count_acquisition();
             }
             return hint;
-        } catch (...) {  // an answer that makes no sense, or no memory to keep what it gave
+        } catch (...) {  // an answer that makes no sense, too few replicas, or no memory to keep what it gave
             for (const Want& want : wants) forsake(want);
             settle(lock, ticket, wants, true);
             throw;

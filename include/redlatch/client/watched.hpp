@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -28,6 +29,8 @@ struct Renewal {
     const Script*
         script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
     OwnerText field;  // the owner, as the hold is called there
+    std::optional<Milliseconds> lease =
+        std::nullopt;  // none: the watchdog's. A shorter one than is left changes nothing
 };
 
 // When Timers will look at whom.
@@ -52,6 +55,9 @@ public:
     virtual void subscription_refused(const Reply& why) = 0;
     virtual void message(std::string_view payload) = 0;
     virtual void disconnected() = 0;
+
+    // The server is another one now: what is held is to be asked for.
+    virtual void moved() {}
 
 private:
     friend class Timers;

@@ -18,10 +18,11 @@ enum class errc {
     hold_lost,             // the hold ended before its unlock: lease over, key deleted, ended by force
     unreachable,           // no server answered in the time allowed; the outcome may be unknown
     overloaded,            // the server refuses for now: out of memory, busy, read-only, too many clients
-    rejected,              // the server refuses for good: credentials, access rights, a script error
+    rejected,              // for good: credentials, access rights, a script error; a certificate, on either side
     wrong_type,            // the key belongs to something else
     protocol_error,        // the answer makes no sense; the connection was closed
     unsupported,           // recognised, but this build cannot do it
+    not_replicated,        // fewer replicas than required have confirmed it; what was taken is given back
 };
 
 }  // namespace redlatch
@@ -48,6 +49,7 @@ inline const std::error_category& error_category() noexcept {
                 case errc::wrong_type: return "the key holds something else";
                 case errc::protocol_error: return "the server's answer makes no sense";
                 case errc::unsupported: return "not supported by this build";
+                case errc::not_replicated: return "too few replicas have confirmed it";
             }
             return "unknown error";
         }

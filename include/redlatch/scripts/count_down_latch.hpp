@@ -42,7 +42,7 @@ local lane, request, ttl, by, channel, publish, again = ARGV[1], ARGV[2], ARGV[3
 local before = outcome_of(marks, lane, request)
 if before then return {before} end
 local text = redis.call('get', latch)
-local count = tonumber(text or '0')
+local count = count_in(text or '0')
 if not count then return redis.error_reply('WRONGTYPE the key holds no count') end
 if not text then
     if again == '1' then remember(marks, lane, request, 0, ttl) end

@@ -26,6 +26,9 @@ local function whole(number) return string.format('%.0f', number) end
 )lua"};
 
 inline constexpr std::string_view permit_sweep{R"lua(
+-- Whether the key holds a number of permits, or nothing: to be asked before anything is changed.
+local function is_count(semaphore) return count_in(redis.call('get', semaphore) or '0') ~= nil end
+local function no_count() return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 local function put_back(semaphore, channel, publish, permits)
     local total = redis.call('incrby', semaphore, whole(permits))
     if total > 0 then redis.call(publish, channel, whole(total)) end
@@ -37,7 +40,8 @@ end
 )lua"};
 
 template <const std::string_view& Body>
-inline constexpr std::string_view changes_permits = joined<request_marks, permit_clock, permit_sweep, Body>;
+inline constexpr std::string_view changes_permits =
+    joined<request_marks, exact_count, permit_clock, permit_sweep, Body>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent
@@ -49,8 +53,8 @@ local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, ttl, again, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local before = outcome_of(marks, lane, request)
 if before then return {before, -1} end
-local present = tonumber(redis.call('get', semaphore) or '0')
-if not present then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
 local now = time_in_ms()
 local available = present + redis.call('zcount', leases, '0', whole(now))
 local taken, i = 0, 6
@@ -91,6 +95,7 @@ inline constexpr std::string_view permit_take_back{R"lua(
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local before, own = outcome_of(marks, lane, request)
+if not is_count(semaphore) then return no_count() end
 redis.call('pexpire', marks, ttl)
 if own or not before then remember(marks, lane, request, 0, ttl) end
 local removed = 0
@@ -106,6 +111,7 @@ local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+if not is_count(semaphore) then return no_count() end
 local now = time_in_ms()
 for i = 5, #ARGV do
     local ends = redis.call('zscore', leases, ARGV[i])
@@ -132,6 +138,7 @@ local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, ttl, publish, id, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+if not is_count(semaphore) then return no_count() end
 local now = time_in_ms()
 sweep(semaphore, leases, channel, publish, now)
 if not redis.call('zscore', leases, id) then return 0 end
@@ -149,6 +156,7 @@ local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, ttl, publish, permits = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+if not is_count(semaphore) then return no_count() end
 local present = redis.call('get', semaphore)
 local missing = permits
 if not present then
@@ -167,6 +175,7 @@ inline constexpr std::string_view permit_count{R"lua(
 -- KEYS: semaphore, leases, channel.  ARGV: publish command.
 -- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
 local semaphore, leases, channel = KEYS[1], KEYS[2], KEYS[3]
+if not is_count(semaphore) then return no_count() end
 sweep(semaphore, leases, channel, ARGV[1], time_in_ms())
 return {redis.call('get', semaphore), redis.call('zcard', leases)}
 )lua"};
@@ -211,7 +220,7 @@ inline constexpr std::string_view permit_release = detail::changes_permits<detai
 inline constexpr std::string_view permit_set_lease = detail::changes_permits<detail::permit_set_lease>;
 inline constexpr std::string_view permit_set_total = detail::changes_permits<detail::permit_set_total>;
 inline constexpr std::string_view permit_count{
-    joined<detail::permit_clock, detail::permit_sweep, detail::permit_count>};
+    joined<detail::exact_count, detail::permit_clock, detail::permit_sweep, detail::permit_count>};
 inline constexpr std::string_view permit_remaining{joined<detail::permit_clock, detail::permit_remaining>};
 inline constexpr std::string_view permit_renew{joined<detail::permit_clock, detail::permit_renew>};
 

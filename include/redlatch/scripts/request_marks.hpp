@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/scripts/exact_count.hpp"
 #include "redlatch/scripts/script.hpp"
 
 #include <string_view>
@@ -34,10 +35,24 @@ local function remember(marks, lane, request, outcome, ttl)
 end
 )lua"};
 
+inline constexpr std::string_view request_void{R"lua(
+-- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, TTL of the marks in ms.
+-- Answer: 1 = it has not been carried out, and copies that are still on their way will not be; 0 = it has been.
+local marks = KEYS[1]
+local lane, request, ttl = ARGV[1], ARGV[2], ARGV[3]
+if outcome_of(marks, lane, request) then return 0 end
+-- First, because then Redis lets the rest through when its memory is full.
+redis.call('pexpire', marks, ttl)
+remember(marks, lane, request, 0, ttl)
+return 1
+)lua"};
+
 }  // namespace detail
 
-// A script that uses request_marks.
+// A script that uses request_marks, and numbers that keys hold.
 template <const std::string_view& Body>
-inline constexpr std::string_view with_request_marks = joined<detail::request_marks, Body>;
+inline constexpr std::string_view with_request_marks = joined<detail::request_marks, detail::exact_count, Body>;
+
+inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
 
 }  // namespace redlatch::scripts

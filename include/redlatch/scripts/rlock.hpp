@@ -69,11 +69,11 @@ return redis.call(publish, channel, '0')
 )lua"};
 
 inline constexpr std::string_view rlock_hand_over{R"lua(
--- KEYS: lock, latch.  ARGV: owner, next owner, the next owner's lease in ms,
--- latch TTL in ms ('0' = first sending, leaves no latch).
+-- KEYS: lock, latch, channel.  ARGV: owner, next owner, the next owner's lease in ms,
+-- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
-local lock, latch = KEYS[1], KEYS[2]
-local owner, heir, lease, latch_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lock, latch, channel = KEYS[1], KEYS[2], KEYS[3]
+local owner, heir, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 -- What came of an earlier sending: '1' or, when neither held it, '0'.
 local before = redis.call('get', latch)
 if before == '0' then return nil end
@@ -85,10 +85,13 @@ if redis.call('hexists', lock, owner) == 0 then
     if handed then return 1 end
     return nil
 end
+local left = redis.call('pttl', lock)
 redis.call('pexpire', lock, lease)
 redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
 if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
+-- Others who wait count on a longer lease than there is now.
+if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return 1
 )lua"};
 

@@ -18,7 +18,7 @@ local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, ttl, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-local available = tonumber(redis.call('get', semaphore) or '0')
+local available = count_in(redis.call('get', semaphore) or '0')
 if not available then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 local taken = 0
 for i = 5, #ARGV do
@@ -66,6 +66,9 @@ if only_existing == '1' and redis.call('exists', semaphore) == 0 then
     if again == '1' then remember(marks, lane, request, 0, ttl) end
     return 0
 end
+if not count_in(redis.call('get', semaphore) or '0') then
+    return redis.error_reply('WRONGTYPE the key holds no number of permits')
+end
 -- First, because then Redis lets the rest through when its memory is full.
 redis.call('pexpire', marks, ttl)
 local total = redis.call('incrby', semaphore, permits)
@@ -100,7 +103,7 @@ local lane, request, ttl, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local before = outcome_of(marks, lane, request)
 if before then return before end
 local available = redis.call('get', semaphore) or '0'
-if not tonumber(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 if available ~= '0' then
     remember(marks, lane, request, available, ttl)
     redis.call('decrby', semaphore, available)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,14 +28,18 @@ struct Reply {
     std::int64_t integer = 0;
     std::string text;
     std::vector<Reply> elements;
+    bool replicated = true;  // false: carried out, but fewer replicas than required have confirmed it
 
-    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}}; }
-    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}}; }
-    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}}; }
+    static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}, true}; }
+    static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}, true}; }
+    static Reply of(Kind kind, std::string text) { return {kind, 0, std::move(text), {}, true}; }
 
     bool is_nil() const noexcept { return kind == Kind::nil; }
     bool is_integer() const noexcept { return kind == Kind::integer; }
     bool is_error() const noexcept { return kind == Kind::error; }
+
+    // How the text of an error begins that is not the server's but the transport's: there can be no trust between them.
+    static constexpr std::string_view untrusted = "UNTRUSTED ";
 
     // Whether the server answered at all, and whether the command certainly never reached it.
     bool answered() const noexcept { return kind < Kind::not_sent; }

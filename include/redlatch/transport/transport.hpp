@@ -24,12 +24,18 @@ namespace redlatch {
 // The words of one command, each sent as it is, whatever bytes it holds. They need to live only during the call.
 struct Command {
     std::span<const std::string_view> words;
-    std::size_t key = 1;  // which word is the key that says where the command goes; 0 for none
+    std::size_t key = 1;      // which word is the key that says where the command goes; 0 for none
+    std::string_view near{};  // without one: a key whose server is meant, if it matters which
 };
 
 // Receives the answer to a posted command, once, on any thread. It must be short and must not call the transport
 // other than by post(), subscribe(), unsubscribe() and wake().
 using Completion = std::function<void(Reply)>;
+
+// How subscribers of a cluster are reached: on channels that every node hears of, or on those of one shard. The two kinds
+// do not mix: all clients must use the same. `automatic`: sharded where the servers know it (Redis 7), as Redisson does.
+// Of a single server, with or without sentinels, the channels are always classic.
+enum class PubSub { automatic, classic, sharded };
 
 // Receives what happens to subscriptions, within run() or watch(): one call at a time, on any thread.
 class Listener {
@@ -38,6 +44,11 @@ public:
     virtual void refused(const std::string& channel, const Reply& why) = 0;
     virtual void message(const std::string& channel, std::string_view payload) = 0;
     virtual void disconnected() = 0;  // messages may be lost from here on, until subscribed() comes again
+    // The same for one channel. Of transports that listen at several servers.
+    virtual void interrupted(const std::string&) {}
+    // Commands go to another server from here on, which may not have all that the earlier one had. Of transports that
+    // look for their server.
+    virtual void moved() {}
 
 protected:
     ~Listener() = default;
@@ -105,6 +116,13 @@ template <class T>
 concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completion done) {
     t.post_attended(command, std::move(done));
     t.attend();
+};
+
+// Optional. post_all(commands, done): as post() for each of the commands, `done` having a completion for each, but in one
+// write: all on one connection and nothing between them, or none. ClientOptions::require_replicas needs it.
+template <class T>
+concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
+    t.post_all(commands, done);
 };
 
 template <class T>

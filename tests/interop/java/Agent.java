@@ -25,7 +25,10 @@ import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
+import org.redisson.config.ReadMode;
+import org.redisson.config.ShardedSubscriptionMode;
 
 /**
  * An unchanged Redisson that does what it is told line by line; agent.cpp is its twin on redlatch.
@@ -277,6 +280,7 @@ public final class Agent {
                 final Config config = new Config();
                 config.setLockWatchdogTimeout(watchdog);
                 config.setThreads(8).setNettyThreads(4);
+                if (urls[server].startsWith("redis-cluster://")) return Redisson.create(onCluster(config, urls[server]));
                 config.useSingleServer()
                         .setAddress(urls[server])
                         .setConnectionPoolSize(24)
@@ -284,6 +288,21 @@ public final class Agent {
                         .setSubscriptionConnectionMinimumIdleSize(1);
                 return Redisson.create(config);
             });
+        }
+
+        /** redis-cluster://host:port,host:port?pubsub=sharded or classic. The masters are asked for everything. */
+        private static Config onCluster(Config config, String url) {
+            final String[] parts = url.substring("redis-cluster://".length()).split("[?]pubsub=");
+            final ClusterServersConfig cluster = config.useClusterServers()
+                    .setShardedSubscriptionMode(
+                            parts[1].equals("sharded") ? ShardedSubscriptionMode.ON : ShardedSubscriptionMode.OFF)
+                    .setReadMode(ReadMode.MASTER)
+                    .setMasterConnectionPoolSize(24)
+                    .setMasterConnectionMinimumIdleSize(2)
+                    .setSlaveConnectionMinimumIdleSize(1)
+                    .setSubscriptionConnectionMinimumIdleSize(1);
+            for (String node : parts[0].split(",")) cluster.addNodeAddress("redis://" + node);
+            return config;
         }
 
         /** One object a name, as in a service: Redisson keeps the default lease of a lock in its object. */

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+# The library's own code against a modelled server, with a virtual clock and a seeded scheduler: what a seed does, it does
+# again, switch by switch.  cmake -P cmake/simulation.cmake
+# `-DSEED=n` runs that one only, `-DCOUNT=n` so many from there on (10,000 from 1 on otherwise), `-DKIND=rlock` those of one
+# kind, `-DTRACE=ON` tells all that happens. Prints the seeds that failed and a line `simulation: ... failures=0`.
+cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
+redlatch_setup(compiler make pkg-config hiredis lua)
+
+set(arguments "")
+if(SEED)
+    list(APPEND arguments --seed ${SEED})
+    if(NOT COUNT)
+        set(COUNT 1)
+    endif()
+endif()
+if(COUNT)
+    list(APPEND arguments --count ${COUNT})
+endif()
+if(KIND)
+    list(APPEND arguments --kind ${KIND})
+endif()
+if(TRACE)
+    list(APPEND arguments --trace)
+endif()
+
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
+redlatch_build(built ${root}/build/simulation STDERR TARGETS redlatch_simulation OPTIONS -DCMAKE_BUILD_TYPE=Debug
+    "-DCMAKE_CXX_FLAGS_DEBUG=-O0 -g1" -DREDLATCH_BUILD_SIMULATION=ON -DREDLATCH_BUILD_TESTS=OFF
+    -DREDLATCH_BUILD_EXAMPLES=OFF -DREDLATCH_BUILD_BENCH=OFF)
+if(NOT built)
+    message(FATAL_ERROR "The simulation could not be built.")
+endif()
+execute_process(COMMAND ${root}/build/simulation/bin/redlatch_simulation ${arguments} RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+    message(FATAL_ERROR "redlatch_simulation ended with ${status}")
+endif()

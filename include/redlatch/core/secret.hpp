@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace redlatch {
+
+// Whether a text repeats the secret, or a part of it: four bytes in a row are one.
+inline bool repeats(std::string_view text, std::string_view secret) {
+    const std::size_t part = std::min<std::size_t>(secret.size(), 4);
+    for (std::size_t at = 0; part > 0 && at + part <= secret.size(); ++at)
+        if (text.find(secret.substr(at, part)) != std::string_view::npos) return true;
+    return false;
+}
+
+// The words of a server's error that may be shown to anybody. A server may repeat those of a command that it does not
+// like, AUTH among them, cut off where it likes: then its code word is all that is left.
+inline std::string quotable(std::string_view error, std::string_view secret) {
+    if (secret.empty()) return std::string(error);
+    error = error.substr(0, 512);  // more is never shown, and a long one need not be searched
+    if (!repeats(error, secret)) return std::string(error);
+    const std::string_view code = error.substr(0, error.find(' '));
+    return (repeats(code, secret) ? "ERR" : std::string(code)) + " (its words repeat a part of the login)";
+}
+
+}  // namespace redlatch

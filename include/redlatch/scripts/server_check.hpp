@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/scripts/script.hpp"
+
+namespace redlatch::scripts {
+
+// Tries what the other scripts use, on a key of its own, which is gone afterwards.
+inline constexpr std::string_view server_check{R"lua(
+-- KEYS: a key that nobody uses.  ARGV: the channel and the command of a message.
+-- Answer: the names of the commands that this user may not call.
+local key = KEYS[1]
+local refused = {}
+local function try(name, ...)
+    local answer = redis.pcall(name, ...)
+    if type(answer) ~= 'table' or not answer.err then return end
+    local words = answer.err
+    if string.find(words, 'NOPERM', 1, true) or string.find(words, 'The user executing', 1, true) or
+        string.find(words, 'No permissions', 1, true) or string.find(words, 'ACL failure', 1, true) then
+        refused[#refused + 1] = name
+    end
+end
+try('del', key)
+try('exists', key)
+try('hset', key, 'f', '1')
+try('hincrby', key, 'f', '1')
+try('hget', key, 'f')
+try('hgetall', key)
+try('hkeys', key)
+try('hlen', key)
+try('hexists', key, 'f')
+try('pexpire', key, '1000')
+try('pttl', key)
+try('hdel', key, 'f')
+try('del', key)
+try('set', key, '1', 'px', '1000')
+try('get', key)
+try('incrby', key, '1')
+try('decrby', key, '1')
+try('del', key)
+try('rpush', key, 'e')
+try('pexpire', key, '1000')
+try('lindex', key, '0')
+try('llen', key)
+try('lrange', key, '0', '-1')
+try('lrem', key, '0', 'x')
+try('lpop', key)
+try('del', key)
+try('zadd', key, '1', 'm')
+try('pexpire', key, '1000')
+try('zscore', key, 'm')
+try('zcard', key)
+try('zcount', key, '0', '1')
+try('zrange', key, '0', '0')
+try('zrangebyscore', key, '0', '1')
+try('zremrangebyscore', key, '5', '6')
+try('zrem', key, 'm')
+try('del', key)
+try('time')
+try(ARGV[2], ARGV[1], '')
+return refused
+)lua"};
+
+}  // namespace redlatch::scripts

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/adapters/openssl.hpp"
+#include "redlatch/core/tls_options.hpp"
+
+#include <memory>
+#include <utility>
+
+namespace redlatch {
+
+// What a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp, for it needs OpenSSL (1.1.1 or
+// newer): link redlatch::tls, or -lssl -lcrypto.
+//
+//     Client redis{"rediss://cache.example.com", {.tls = tls({.ca_file = "/etc/shop/ca.pem"})}};
+//
+// One may serve many clients. Throws Error(errc::invalid_argument) when a file cannot be used.
+inline std::shared_ptr<const TlsConnector> tls(TlsOptions options = {}) {
+    return std::make_shared<OpensslConnector>(std::move(options));
+}
+
+}  // namespace redlatch

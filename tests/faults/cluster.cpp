@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=600 long
+// A Redis Cluster whose masters die or freeze: what becomes of holds and waiters. Slots that move: cluster_test.cpp.
+#include "faults/fault_kit.hpp"
+#include "support/cluster_servers.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+// A bound, not a time: a failover takes about three seconds.
+constexpr auto failover = 120s;
+constexpr auto soon = 20s;
+
+// Leases longer than a failover, so that what ends does not end by itself.
+ClientOptions steady() {
+    ClientOptions options = quick();
+    options.watchdog_timeout = 180s;
+    options.unreachable_timeout = 180s;
+    return options;
+}
+
+bool is_listened_to(RedisServer& node, const std::string& name) {
+    return eventually([&] { return RawRedis{node}.list("PUBSUB", "SHARDNUMSUB", channel_of(name)).at(1) == "1"; },
+                      soon);
+}
+
+}  // namespace
+
+TEST_CASE("fault: a master dies: holds go on at its replica, waiters come in, and other shards notice nothing") {
+    ClusterServers cluster;
+    EventLog log;
+    Client client{cluster.url(), log.in(steady())}, other{cluster.url(), steady()};
+    RedisServer& victim = cluster.node(0);
+    RedisServer& heir = cluster.node(3);
+    const std::string name = cluster.key_on(victim, "orders"), far = cluster.key_on(cluster.node(1), "far");
+    RLock orders{client, name}, wanted{other, name}, elsewhere{client, far}, fresh{other, cluster.key_on(victim, "x")};
+    orders.lock();
+    elsewhere.lock();
+    const std::stop_token lost = orders.lost();
+    auto waiting = start([&] {
+        wanted.lock();
+        wanted.unlock();
+    });
+    REQUIRE(is_listened_to(victim, name));
+    RawRedis replica{heir};
+    replica.text("READONLY");
+    REQUIRE(eventually([&] { return replica.exists(name); }, soon));
+    victim.kill();
+    elsewhere.unlock();
+    elsewhere.lock();
+    CHECK(fresh.try_lock_for(failover));
+    fresh.unlock();
+    CHECK(is_listened_to(heir, name));
+    CHECK_FALSE(lost.stop_requested());
+    // It notices when it speaks to the node, if only to renew the hold.
+    CHECK(orders.is_held());
+    CHECK(eventually([&] { return log.count(Event::Kind::moved) == 1; }, soon));
+    CHECK(waiting.wait_for(0s) == std::future_status::timeout);
+    orders.unlock();
+    REQUIRE(ready_within(waiting, soon));
+    CHECK(log.count(Event::Kind::hold_lost) == 0);
+    CHECK(elsewhere.is_held());
+    elsewhere.unlock();
+    // It comes back as a replica, and is given its slots again: so is the new master left without a loss.
+    victim.restart();
+    REQUIRE(cluster.is_well(failover));
+    orders.lock();
+    REQUIRE(eventually([&] { return RawRedis{victim}.text("CLUSTER", "FAILOVER") == "OK"; }, soon));
+    CHECK(eventually([&] { return &cluster.master_of(name) == &victim; }, failover));
+    CHECK(orders.is_held());
+    CHECK(eventually([&] { return log.count(Event::Kind::moved) == 2; }, soon));
+    orders.unlock();
+    CHECK(log.count(Event::Kind::hold_lost) == 0);
+}
+
+TEST_CASE("fault: a master dies before its replica has heard of a lock: the hold is told to be lost") {
+    ClusterServers cluster{{.args = {"--user", "repl", "on", ">secret", "+psync", "+replconf", "+ping", "--masteruser",
+                                     "repl", "--masterauth", "secret"}}};
+    EventLog log;
+    Client client{cluster.url(), log.in(steady())};
+    RedisServer& victim = cluster.node(0);
+    RLock doomed{client, cluster.key_on(victim, "doomed")}, far{client, cluster.key_on(cluster.node(1), "far")};
+    RawRedis{victim}.integer("ACL", "DELUSER", "repl");
+    REQUIRE(eventually([&] { return RawRedis{victim}.command({"ROLE"}).elements.at(2).elements.empty(); }, soon));
+    doomed.lock();
+    far.lock();
+    const std::stop_token lost = doomed.lost();
+    victim.kill();
+    REQUIRE(cluster.is_served(doomed.name(), failover));
+    // Nobody asks anything of the dead node before this.
+    CHECK_FALSE(doomed.is_held());
+    CHECK(eventually([&] { return lost.stop_requested(); }, soon));
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }, soon));
+    CHECK(far.is_held());
+    far.unlock();
+    std::error_code ec;
+    doomed.unlock(ec);
+    CHECK(ec == errc::hold_lost);
+}
+
+TEST_CASE("fault: a frozen master without a replica: its holds are lost, those of other nodes are renewed in time") {
+    ClusterServers cluster{{.replicas = 0, .args = {"--cluster-require-full-coverage", "no"}}};
+    EventLog log;
+    ClientOptions options = quick();
+    options.watchdog_timeout = paced(6s);
+    Client client{cluster.url(), log.in(options)};
+    std::vector<std::unique_ptr<RLock<HiredisTransport>>> locks;
+    for (int i = 0; i < 12; ++i) {
+        RedisServer& home = cluster.node(static_cast<std::size_t>(i % 3));
+        locks.push_back(
+            std::make_unique<RLock<HiredisTransport>>(client, cluster.key_on(home, "k" + std::to_string(i) + ".")));
+        locks.back()->lock();
+    }
+    cluster.node(0).stop();
+    const auto before = client.stats().renewals;
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 4; }, 60s));
+    CHECK(eventually([&] { return client.stats().renewals >= before + 24; }, 60s));
+    CHECK(log.count(Event::Kind::hold_lost) == 4);
+    for (std::size_t i = 0; i < locks.size(); ++i)
+        if (i % 3 != 0) CHECK(locks[i]->is_held());
+    cluster.node(0).cont();
+    REQUIRE(cluster.is_served(locks[0]->name(), failover));
+    std::error_code ec;
+    for (const auto& lock : locks) lock->unlock(ec);
+    CHECK(locks[0]->try_lock_for(soon));
+    locks[0]->unlock();
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=600 long
+// A Redis Cluster that is down: how many commands it is sent, by the count of its nodes, and who they are sent to.
+#include <array>
+#include <sstream>
+
+#include "faults/fault_kit.hpp"
+#include "support/cluster_servers.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+// A bound, not a time: a failover takes about three seconds.
+constexpr auto failover = 120s;
+constexpr auto soon = 20s;
+
+// Leases longer than a failover, so that what ends does not end by itself.
+ClientOptions steady() {
+    ClientOptions options = quick();
+    options.watchdog_timeout = 180s;
+    options.unreachable_timeout = 180s;
+    return options;
+}
+
+// What clients sent to this node, carried out or not.
+long long commands_at(RedisServer& node) {
+    RawRedis redis{node};
+    std::istringstream lines{redis.text("INFO", "commandstats")};
+    long long sum = 0;
+    for (std::string line; std::getline(lines, line);) {
+        for (const char* name : {"evalsha:", "eval:", "cluster|slots:", "ssubscribe:", "sunsubscribe:", "subscribe:",
+                                 "asking:", "pubsub|shardnumsub:", "auth:"}) {
+            if (!line.starts_with(std::string("cmdstat_") + name)) continue;
+            for (const std::string field : {":calls=", ",rejected_calls="})
+                sum += std::stoll(line.substr(line.find(field) + field.size()));
+        }
+    }
+    return sum;
+}
+
+bool is_listened_to(RedisServer& node, const std::string& name) {
+    return eventually([&] { return RawRedis{node}.list("PUBSUB", "SHARDNUMSUB", channel_of(name)).at(1) == "1"; },
+                      soon);
+}
+
+}  // namespace
+
+TEST_CASE("fault: the cluster is down: few commands are sent, deadlines are kept, then all goes on") {
+    ClusterServers cluster{{.replicas = 0}};
+    ClientOptions options = quick();
+    options.watchdog_timeout = 180s;
+    options.unreachable_timeout = 600s;
+    Client client{cluster.url(), options};
+    std::vector<std::string> names;
+    std::vector<std::unique_ptr<RLock<HiredisTransport>>> locks;
+    for (int i = 0; i < 24; ++i) {
+        RedisServer& home = cluster.node(static_cast<std::size_t>(i % 2));
+        names.push_back(cluster.key_on(home, "down" + std::to_string(i) + "."));
+        locks.push_back(std::make_unique<RLock<HiredisTransport>>(client, names.back()));
+    }
+    // Half of the channels have waiters, too.
+    RawRedis first{cluster.node(0)}, second{cluster.node(1)};
+    for (std::size_t i = 0; i < 12; ++i) {
+        RawRedis& redis = i % 2 == 0 ? first : second;
+        redis.integer("HSET", names[i], "somebody:1", 1);
+        redis.integer("PEXPIRE", names[i], 600'000);
+    }
+    cluster.node(2).kill();
+    REQUIRE(eventually(
+        [&] {
+            return first.text("CLUSTER", "INFO").find("cluster_state:fail") != std::string::npos &&
+                   second.text("CLUSTER", "INFO").find("cluster_state:fail") != std::string::npos;
+        },
+        failover));
+    RLock hurried{client, names[1]};
+    const Stopwatch watch;
+    CHECK(code_of([&] { static_cast<void>(hurried.try_lock_for(700ms)); }) != std::error_code{errc::rejected});
+    CHECK(watch.elapsed() >= 600ms);
+    CHECK(watch.within(700ms + late * 4));
+    std::vector<std::future<void>> all;
+    for (const auto& lock : locks)
+        all.push_back(start([&lock = *lock] {
+            lock.lock();
+            lock.unlock();
+        }));
+    std::this_thread::sleep_for(500ms);
+    std::array<long long, 2> before{}, after{};
+    const Stopwatch counting;
+    for (std::size_t i = 0; i < 2; ++i) before[i] = commands_at(cluster.node(i));
+    std::this_thread::sleep_for(4s);
+    for (std::size_t i = 0; i < 2; ++i) after[i] = commands_at(cluster.node(i));
+    const double seconds = std::chrono::duration<double>(counting.elapsed()).count();
+    for (std::size_t i = 0; i < 2; ++i) {
+        const double rate = static_cast<double>(after[i] - before[i]) / seconds;
+        MESSAGE("commands a second: " << rate);
+        CHECK(rate <= 10);
+        CHECK(rate > 0);
+    }
+    cluster.node(2).restart();
+    // Whoever held the other half lets go.
+    REQUIRE(cluster.is_well(failover));
+    for (std::size_t i = 0; i < 12; ++i) {
+        RawRedis& redis = i % 2 == 0 ? first : second;
+        redis.integer("DEL", names[i]);
+        redis.integer("SPUBLISH", channel_of(names[i]), "0");
+    }
+    for (auto& one : all) CHECK(ready_within(one, soon));
+}
+
+TEST_CASE("fault: a frozen master is replaced: nobody waits for it, and nobody speaks to it when it is back") {
+    ClusterServers cluster;
+    Client client{cluster.url(), steady()}, other{cluster.url(), steady()};
+    RedisServer& victim = cluster.node(0);
+    RedisServer& heir = cluster.node(3);
+    const std::string name = cluster.key_on(victim, "orders");
+    RLock orders{client, name}, wanted{other, name};
+    orders.lock();
+    auto waiting = start([&] {
+        wanted.lock();
+        wanted.unlock();
+    });
+    REQUIRE(is_listened_to(victim, name));
+    RawRedis replica{heir};
+    replica.text("READONLY");
+    REQUIRE(eventually([&] { return replica.exists(name); }, soon));
+    victim.stop();
+    REQUIRE(cluster.is_served(name, failover));
+    orders.unlock();
+    // The other one has been told nothing by anybody, and asks by itself: at the end of the lease, or when it notices
+    // that its node is none any more. So it is spoken to here.
+    RLock fresh{other, cluster.key_on(heir, "x")};
+    CHECK(fresh.try_lock_for(failover));
+    fresh.unlock();
+    REQUIRE(ready_within(waiting, soon));
+    victim.cont();
+    REQUIRE(cluster.is_well(failover));
+    const long long spoken = commands_at(victim);
+    for (int i = 0; i < 20; ++i) {
+        orders.lock();
+        orders.unlock();
+    }
+    CHECK(commands_at(victim) <= spoken + 2);
+}

@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: MIT
+// ctest: without=thread
+// What a program, an operator or another library may give us that is not what we expect. Here is what concerns all
+// primitives; names are in unit/names_test, waits and leases in unit/deadline_test, URLs in unit/url_test, and what is
+// of one primitive only stands with it.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
+#include "support/scripted_server.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Bench {
+    RedisServer server;
+    RawRedis redis{server};
+    Client<HiredisTransport> client{server.url()};
+
+    std::string dump(const std::string& key) { return redis.exists(key) ? redis.text("DUMP", key) : ""; }
+};
+
+std::error_code code_of(const std::function<void()>& call) {
+    try {
+        call();
+    } catch (const Error& error) {
+        return error.code();
+    }
+    return {};
+}
+
+/// A call in words.
+struct Named {
+    const char* what;
+    std::function<void()> call;
+};
+
+const char* const token_of_orders = "redisson_lock_token:{orders}";
+
+/// What a number on the server must not be. The last ones are numbers, but for Lua, whose numbers are exact only below
+/// 2^53, other ones than they say.
+const std::vector<std::string> no_counts{"abc",
+                                         "",
+                                         " 7",
+                                         "7 ",
+                                         "+7",
+                                         "0x10",
+                                         "1e3",
+                                         "inf",
+                                         "nan",
+                                         "-",
+                                         "1.5",
+                                         "7\n",
+                                         std::string("7\0", 2),
+                                         "9007199254740992",
+                                         "9223372036854775807",
+                                         "99999999999999999999"};
+
+}  // namespace
+
+// --- names ----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a name that cannot work is refused by every primitive, and nothing is sent") {
+    Bench bench;
+    const std::string connections = bench.redis.info("stats", "total_connections_received");
+    for (const std::string& name : {std::string(), std::string(1025, 'x'), std::string(64 << 20, 'x'),
+                                    std::string("a{b"), std::string("{}"), std::string("}{"), std::string("{a}{b}")}) {
+        CAPTURE(name.substr(0, 20));
+        auto& client = bench.client;
+        for (const Named& make : std::initializer_list<Named>{
+                 {"RLock",
+                  [&] {
+                      RLock made{client, name};
+                  }},
+                 {"FairLock",
+                  [&] {
+                      FairLock made{client, name};
+                  }},
+                 {"FencedLock",
+                  [&] {
+                      FencedLock made{client, name};
+                  }},
+                 {"SpinLock",
+                  [&] {
+                      SpinLock made{client, name};
+                  }},
+                 {"Mutex",
+                  [&] {
+                      Mutex made{client, name};
+                  }},
+                 {"ReadWriteLock",
+                  [&] {
+                      ReadWriteLock made{client, name};
+                  }},
+                 {"Semaphore",
+                  [&] {
+                      Semaphore made{client, name};
+                  }},
+                 {"PermitExpirableSemaphore",
+                  [&] {
+                      PermitExpirableSemaphore made{client, name};
+                  }},
+                 {"CountDownLatch",
+                  [&] {
+                      CountDownLatch made{client, name};
+                  }},
+             }) {
+            CAPTURE(make.what);
+            CHECK(code_of(make.call) == errc::invalid_argument);
+        }
+    }
+    CHECK(bench.redis.info("stats", "total_connections_received") == connections);
+}
+
+TEST_CASE("a name of any bytes works for every primitive, byte by byte, in keys and in channels") {
+    using namespace std::string_literals;
+    for (const std::string& name :
+         {"\0\r\n$-1\r\n*1 '\"`%s%n\\\xff\xfe"s, "\r\nPING\r\n"s, "' or redis.call('flushall') --"s,
+          "]] .. redis.call('flushall') .. [["s, std::string(1024, '\xc3')}) {
+        CAPTURE(printable(name));
+        Bench bench;
+        auto& client = bench.client;
+        Client<HiredisTransport> other{bench.server.url()};
+        const auto passes_on = [&](auto& mine, auto& theirs) {
+            mine.lock();
+            CHECK(bench.redis.exists(name));
+            auto waiting = start_waiting(other, [&] {
+                theirs.lock();
+                theirs.unlock();
+                return true;
+            });
+            mine.unlock();
+            CHECK(ready(waiting));
+        };
+        {
+            RLock mine{client, name};
+            RLock theirs{other, name};
+            passes_on(mine, theirs);
+        }
+        {
+            FairLock mine{client, name};
+            FairLock theirs{other, name};
+            passes_on(mine, theirs);
+        }
+        {
+            FencedLock mine{client, name};
+            FencedLock theirs{other, name};
+            passes_on(mine, theirs);
+        }
+        {
+            SpinLock mine{client, name};
+            SpinLock theirs{other, name};
+            passes_on(mine, theirs);
+        }
+        {
+            Mutex mine{client, name};
+            Mutex theirs{other, name};
+            passes_on(mine, theirs);
+        }
+        {
+            ReadWriteLock mine{client, name};
+            ReadWriteLock theirs{other, name};
+            passes_on(mine, theirs);
+            passes_on(mine.read_lock(), theirs.write_lock());
+        }
+        {
+            Semaphore mine{client, name};
+            Semaphore theirs{other, name};
+            auto waiting = start_waiting(other, [&] { return theirs.acquire(), true; });
+            mine.release();
+            CHECK(ready(waiting));
+            CHECK(bench.redis.integer("DEL", name) == 1);
+        }
+        {
+            PermitExpirableSemaphore mine{client, name};
+            PermitExpirableSemaphore theirs{other, name};
+            mine.set_permits(1);
+            const PermitId taken = mine.acquire();
+            auto waiting = start_waiting(other, [&] { return theirs.release(theirs.acquire()), true; });
+            mine.release(taken);
+            CHECK(ready(waiting));
+            CHECK(bench.redis.integer("DEL", name) == 1);
+        }
+        {
+            CountDownLatch mine{client, name};
+            CountDownLatch theirs{other, name};
+            CHECK(mine.try_set_count(1));
+            auto waiting = start_waiting(other, [&] { return theirs.wait(), true; });
+            mine.count_down();
+            CHECK(ready(waiting));
+        }
+        CHECK_FALSE(bench.redis.exists(name));
+        CHECK(bench.redis.info("commandstats", "cmdstat_flushall").empty());
+        for (const std::string& key : bench.redis.keys()) CHECK(key.find(name) != std::string::npos);
+    }
+}
+
+TEST_CASE("a lock whose name is a key of another one's is refused there, and harms nothing") {
+    Bench bench;
+    FairLock fair{bench.client, "orders"};
+    fair.lock(Lease{60s});
+    Client<HiredisTransport> other{bench.server.url()};
+    FairLock theirs{other, "orders"};
+    auto waiting = start_waiting(other, [&] { return theirs.lock(), theirs.unlock(), true; });
+    PermitExpirableSemaphore seats{bench.client, "seats"};
+    seats.set_permits(2);
+    const PermitId seat = seats.acquire(Lease{60s});
+    FencedLock fenced{bench.client, "paid"};
+    fenced.lock(Lease{60s});
+    REQUIRE(eventually([&] { return bench.redis.exists("redisson_lock_queue:{orders}"); }, 20s));
+
+    for (const std::string key : {"redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}", "{seats}:timeout",
+                                  "redisson_lock_token:{paid}"}) {
+        CAPTURE(key);
+        REQUIRE(bench.redis.exists(key));
+        const std::string kind = bench.redis.text("TYPE", key);
+        RLock lock{bench.client, key};
+        FairLock queue{bench.client, key};
+        ReadWriteLock shared{bench.client, key};
+        CountDownLatch latch{bench.client, key};
+        CHECK(code_of([&] { lock.try_lock(); }) == errc::wrong_type);
+        CHECK(code_of([&] { queue.try_lock(); }) == errc::wrong_type);
+        CHECK(code_of([&] { shared.try_lock(); }) == errc::wrong_type);
+        CHECK(code_of([&] { lock.force_unlock(); }) == errc::wrong_type);
+        if (kind != "string") CHECK(code_of([&] { latch.reset(); }) == errc::wrong_type);
+        CHECK(bench.redis.text("TYPE", key) == kind);
+    }
+    fair.unlock();
+    CHECK(ready(waiting));
+    seats.release(seat);
+    fenced.unlock();
+}
+
+// --- numbers on the server ------------------------------------------------------------------------------------------
+
+// Lua takes 'nan', 'inf' and '0x10' for numbers, and answers 2^63 - 1 as -2^63. So a drained semaphore "had" less than
+// nothing, and an acquire left the mark of a success before it failed: sent again, it was a grant.
+TEST_CASE("fault: semaphore whose key holds no count: refused, and left alone") {
+    Bench bench;
+    Semaphore seats{bench.client, "seats"};
+    for (const std::string& value : no_counts) {
+        CAPTURE(printable(value));
+        bench.redis.text("FLUSHALL");
+        bench.redis.text("SET", "seats", value);
+        for (const Named& use : std::initializer_list<Named>{
+                 {"try_acquire", [&] { static_cast<void>(seats.try_acquire()); }},
+                 {"try_acquire_for", [&] { static_cast<void>(seats.try_acquire_for(1s)); }},
+                 {"available_permits", [&] { static_cast<void>(seats.available_permits()); }},
+                 {"drain_permits", [&] { static_cast<void>(seats.drain_permits()); }},
+                 {"release", [&] { seats.release(); }},
+                 {"release_if_exists", [&] { static_cast<void>(seats.release_if_exists()); }},
+                 {"add_permits", [&] { seats.add_permits(3); }},
+             }) {
+            CAPTURE(use.what);
+            CHECK(code_of(use.call) == errc::wrong_type);
+        }
+        CHECK_FALSE(seats.try_set_permits(1));  // there is one
+        CHECK(bench.redis.text("GET", "seats") == value);
+        CHECK(bench.redis.keys() == Words{"seats"});  // and no mark of a success
+    }
+    CHECK(bench.client.stats().acquisitions == 0);
+}
+
+TEST_CASE("fault: semaphore of permits whose key holds no count: refused, and left alone") {
+    Bench bench;
+    PermitExpirableSemaphore seats{bench.client, "seats"};
+    for (const std::string& value : no_counts) {
+        CAPTURE(printable(value));
+        bench.redis.text("FLUSHALL");
+        seats.set_permits(3);
+        const PermitId seat = seats.acquire(Lease{60s});
+        bench.redis.call("ZADD", "{seats}:timeout", 1, "a permit whose lease is over");
+        bench.redis.text("SET", "seats", value);
+        const std::string leases = bench.dump("{seats}:timeout");
+        for (const Named& use : std::initializer_list<Named>{
+                 {"try_acquire", [&] { static_cast<void>(seats.try_acquire()); }},
+                 {"try_acquire_for", [&] { static_cast<void>(seats.try_acquire_for(1s)); }},
+                 {"available_permits", [&] { static_cast<void>(seats.available_permits()); }},
+                 {"permits", [&] { static_cast<void>(seats.permits()); }},
+                 {"release", [&] { seats.release(seat); }},
+                 {"update_lease", [&] { seats.update_lease(seat, Lease{60s}); }},
+                 {"set_permits", [&] { seats.set_permits(5); }},
+                 {"add_permits", [&] { seats.add_permits(3); }},
+             }) {
+            CAPTURE(use.what);
+            CHECK(code_of(use.call) == errc::wrong_type);
+        }
+        CHECK(bench.redis.text("GET", "seats") == value);
+        CHECK(bench.dump("{seats}:timeout") == leases);
+        // Mended by an operator, it goes on.
+        bench.redis.text("SET", "seats", 2);
+        seats.release(seat);
+    }
+}
+
+TEST_CASE("fault: latch whose key holds no count: refused, and left alone") {
+    Bench bench;
+    CountDownLatch start{bench.client, "start"};
+    for (const std::string& value : no_counts) {
+        CAPTURE(printable(value));
+        bench.redis.text("FLUSHALL");
+        bench.redis.text("SET", "start", value);
+        for (const Named& use : std::initializer_list<Named>{
+                 {"count", [&] { static_cast<void>(start.count()); }},
+                 {"count_down", [&] { start.count_down(); }},
+                 {"try_wait", [&] { static_cast<void>(start.try_wait()); }},
+                 {"wait_for", [&] { static_cast<void>(start.wait_for(1s)); }},
+                 {"arrive_and_wait", [&] { start.arrive_and_wait(); }},
+             }) {
+            CAPTURE(use.what);
+            CHECK(code_of(use.call) == errc::wrong_type);
+        }
+        CHECK_FALSE(start.try_set_count(1));  // there is one
+        CHECK(bench.redis.text("GET", "start") == value);
+        CHECK(bench.redis.keys() == Words{"start"});
+    }
+}
+
+// Above 2^53 Lua rounds: two holds had one token. And what is no number made the script fail after the hold was
+// written, or was one for Lua.
+TEST_CASE("fault: fencing counter that holds no token: no hold, no token, and left alone") {
+    Bench bench;
+    FencedLock orders{bench.client, "orders"};
+    std::vector<std::string> values = no_counts;
+    values.insert(values.end(), {"-1", "-9223372036854775808", "9007199254740991"});
+    for (const std::string& value : values) {
+        CAPTURE(printable(value));
+        bench.redis.text("FLUSHALL");
+        bench.redis.text("SET", token_of_orders, value);
+        for (const Named& use : std::initializer_list<Named>{
+                 {"lock", [&] { orders.lock(); }},
+                 {"try_lock", [&] { static_cast<void>(orders.try_lock()); }},
+                 {"try_lock(Lease)", [&] { static_cast<void>(orders.try_lock(Lease{1s})); }},
+                 {"try_lock_and_get_token", [&] { static_cast<void>(orders.try_lock_and_get_token()); }},
+             }) {
+            CAPTURE(use.what);
+            CHECK(code_of(use.call) == errc::wrong_type);
+        }
+        CHECK(code_of([&] { static_cast<void>(orders.token()); }) == errc::not_owner);
+        CHECK(bench.redis.text("GET", token_of_orders) == value);
+        CHECK(bench.redis.keys() == Words{token_of_orders});
+    }
+    bench.redis.text("SET", token_of_orders, "9007199254740990");
+    CHECK(orders.lock_and_get_token() == 9007199254740991);  // the last one
+    orders.unlock();
+    CHECK(code_of([&] { orders.lock(); }) == errc::wrong_type);
+    CHECK(bench.redis.keys() == Words{token_of_orders});
+}
+
+TEST_CASE("a counter that is spoilt while a hold is held: its reentry and its hand-over give no wrong token") {
+    Bench bench;
+    FencedLock orders{bench.client, "orders"};
+    const std::int64_t token = orders.lock_and_get_token();
+    bench.redis.text("SET", token_of_orders, "abc");
+    CHECK(code_of([&] { orders.lock(); }) == errc::wrong_type);
+    CHECK(orders.token() == token);
+    CHECK(orders.hold_count() == 1);
+    auto waiting = start_waiting(bench.client, [&] { return code_of([&] { orders.lock(); }); });
+    orders.unlock();
+    REQUIRE(ready(waiting));
+    CHECK(waiting.get() == errc::wrong_type);
+    CHECK(eventually([&] { return !bench.redis.exists("orders"); }, 20s));
+    CHECK(bench.redis.text("GET", token_of_orders) == "abc");
+    bench.redis.integer("DEL", token_of_orders);
+    CHECK(orders.lock_and_get_token() > token);
+    orders.unlock();
+}
+
+// The owner is opaque on the wire, so a hash of somebody else's is a holder that we do not know.
+TEST_CASE("a hash of somebody else's blocks like a holder, and is left alone") {
+    Bench bench;
+    bench.redis.integer("HSET", "orders", "colour", "red", "size", "7");
+    const std::string before = bench.dump("orders");
+    RLock lock{bench.client, "orders"};
+    FairLock fair{bench.client, "orders"};
+    FencedLock fenced{bench.client, "orders"};
+    SpinLock spin{bench.client, "orders"};
+    ReadWriteLock shared{bench.client, "orders"};
+    CHECK_FALSE(lock.try_lock());
+    CHECK_FALSE(fair.try_lock());
+    CHECK_FALSE(fenced.try_lock());
+    CHECK_FALSE(spin.try_lock());
+    CHECK(code_of([&] { static_cast<void>(shared.try_lock()); }) == errc::wrong_type);
+    CHECK(code_of([&] { static_cast<void>(shared.try_lock_shared()); }) == errc::wrong_type);
+    CHECK(code_of([&] { lock.unlock(); }) == errc::not_owner);
+    CHECK(bench.dump("orders") == before);
+}
+
+// --- giving back what one has not -----------------------------------------------------------------------------------
+
+TEST_CASE(
+    "every lock throws not_owner to a thread that never took it, twice is once too often, and others are not harmed") {
+    Bench bench;
+    auto& client = bench.client;
+    RLock lock{client, "a"};
+    FairLock fair{client, "b"};
+    FencedLock fenced{client, "c"};
+    SpinLock spin{client, "d"};
+    Mutex mutex{client, "e"};
+    ReadWriteLock shared{client, "f"};
+    const auto check = [](auto& one) {
+        CHECK(code_of([&] { one.unlock(); }) == errc::not_owner);
+        one.lock();
+        CHECK(elsewhere([&] { return code_of([&] { one.unlock(); }); }) == errc::not_owner);
+        CHECK(one.is_held());
+        one.unlock();
+        CHECK(code_of([&] { one.unlock(); }) == errc::not_owner);
+        std::error_code ec;
+        one.unlock(ec);
+        CHECK(ec == errc::not_owner);
+        CHECK_FALSE(one.is_locked());
+    };
+    check(lock);
+    check(fair);
+    check(fenced);
+    check(spin);
+    check(mutex);
+    check(shared.write_lock());
+    check(shared.read_lock());
+    MultiLock all{lock, fair};
+    check(all);
+}
+
+TEST_CASE("a permit of another semaphore, or of none, is unknown, and has no effect") {
+    Bench bench;
+    PermitExpirableSemaphore seats{bench.client, "seats"};
+    PermitExpirableSemaphore tables{bench.client, "tables"};
+    seats.set_permits(2);
+    tables.set_permits(2);
+    const PermitId seat = seats.acquire(Lease{60s});
+    for (const PermitId& id : {seat, PermitId::random()}) {
+        CHECK(code_of([&] { tables.release(id); }) == errc::unknown_permit);
+        CHECK_FALSE(tables.try_release(id));
+        CHECK(code_of([&] { tables.update_lease(id, Lease{60s}); }) == errc::unknown_permit);
+    }
+    CHECK(tables.available_permits() == 2);
+    CHECK(tables.acquired_permits() == 0);
+    seats.release(seat);
+    CHECK(code_of([&] { seats.release(seat); }) == errc::unknown_permit);
+    CHECK(seats.available_permits() == 2);
+}
+
+// --- URLs -----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a password of any bytes logs in, byte by byte, and smuggles nothing") {
+    RedisServer server{{.tcp = true}};
+    RawRedis redis{server};
+    const auto encoded = [](const std::string& text) {
+        std::string out;
+        for (const char c : text) {
+            const char* const digits = "0123456789abcdef";
+            out += {'%', digits[static_cast<unsigned char>(c) >> 4], digits[static_cast<unsigned char>(c) & 15]};
+        }
+        return out;
+    };
+    for (const std::string& password :
+         {std::string("two words"), std::string("a:b@c/d%e?f#g"), std::string("x\r\nFLUSHALL\r\n"),
+          std::string("\"'\\%s%n"), std::string("nul\0nul", 7), std::string("\xff\xfe\x01"), std::string(4000, 'p')}) {
+        CAPTURE(printable(password));
+        redis.text("SET", "witness", "here");
+        REQUIRE_FALSE(
+            redis.call("ACL", "SETUSER", "seller", "reset", "on", ">" + password, "~*", "&*", "+@all").is_error());
+        const std::string at = "@127.0.0.1:" + std::to_string(server.port());
+        Client good{"redis://seller:" + encoded(password) + at};
+        RLock orders{good, "orders"};
+        orders.lock();
+        orders.unlock();
+        Client bad{"redis://seller:" + encoded(password + "x") + at};
+        RLock theirs{bad, "orders"};
+        const std::string text = text_of_error([&] { theirs.lock(); });
+        CHECK(error_of_call([&] { theirs.lock(); }) == errc::rejected);
+        CHECK(text.find(escaped(password).substr(0, 6)) == std::string::npos);
+        CHECK(redis.text("GET", "witness") == "here");
+    }
+}
+
+TEST_CASE("a database that the server does not have is rejected in its words, at once") {
+    Bench bench;
+    Client client{bench.server.url() + "?db=9999"};
+    RLock orders{client, "orders"};
+    CHECK(error_of_call([&] { orders.lock(); }) == errc::rejected);
+    CHECK(text_of_error([&] { orders.lock(); }).find("DB index") != std::string::npos);
+}
+
+// --- callbacks ------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a handler may destroy the lock and the client that it is told of") {
+    Bench bench;
+    struct Held {
+        std::unique_ptr<HiredisClient> client;
+        std::unique_ptr<HiredisRLock> lock;
+        std::atomic<bool> gone{false};
+    } held;
+    ClientOptions options = with_watchdog(short_lease);
+    options.on_event = [&](const Event& event) {
+        if (event.kind != Event::Kind::hold_lost) return;
+        held.lock.reset();
+        held.client.reset();
+        held.gone = true;
+        throw 7;
+    };
+    held.client = std::make_unique<HiredisClient>(bench.server.url(), options);
+    held.lock = std::make_unique<HiredisRLock>(*held.client, "orders");
+    held.lock->lock();
+    bench.redis.integer("DEL", "orders");
+    CHECK(eventually([&] { return held.gone.load(); }, short_lease + 20s));
+    CHECK(bench.redis.keys().empty());
+}
+
+// --- tokens of a server that cannot be trusted ------------------------------------------------------------------------
+
+TEST_CASE("a grant without a token, or with one that cannot be, is no hold") {
+    for (const std::string token :
+         {":0", ":-1", ":-9223372036854775808", ":9007199254740992", ":9223372036854775807", "$1\r\n7", "$-1"}) {
+        CAPTURE(token);
+        ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+            const bool acquire = command.size() > 1 && command[1] == digested<scripts::fenced_acquire>.digest();
+            return acquire ? "*2\r\n:1\r\n" + token + "\r\n" : ":0\r\n";
+        }};
+        Client client{hostile.url()};
+        FencedLock orders{client, "orders"};
+        CHECK(error_of_call([&] { static_cast<void>(orders.try_lock()); }) == errc::protocol_error);
+        CHECK(code_of([&] { static_cast<void>(orders.token()); }) == errc::not_owner);
+        CHECK(client.stats().acquisitions == 0);
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+// ctest: without=thread
+// What Client::check_server() has to say of real servers, well set up or not, and with few rights.
+#include "faults/fault_kit.hpp"
+#include "support/replicated.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+bool warns_of(const std::vector<std::string>& warnings, std::string_view words) {
+    return std::any_of(warnings.begin(), warnings.end(),
+                       [&](const std::string& one) { return one.find(words) != std::string::npos; });
+}
+
+std::string all_of(const std::vector<std::string>& warnings) {
+    std::string all;
+    for (const std::string& one : warnings) all += one + "\n";
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("a server that keeps what it is told gives no warning, and no key is left on it") {
+    RedisServer server{{.appendonly = true}};
+    Client client{server.url()};
+    CHECK(all_of(client.check_server()) == "");
+    CHECK(RawRedis{server}.keys().empty());
+}
+
+TEST_CASE("eviction, missing persistence and small buffers are warned of") {
+    RedisServer server{{.args = {"--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru",
+                                 "--client-output-buffer-limit", "pubsub 64kb 16kb 1"}}};
+    Client client{server.url()};
+    const auto warnings = client.check_server();
+    CAPTURE(all_of(warnings));
+    CHECK(warnings.size() == 3);
+    CHECK(warns_of(warnings, "volatile-lru"));
+    CHECK(warns_of(warnings, "persistence is off"));
+    CHECK(warns_of(warnings, "client-output-buffer-limit"));
+    RawRedis{server}.text("CONFIG", "SET", "save", "3600 1");
+    CHECK(warns_of(client.check_server(), "appendonly is off"));
+}
+
+TEST_CASE("a master with replicas is to stop when it is cut off, and to have as many as are required") {
+    Replicated setup;
+    ClientOptions options;
+    options.require_replicas = 2;
+    Client client{setup.master().url(), options};
+    auto warnings = client.check_server();
+    CAPTURE(all_of(warnings));
+    CHECK(warns_of(warnings, "min-replicas-to-write"));
+    CHECK(warns_of(warnings, "fewer replicas (1) than require_replicas"));
+    RawRedis{setup.master()}.text("CONFIG", "SET", "min-replicas-to-write", "1");
+    warnings = client.check_server();
+    CHECK_FALSE(warns_of(warnings, "min-replicas-to-write"));
+}
+
+TEST_CASE("an old master with replicas does not stop when it is cut off") {
+    ServerFacts facts;
+    facts.info.kind = Reply::Kind::text;
+    for (const char* version : {"6.0.16", "6.2.14", "7.0.15", "8.0.6", "10.0.0"}) {
+        CAPTURE(std::string{version});
+        facts.info.text = std::string{"redis_version:"} + version + "\r\nconnected_slaves:1\r\naof_enabled:1\r\n";
+        CHECK(warns_of(warnings_about(facts, {}), "older than Redis 7") == (version[0] == '6'));
+        facts.info.text = std::string{"redis_version:"} + version + "\r\nconnected_slaves:0\r\naof_enabled:1\r\n";
+        CHECK_FALSE(warns_of(warnings_about(facts, {}), "older than Redis 7"));
+    }
+}
+
+TEST_CASE("what a user may not do is warned of, and what it may not ask, too") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.text("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-info", "-config", "-wait", "-hincrby",
+               "-zadd");
+    redis.text("ACL", "SETUSER", "bare", "on", ">secret", "~*", "&*", "-@all", "+set");
+    const std::string path = server.socket_path();
+    ClientOptions options;
+    options.require_replicas = 1;
+    Client app{"unix://app:secret@" + path, options};
+    const auto warnings = app.check_server();
+    CAPTURE(all_of(warnings));
+    CHECK(warnings.size() == 4);
+    CHECK(warns_of(warnings, "INFO is refused"));
+    CHECK(warns_of(warnings, "CONFIG GET is refused"));
+    CHECK(warns_of(warnings, "hincrby, zadd"));
+    CHECK(warns_of(warnings, "WAIT"));
+    Client bare{"unix://bare:secret@" + path};
+    CHECK(warns_of(bare.check_server(), "scripts are refused"));
+}
+
+TEST_CASE("a server that is away is no warning but an error") {
+    RedisServer server;
+    ClientOptions options = quick();
+    options.unreachable_timeout = 300ms;
+    Client client{server.url(), options};
+    server.kill();
+    CHECK(code_of([&] { static_cast<void>(client.check_server()); }) == errc::unreachable);
+}

@@ -1,0 +1,508 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=300 long
+// A client of a real Redis Cluster: slots, redirections, both kinds of channels. Failovers: tests/faults/cluster.cpp.
+#include <array>
+#include <atomic>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "faults/fault_kit.hpp"
+#include "support/cluster_servers.hpp"
+#include "support/scripted_server.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+constexpr auto soon = 20s;
+
+// One for all test cases, which leave it whole. Nothing fails over here, however busy the machine is.
+ClusterServers& cluster() {
+    static ClusterServers servers{{.node_timeout = 30s}};
+    return servers;
+}
+
+RedisServer& another_than(const RedisServer& node) {
+    return &node == &cluster().node(0) ? cluster().node(1) : cluster().node(0);
+}
+
+// Of all nodes together.
+long long listeners_of(const std::string& channel, const char* question) {
+    long long sum = 0;
+    for (std::size_t i = 0; i < cluster().size(); ++i)
+        sum += std::stoll(RawRedis{cluster().node(i)}.list("PUBSUB", question, channel).at(1));
+    return sum;
+}
+
+bool is_listened_to(const std::string& channel) {
+    return eventually([&] { return listeners_of(channel, "SHARDNUMSUB") == 1; }, soon);
+}
+
+// Takes and gives back one lock, again and again, each thread by a client of its own. What is counted inside is not atomic:
+// two at a time would lose a count, and be seen inside.
+class Workers {
+public:
+    Workers(const std::string& url, const std::string& name, int threads, const ClientOptions& options) {
+        for (int i = 0; i < threads; ++i) {
+            clients_.push_back(std::make_unique<Client<HiredisTransport>>(url, options));
+            threads_.emplace_back([this, name, &client = *clients_.back()] { work(client, name); });
+        }
+    }
+    ~Workers() { stop(); }
+
+    void stop() {
+        stopping_ = true;
+        for (std::thread& thread : threads_)
+            if (thread.joinable()) thread.join();
+    }
+
+    bool go_on(long long more) {
+        const long long goal = done_ + more;
+        return eventually([&] { return done_ >= goal; }, 60s);
+    }
+
+    // After stop().
+    bool exclusive() const { return !overlap_ && counted_ == done_ && errors_ == 0; }
+    long long done() const { return done_; }
+
+private:
+    void work(Client<HiredisTransport>& client, const std::string& name) {
+        RLock<HiredisTransport> lock{client, name};
+        while (!stopping_) {
+            try {
+                lock.lock();
+                if (inside_.exchange(true)) overlap_ = true;
+                const long long before = counted_;
+                std::this_thread::yield();
+                counted_ = before + 1;
+                inside_ = false;
+                ++done_;
+                lock.unlock();
+            } catch (const std::exception& error) {
+                ++errors_;
+                MESSAGE(error.what());
+            }
+        }
+    }
+
+    std::vector<std::unique_ptr<Client<HiredisTransport>>> clients_;
+    std::vector<std::thread> threads_;
+    std::atomic<bool> stopping_{false}, overlap_{false}, inside_{false};
+    std::atomic<long long> done_{0};
+    std::atomic<int> errors_{0};
+    long long counted_ = 0;
+};
+
+// A cluster of one node that says what the test wants.
+struct ScriptedNode {
+    using Handler = std::function<ScriptedReply(ScriptedNode&, const CommandWords&)>;
+
+    explicit ScriptedNode(Handler handler) : handler_(std::move(handler)) {}
+
+    std::string host() const { return "127.0.0.1:" + std::to_string(port()); }
+    int port() const { return proxy.port(); }
+    std::string url() const { return "redis-cluster://" + host(); }
+
+    static std::string bulk(const std::string& text) {
+        return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n";
+    }
+    static std::string all_slots_at(const std::string& host, int port) {
+        return "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n" + bulk(host) + ":" + std::to_string(port) + "\r\n";
+    }
+    std::string slots() const { return all_slots_at("127.0.0.1", port()); }
+
+    std::atomic<int> scripts{0};
+    std::atomic<int> questions{0};
+    std::atomic<int> others{0};
+
+private:
+    ScriptedReply answer(const CommandWords& words) {
+        if (words[0] == "CLUSTER")
+            ++questions;
+        else if (words[0] == "EVALSHA")
+            ++scripts;
+        else
+            ++others;
+        if (words[0] == "PUBSUB") return "*0\r\n";
+        return handler_(*this, words);
+    }
+
+    const Handler handler_;
+    ScriptedServer server{[this](const CommandWords& words) { return answer(words); }};
+    Proxy proxy{server.url(), true};
+};
+
+ClientOptions brief() {
+    ClientOptions options = quick();
+    options.unreachable_timeout = 1s;
+    return options;
+}
+
+}  // namespace
+
+TEST_CASE("a key's slot is the one that the servers compute") {
+    RawRedis redis{cluster().node(0)};
+    std::mt19937 random{7};
+    const std::string_view alphabet("ab{}:\0\xff ", 8);
+    for (int round = 0; round < 2000; ++round) {
+        std::string key;
+        for (std::size_t size = random() % 12; size > 0; --size) key += alphabet[random() % alphabet.size()];
+        CAPTURE(key);
+        REQUIRE(redis.integer("CLUSTER", "KEYSLOT", key) == key_slot(key));
+    }
+}
+
+TEST_CASE("every primitive works in any slot, with tags of any form, and wakes who waits for it elsewhere") {
+    Client one{cluster().url()}, two{cluster().url()};
+    std::set<RedisServer*> used;
+    for (const std::string name : {"x", "{tag}y", "y{tag}z", "orders", "k3", "k4"}) {
+        CAPTURE(name);
+        used.insert(&cluster().master_of(name));
+        const auto check = [&](auto&& mine, auto&& other) {
+            mine.lock();
+            auto waiting = start([&] {
+                other.lock();
+                other.unlock();
+            });
+            CHECK(waiting.wait_for(5ms) == std::future_status::timeout);
+            mine.unlock();
+            CHECK(ready_within(waiting, soon));
+        };
+        check(RLock{one, name}, RLock{two, name});
+        check(FairLock{one, name + "fair"}, FairLock{two, name + "fair"});
+        check(FencedLock{one, name + "fenced"}, FencedLock{two, name + "fenced"});
+        check(SpinLock{one, name + "spin"}, SpinLock{two, name + "spin"});
+        check(Mutex{one, name + "mutex"}, Mutex{two, name + "mutex"});
+        ReadWriteLock both{one, name + "both"}, same{two, name + "both"};
+        check(both.write_lock(), same.read_lock());
+        check(both.read_lock(), same.write_lock());
+        Semaphore permits{one, name + "permits"}, few{two, name + "permits"};
+        CHECK(permits.try_set_permits(1));
+        permits.acquire();
+        auto waiting = start([&] { few.acquire(); });
+        CHECK(waiting.wait_for(5ms) == std::future_status::timeout);
+        permits.release();
+        CHECK(ready_within(waiting, soon));
+        PermitExpirableSemaphore places{one, name + "places"}, rooms{two, name + "places"};
+        CHECK(places.try_set_permits(1));
+        const PermitId id = places.acquire();
+        auto lodger = start([&] { rooms.release(rooms.acquire()); });
+        CHECK(lodger.wait_for(5ms) == std::future_status::timeout);
+        places.release(id);
+        CHECK(ready_within(lodger, soon));
+        if (name.find('{') != std::string::npos) continue;
+        CountDownLatch latch{one, name + "latch"}, gate{two, name + "latch"};
+        CHECK(latch.try_set_count(1));
+        auto guest = start([&] { gate.wait(); });
+        CHECK(guest.wait_for(5ms) == std::future_status::timeout);
+        latch.count_down();
+        CHECK(ready_within(guest, soon));
+    }
+    CHECK(used.size() == 3);
+    CHECK(one.stats().lost_holds == 0);
+}
+
+TEST_CASE("a latch whose channel would lie in another slot than its key is refused before anything is sent") {
+    Client client{cluster().url()};
+    CHECK(code_of([&] { CountDownLatch{client, "{tag}latch"}; }) == errc::invalid_argument);
+    CHECK(client.stats().commands == 0);
+}
+
+TEST_CASE("one lock of several takes members in several slots, all or none") {
+    Client client{cluster().url()}, other{cluster().url()};
+    RLock a{client, cluster().key_on(cluster().node(0), "a")}, b{client, cluster().key_on(cluster().node(1), "b")},
+        c{client, cluster().key_on(cluster().node(2), "c")};
+    MultiLock all{a, b, c};
+    RLock only{other, std::string(b.name())};
+    all.lock();
+    CHECK_FALSE(only.try_lock());
+    all.unlock();
+    CHECK(only.try_lock());
+    CHECK_FALSE(all.try_lock());
+    CHECK_FALSE(a.is_locked());
+    only.unlock();
+}
+
+TEST_CASE("holds in all slots are renewed, each where it is") {
+    ClientOptions options;
+    options.watchdog_timeout = paced(1500ms);
+    Client client{cluster().url(), options};
+    std::vector<std::unique_ptr<RLock<HiredisTransport>>> locks;
+    for (int i = 0; i < 30; ++i) {
+        locks.push_back(std::make_unique<RLock<HiredisTransport>>(client, "renewed:" + std::to_string(i)));
+        locks.back()->lock();
+    }
+    CHECK(eventually([&] { return client.stats().renewals >= 90; }, soon));
+    for (const auto& lock : locks) CHECK(lock->is_held());
+    CHECK(client.stats().lost_holds == 0);
+    for (const auto& lock : locks) lock->unlock();
+}
+
+TEST_CASE("replicas of the node that grants confirm it") {
+    ClientOptions options;
+    options.command_timeout = 8s;
+    for (const unsigned replicas : {1U, all_replicas}) {
+        options.require_replicas = replicas;
+        Client client{cluster().url(), options};
+        for (std::size_t i = 0; i < 3; ++i) {
+            RLock lock{client, cluster().key_on(cluster().node(i), "confirmed")};
+            lock.lock();
+            RawRedis replica{cluster().node(i + 3)};
+            replica.text("READONLY");
+            CHECK(replica.exists(lock.name()));
+            lock.unlock();
+        }
+    }
+    options.require_replicas = 2;
+    options.command_timeout = 1s;
+    Client client{cluster().url(), options};
+    RLock lock{client, "unconfirmed"};
+    CHECK(code_of([&] { lock.lock(); }) == errc::not_replicated);
+}
+
+TEST_CASE("a slot that has moved: commands follow at once, and so does who listens") {
+    Client client{cluster().url()}, other{cluster().url()};
+    const std::string name = "moving";
+    RLock lock{client, name}, wanted{other, name};
+    lock.lock();
+    auto waiting = start([&] {
+        wanted.lock();
+        wanted.unlock();
+    });
+    REQUIRE(is_listened_to(channel_of(name)));
+    RedisServer& from = cluster().master_of(name);
+    RedisServer& to = another_than(from);
+    cluster().migrate(cluster().slot_of(name), to);
+    CHECK(eventually([&] { return RawRedis{to}.list("PUBSUB", "SHARDNUMSUB", channel_of(name)).at(1) == "1"; }, soon));
+    CHECK(waiting.wait_for(0s) == std::future_status::timeout);
+    CHECK(lock.is_held());
+    lock.unlock();
+    CHECK(ready_within(waiting, soon));
+    CHECK(
+        eventually([&] { return RawRedis{from}.list("PUBSUB", "SHARDNUMSUB", channel_of(name)).at(1) == "0"; }, soon));
+    // Who has never been told learns it on the way.
+    cluster().migrate(cluster().slot_of(name), from);
+    lock.lock();
+    lock.unlock();
+    CHECK_FALSE(RawRedis{from}.exists(name));
+    CHECK(client.stats().lost_holds == 0);
+}
+
+TEST_CASE("a slot moves to and fro under load: one holder at a time, and everybody goes on") {
+    const std::string name = "busy";
+    Workers workers{cluster().url(), name, 4, ClientOptions{}};
+    REQUIRE(workers.go_on(50));
+    RedisServer& home = cluster().master_of(name);
+    for (int round = 0; round < 6; ++round) {
+        RedisServer& to = &cluster().master_of(name) == &home ? another_than(home) : home;
+        // While the slot is at two nodes a script with several keys may have to wait.
+        cluster().migrate(cluster().slot_of(name), to, [] { std::this_thread::sleep_for(20ms); });
+        CHECK(workers.go_on(50));
+    }
+    workers.stop();
+    CHECK(workers.exclusive());
+}
+
+TEST_CASE("a slot that is at two nodes: what is new is asked of the new one, also by its script's text") {
+    // ASKING is used up by NOSCRIPT, and has to be said again before the text.
+    const std::string name = "between";
+    RedisServer& from = cluster().master_of(name);
+    RedisServer& to = another_than(from);
+    Client client{cluster().url()};
+    RLock fresh{client, "{between}fresh"}, held{client, name};
+    Mutex plain{client, "{between}plain"};
+    held.lock();
+    cluster().begin_migration(cluster().slot_of(name), to);
+    RawRedis target{to};
+    target.text("SCRIPT", "FLUSH");
+    REQUIRE(plain.try_lock());
+    plain.unlock();
+    const auto asked = target.command_calls()["asking"];
+    CHECK(asked > 0);
+    // What has several keys of which some are still to come is refused until all is over: tried again with pauses.
+    auto taking = start([&] {
+        fresh.lock();
+        fresh.unlock();
+    });
+    CHECK(eventually([&] { return target.command_calls()["asking"] > asked; }, soon));
+    while (cluster().move_keys(cluster().slot_of(name), from, to, 100) > 0) {
+    }
+    cluster().end_migration(cluster().slot_of(name), from, to);
+    REQUIRE(ready_within(taking, soon));
+    held.unlock();
+    CHECK_FALSE(target.exists(name));
+    cluster().migrate(cluster().slot_of(name), from);
+}
+
+TEST_CASE("classic channels, for fleets that use them: any node hears what any other is told") {
+    ClientOptions options;
+    options.pubsub = PubSub::classic;
+    Client one{cluster().url(), options}, two{cluster().url(), options};
+    for (const std::string name : {"classic1", "classic2", "classic3", "classic4"}) {
+        RLock mine{one, name}, other{two, name};
+        mine.lock(Lease{10min});
+        auto waiting = start([&] {
+            other.lock();
+            other.unlock();
+        });
+        REQUIRE(eventually([&] { return listeners_of(channel_of(name), "NUMSUB") == 1; }, soon));
+        CHECK(listeners_of(channel_of(name), "SHARDNUMSUB") == 0);
+        mine.unlock();
+        CHECK(ready_within(waiting, soon));
+    }
+}
+
+TEST_CASE("sharded channels are those on which anybody else publishes to the shard, and hears of it") {
+    Client client{cluster().url()};
+    const std::string name = "shared";
+    RawRedis redis{cluster().master_of(name)};
+    redis.integer("HSET", name, "somebody:1", 1);
+    RLock lock{client, name};
+    auto waiting = start([&] {
+        lock.lock();
+        lock.unlock();
+    });
+    REQUIRE(is_listened_to(channel_of(name)));
+    redis.integer("DEL", name);
+    CHECK(redis.integer("SPUBLISH", channel_of(name), "0") == 1);
+    REQUIRE(ready_within(waiting, soon));
+    RawRedis listener{cluster().master_of(name)};
+    listener.call("SSUBSCRIBE", channel_of(name));
+    lock.lock();
+    lock.unlock();
+    const auto heard = listener.receive_within(soon);
+    REQUIRE(heard);
+    CHECK(heard->elements.at(0).string == "smessage");
+    CHECK(heard->elements.at(2).string == "0");
+}
+
+TEST_CASE("a forked child has connections of its own") {
+    Client client{cluster().url()};
+    RLock lock{client, "forked"};
+    lock.lock();
+    auto child = ChildProcess::run([&] {
+        RLock other{client, "child"};
+        const bool refused = !lock.try_lock();
+        other.lock();
+        other.unlock();
+        return refused ? 0 : 1;
+    });
+    const auto status = child.wait(soon);
+    REQUIRE(status);
+    CHECK(status->code == 0);
+    CHECK(lock.is_held());
+    lock.unlock();
+}
+
+TEST_CASE("who may do no more than the README says can use every part of it; a wrong password is told at once") {
+    for (std::size_t i = 0; i < cluster().size(); ++i)
+        RawRedis{cluster().node(i)}.command(
+            {"ACL",           "SETUSER",        "app",    "on",       ">hunter2", "~*",      "&*",        "-@all",
+             "+auth",         "+evalsha",       "+eval",  "+hincrby", "+hexists", "+hget",   "+hset",     "+hdel",
+             "+pexpire",      "+pttl",          "+del",   "+set",     "+get",     "+exists", "+spublish", "+ssubscribe",
+             "+sunsubscribe", "+cluster|slots", "+asking"});
+    const auto login = [](const std::string& who) { return "redis-cluster://" + who + "@" + cluster().hosts(); };
+    Client client{login("app:hunter2")}, other{login("app:hunter2")};
+    RLock lock{client, "limited"}, wanted{other, "limited"};
+    lock.lock();
+    auto waiting = start([&] {
+        wanted.lock();
+        wanted.unlock();
+    });
+    REQUIRE(is_listened_to(channel_of("limited")));
+    lock.unlock();
+    CHECK(ready_within(waiting, soon));
+    Client stranger{login("app:swordfish")};
+    RLock none{stranger, "limited"};
+    CHECK(code_of([&] { none.lock(); }) == errc::rejected);
+    Client single{"redis://127.0.0.1:" + std::to_string(cluster().port(0))};
+    RLock misled{single, cluster().key_on(cluster().node(1), "misled")};
+    CHECK(code_of([&] { misled.lock(); }) == errc::rejected);
+}
+
+TEST_CASE("a server that is no cluster says so") {
+    RedisServer server{{.tcp = true}};
+    Client client{"redis-cluster://127.0.0.1:" + std::to_string(server.port()), quick()};
+    RLock lock{client, "x"};
+    CHECK(code_of([&] { lock.lock(); }) == errc::rejected);
+}
+
+TEST_CASE("nodes that send a command in circles get six of it, and then with pauses") {
+    ScriptedNode node{[](ScriptedNode& self, const CommandWords& words) -> ScriptedReply {
+        if (words[0] == "CLUSTER") return self.slots();
+        return "-MOVED 1 127.0.0.1:" + std::to_string(self.port()) + "\r\n";
+    }};
+    Client client{node.url(), brief()};
+    RLock lock{client, "x"};
+    CHECK(code_of([&] { lock.lock(); }) == errc::unreachable);
+    CHECK(node.scripts >= 6);
+    CHECK(node.scripts <= 120);
+    CHECK(node.questions >= 1);
+    CHECK(node.questions <= 12);
+}
+
+TEST_CASE("a redirection to a host that no list of slots names is not followed") {
+    ScriptedNode bait{[](ScriptedNode&, const CommandWords&) -> ScriptedReply { return "+OK\r\n"; }};
+    const std::string there = " 1 " + bait.host() + "\r\n";
+    for (const std::string kind : {"-MOVED", "-ASK"}) {
+        ScriptedNode node{[&](ScriptedNode& self, const CommandWords& words) -> ScriptedReply {
+            if (words[0] == "CLUSTER") return self.slots();
+            if (words[0] == "AUTH") return "+OK\r\n";
+            return kind + there;
+        }};
+        Client client{"redis-cluster://app:hunter2@" + node.host(), brief()};
+        RLock lock{client, "x"};
+        CHECK(code_of([&] { lock.lock(); }) == errc::unreachable);
+        CHECK(node.scripts > 0);
+        CHECK(node.scripts < 60);
+    }
+    CHECK(bait.scripts + bait.questions + bait.others == 0);
+}
+
+TEST_CASE("senseless lists of slots are asked for again, with pauses, and end as an unreachable server") {
+    for (const std::string answer : {"*0\r\n", "+OK\r\n", "*1\r\n*3\r\n:0\r\n:99999\r\n*0\r\n"}) {
+        CAPTURE(answer);
+        ScriptedNode node{[&](ScriptedNode&, const CommandWords&) -> ScriptedReply { return answer; }};
+        Client client{node.url(), brief()};
+        RLock lock{client, "x"};
+        CHECK(code_of([&] { lock.lock(); }) == errc::unreachable);
+        CHECK(node.scripts == 0);
+        CHECK(node.questions >= 2);
+        CHECK(node.questions <= 12);
+    }
+}
+
+// As after a failover of one master: the others still have all of theirs.
+TEST_CASE("how many replicas have to confirm is a matter of the key's own master") {
+    const auto half = [](int first, int last, const ScriptedNode& node) {
+        return "*3\r\n:" + std::to_string(first) + "\r\n:" + std::to_string(last) + "\r\n*2\r\n" +
+               ScriptedNode::bulk("127.0.0.1") + ":" + std::to_string(node.port()) + "\r\n";
+    };
+    std::function<std::string()> slots;
+    const auto with_replicas = [&](std::size_t count) {
+        return [&slots, count](ScriptedNode&, const CommandWords& words) -> ScriptedReply {
+            if (words[0] == "CLUSTER") return slots();
+            if (words[0] == "WAIT") return ":" + std::to_string(count) + "\r\n";
+            if (words[0] != "ROLE") return "$-1\r\n";
+            std::string role = "*3\r\n" + ScriptedNode::bulk("master") + ":1\r\n*" + std::to_string(count) + "\r\n";
+            for (std::size_t i = 0; i < count; ++i)
+                role += "*3\r\n" + ScriptedNode::bulk("h") + ScriptedNode::bulk("1") + ScriptedNode::bulk("1");
+            return role;
+        };
+    };
+    ScriptedNode two{with_replicas(2)}, one{with_replicas(1)};
+    slots = [&] { return "*2\r\n" + half(0, 8191, two) + half(8192, 16383, one); };
+    ClientOptions options = brief();
+    options.require_replicas = all_replicas;
+    Client client{"redis-cluster://" + two.host() + "," + one.host(), options};
+    std::set<bool> tried;
+    for (const std::string name : {"a", "b", "c", "d", "e", "f"}) {
+        CAPTURE(name);
+        tried.insert(key_slot(name) < 8192);
+        RLock lock{client, name};
+        CHECK(lock.try_lock());
+    }
+    CHECK(tried.size() == 2);
+}

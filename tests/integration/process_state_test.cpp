@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT
+// What belongs to the program that uses us: errno, signals, locale, umask, environment, memory. That our threads block
+// signals and our descriptors are close-on-exec is in client_test, what a fork leaves in client_fork_test.
+#include <doctest/doctest.h>
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <clocale>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <locale>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// No system call of ours gives this one.
+constexpr int untouched = ENOTNAM;
+
+/// errno after the function, for which it is set to something that nobody sets.
+template <class Function>
+int errno_after(Function&& function) {
+    errno = untouched;
+    function();
+    return errno;
+}
+
+struct SignalState {
+    std::vector<bool> masked;
+    std::vector<void (*)(int)> handlers;
+    bool operator==(const SignalState&) const = default;
+};
+
+SignalState signal_state() {
+    SignalState state;
+    sigset_t mask;
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    for (int signal = 1; signal < 32; ++signal) {
+        struct sigaction action {};
+        ::sigaction(signal, nullptr, &action);
+        state.masked.push_back(::sigismember(&mask, signal) == 1);
+        state.handlers.push_back(action.sa_handler);
+    }
+    return state;
+}
+
+std::vector<std::string> environment() {
+    std::vector<std::string> all;
+    for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
+    return all;
+}
+
+mode_t current_umask() {
+    const mode_t mask = ::umask(0);
+    ::umask(mask);
+    return mask;
+}
+
+/// Takes and gives back one of everything, with a wait, a loss and an error among it.
+void use_everything(Client<HiredisTransport>& client, RawRedis& redis) {
+    RLock lock{client, "a"};
+    FairLock fair{client, "b"};
+    FencedLock fenced{client, "c"};
+    SpinLock spin{client, "d"};
+    Mutex mutex{client, "e"};
+    ReadWriteLock shared{client, "f"};
+    MultiLock all{lock, fair};
+    const std::scoped_lock guard{all, fenced, spin, mutex, shared};
+    CHECK_FALSE(elsewhere([&] { return lock.try_lock_for(10ms); }));
+    std::error_code ec;
+    elsewhere([&] { return lock.unlock(ec), true; });
+    CHECK(ec == errc::not_owner);
+    Semaphore seats{client, "g"};
+    seats.release(2);
+    seats.acquire();
+    PermitExpirableSemaphore permits{client, "h"};
+    permits.set_permits(1);
+    permits.release(permits.acquire());
+    CountDownLatch latch{client, "i"};
+    latch.try_set_count(1);
+    latch.arrive_and_wait();
+    redis.integer("DEL", "c");  // its end is a loss
+}
+
+/// Bytes that are allocated, as far as the allocator tells.
+std::size_t allocated() { return ::mallinfo2().uordblks; }
+
+class Grouping final : public std::numpunct<char> {
+    char do_thousands_sep() const override { return '.'; }
+    std::string do_grouping() const override { return "\3"; }
+};
+
+}  // namespace
+
+// A guard that ends between a failed system call and the look at its errno: in the program's eyes that call failed for
+// another reason.
+TEST_CASE("errno is the caller's: no unlock and no destructor changes it, whatever happened") {
+    for (const std::string trouble : {"none", "lost", "contended", "dead", "frozen"}) {
+        CAPTURE(trouble);
+        RedisServer server{{.tcp = true}};
+        RawRedis redis{server};
+        ClientOptions options;
+        options.command_timeout = patient(200ms);
+        options.unreachable_timeout = 20s;
+        auto client = std::make_optional<HiredisClient>(server.tcp_url(), options);
+        Client<HiredisTransport> other{server.url()};
+        auto lock = std::make_optional<RLock<HiredisTransport>>(*client, "a");
+        auto fair = std::make_optional<FairLock<HiredisTransport>>(*client, "b");
+        auto fenced = std::make_optional<FencedLock<HiredisTransport>>(*client, "c");
+        auto spin = std::make_optional<SpinLock<HiredisTransport>>(*client, "d");
+        auto mutex = std::make_optional<Mutex<HiredisTransport>>(*client, "e");
+        auto shared = std::make_optional<ReadWriteLock<HiredisTransport>>(*client, "f");
+        RLock<HiredisTransport> first{*client, "g"};
+        RLock<HiredisTransport> second{*client, "h"};
+        auto all = std::make_optional<MultiLock>(first, second);
+        lock->lock();
+        lock->lock();
+        fair->lock();
+        fenced->lock();
+        spin->lock();
+        mutex->lock();
+        shared->lock_shared();
+        all->lock();
+        std::optional<std::future<bool>> waiting;
+        if (trouble == "contended") {
+            waiting = start_waiting(other, [&] {
+                RLock<HiredisTransport> theirs{other, "a"};
+                const std::lock_guard guard{theirs};
+                return true;
+            });
+        }
+        if (trouble == "lost") redis.text("FLUSHALL");
+        if (trouble == "dead") server.kill();
+        if (trouble == "frozen") server.stop();
+
+        std::error_code ec;
+        CHECK(errno_after([&] { lock->unlock(); }) == untouched);
+        CHECK(errno_after([&] { lock->unlock(ec); }) == untouched);
+        CHECK(errno_after([&] { fair->unlock(); }) == untouched);
+        CHECK(errno_after([&] { fenced->unlock(); }) == untouched);
+        CHECK(errno_after([&] { spin->unlock(); }) == untouched);
+        CHECK(errno_after([&] { mutex->unlock(); }) == untouched);
+        CHECK(errno_after([&] { shared->unlock_shared(); }) == untouched);
+        CHECK(errno_after([&] { all->unlock(); }) == untouched);
+        CHECK(errno_after([&] { lock->unlock(ec); }) == untouched);  // once too often
+        if (waiting) CHECK(ready(*waiting));
+
+        CHECK(errno_after([&] { all.reset(); }) == untouched);
+        CHECK(errno_after([&] { lock.reset(); }) == untouched);
+        CHECK(errno_after([&] { fair.reset(); }) == untouched);
+        CHECK(errno_after([&] { fenced.reset(); }) == untouched);
+        CHECK(errno_after([&] { spin.reset(); }) == untouched);
+        CHECK(errno_after([&] { mutex.reset(); }) == untouched);
+        CHECK(errno_after([&] { shared.reset(); }) == untouched);
+        CHECK(errno_after([&] { client.reset(); }) == untouched);
+        if (trouble == "frozen") server.cont();
+    }
+}
+
+TEST_CASE("the end of a client, with all of its connections and threads, keeps errno") {
+    RedisServer server;
+    RawRedis redis{server};
+    auto client = std::make_unique<HiredisClient>(server.url());
+    use_everything(*client, redis);
+    CHECK(errno_after([&] { client.reset(); }) == untouched);
+}
+
+TEST_CASE("signal masks and handlers, umask, directory and environment stay the program's") {
+    RedisServer server{{.tcp = true}};
+    RawRedis redis{server};
+    const SignalState signals = signal_state();
+    const std::vector<std::string> variables = environment();
+    const mode_t mask = current_umask();
+    const std::string locale = std::setlocale(LC_ALL, nullptr);
+    const auto directory = std::filesystem::current_path();
+    {
+        EventLog log;
+        ClientOptions options;
+        options.on_event = log.handler();
+        Client client{"redis://localhost:" + std::to_string(server.port()), options};  // looked up in a thread
+        use_everything(client, redis);
+        CHECK(signal_state() == signals);
+    }
+    CHECK(signal_state() == signals);
+    CHECK(environment() == variables);
+    CHECK(current_umask() == mask);
+    CHECK(std::string{std::setlocale(LC_ALL, nullptr)} == locale);
+    CHECK(std::filesystem::current_path() == directory);
+}
+
+TEST_CASE("numbers on the wire and in messages do not depend on the program's locale") {
+    RedisServer server;
+    RawRedis redis{server};
+    const std::locale before = std::locale::global(std::locale(std::locale::classic(), new Grouping));
+    struct Restore {
+        const std::locale& to;
+        ~Restore() { std::locale::global(to); }
+    } const restore{before};
+    Client client{server.url()};
+    Semaphore seats{client, "seats"};
+    seats.add_permits(1234567);
+    CHECK(redis.text("GET", "seats") == "1234567");
+    CHECK(seats.available_permits() == 1234567);
+    RLock orders{client, "orders"};
+    orders.lock(Lease{3600s});
+    CHECK(redis.pttl("orders") > 3'000'000);
+    orders.unlock();
+    CHECK(text_of_error([&] { seats.release(-1); }).find("2147483647") != std::string::npos);
+}
+
+// Names come from outside: customers, orders, files. What was held under one is forgotten with its last object.
+TEST_CASE("names that are used no more take no memory") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    const auto use_names = [&](int from, int to) {
+        for (int i = from; i < to; ++i) {
+            const std::string name = "customer " + std::to_string(i);
+            {
+                RLock lock{client, name};
+                const std::lock_guard guard{lock};
+            }
+            {
+                FairLock lock{client, name};
+                const std::lock_guard guard{lock};
+            }
+            {
+                ReadWriteLock lock{client, name};
+                const std::shared_lock guard{lock};
+            }
+            {
+                Mutex lock{client, name};
+                const std::lock_guard guard{lock};
+            }
+            {
+                Semaphore seats{client, name};
+                CHECK_FALSE(seats.try_acquire());
+            }
+            {
+                CountDownLatch latch{client, name};
+                CHECK(latch.try_wait());
+            }
+        }
+    };
+    use_names(0, 300);
+    const std::size_t before = allocated();
+    use_names(300, 1300);
+    // A thousand names of every kind; a single state has more than 200 bytes.
+    CHECK(allocated() < before + 64 * 1024);
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("names that were waited for take no memory and no channel, either") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    const auto wait_for_names = [&](int from, int to) {
+        for (int i = from; i < to; ++i) {
+            const std::string name = "customer " + std::to_string(i);
+            redis.integer("HSET", name, "somebody:1", 1);
+            RLock lock{client, name};
+            CHECK_FALSE(lock.try_lock_for(1ms));
+            redis.integer("DEL", name);
+        }
+    };
+    wait_for_names(0, 100);
+    const std::size_t before = allocated();
+    wait_for_names(100, 400);
+    CHECK(eventually([&] { return redis.pubsub_channels().empty(); }, 30s));
+    CHECK(eventually([&] { return allocated() < before + 64 * 1024; }, 10s));
+}

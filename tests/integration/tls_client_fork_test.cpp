@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// fork() under TLS: the parent's sessions go on as if there were no child, and the child has its own.
+#include <doctest/doctest.h>
+
+#include <redlatch/tls.hpp>
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/process.hpp"
+#include "support/tls_server.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+TEST_CASE("a forked child, whether it uses its client or destroys it, disturbs no session of the parent's") {
+    Authority authority;
+    RedisServer server{by_tls(authority.issue("server"), authority)};
+    RawRedis redis{server};
+    redlatch::ClientOptions options;
+    options.tls = redlatch::tls({.ca_file = authority.file()});
+    options.watchdog_timeout = patient(4s);
+    std::optional<HiredisClient> client;
+    client.emplace(tls_url(server.port()), options);
+    std::optional<HiredisRLock> orders;
+    orders.emplace(*client, "orders");
+    orders->lock();
+    // A subscription is there as well.
+    REQUIRE_FALSE(elsewhere([&] { return orders->try_lock_for(50ms); }));
+    auto user = ChildProcess::run([&] {
+        HiredisRLock parcels{*client, "parcels"};
+        for (int i = 0; i < 10; ++i) std::lock_guard guard{parcels};
+        return orders->is_locked() && !orders->try_lock() ? 0 : 1;
+    });
+    auto destroyer = ChildProcess::run([&] {
+        orders.reset();
+        client.reset();
+        return 0;
+    });
+    while (user.running() || destroyer.running()) CHECK(orders->hold_count() == 1);
+    CHECK(user.wait(60s) == ExitStatus{0, 0});
+    CHECK(destroyer.wait(60s) == ExitStatus{0, 0});
+    const std::uint64_t before = client->stats().renewals;
+    CHECK(eventually([&] { return client->stats().renewals > before; }, 20s));
+    CHECK_FALSE(orders->lost().stop_requested());
+    REQUIRE_FALSE(elsewhere([&] { return orders->try_lock_for(50ms); }));
+    orders->unlock();
+    CHECK(client->stats().reconnects == 0);
+    CHECK(redis.keys().empty());
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT
+// Whom a rediss:// connection does not trust, and who does not trust it: nothing is said to them, and the error tells why.
+#include <doctest/doctest.h>
+
+#include <redlatch/tls.hpp>
+
+#include <chrono>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "integration/rlock_helpers.hpp"
+#include "support/proxy.hpp"
+#include "support/tls_server.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Client;
+using redlatch::ClientOptions;
+using redlatch::errc;
+using redlatch::Error;
+using redlatch::RLock;
+using redlatch::TlsOptions;
+using redlatch::TlsVersion;
+
+namespace {
+
+struct Outcome {
+    std::error_code code;
+    std::string said;
+    std::chrono::milliseconds took{};
+
+    bool says(const std::string& words) const { return said.find(words) != std::string::npos; }
+};
+
+/// What becomes of the first lock on a server.
+Outcome first_lock(const std::string& url, const TlsOptions& tls, std::chrono::milliseconds unreachable_timeout = 120s,
+                   std::chrono::milliseconds command_timeout = 20s) {
+    ClientOptions options;
+    options.tls = redlatch::tls(tls);
+    options.unreachable_timeout = unreachable_timeout;
+    options.command_timeout = command_timeout;
+    Client client{url, options};
+    RLock orders{client, "orders"};
+    const Stopwatch watch;
+    Outcome outcome;
+    try {
+        orders.lock();
+        orders.unlock();
+    } catch (const Error& error) {
+        outcome.code = error.code();
+        outcome.said = error.what();
+    }
+    outcome.took = watch.elapsed_ms();
+    return outcome;
+}
+
+// Far below the unreachable_timeout: nobody tried again.
+constexpr auto at_once = 60s;
+
+void check_refused_at_once(const Outcome& outcome, const std::string& words) {
+    CAPTURE(outcome.said);
+    CHECK(outcome.code == errc::rejected);
+    CHECK(outcome.says(words));
+    CHECK(outcome.took < at_once);
+}
+
+}  // namespace
+
+TEST_CASE("a server's certificate that proves nothing is refused at once, and the error says what is wrong with it") {
+    Authority authority;
+    Authority other{"another authority"};
+    const Certificate revoked = authority.issue("revoked");
+    struct Case {
+        Certificate own;
+        std::string host;
+        std::string words;
+    };
+    const std::string us = "127.0.0.1";
+    const std::vector<Case> cases{
+        {authority.issue("expired", {.valid_from = -7200, .valid_to = -3600}), us, "has expired"},
+        {authority.issue("early", {.valid_from = 3600, .valid_to = 7200}), us, "not valid yet"},
+        {authority.issue("selfsigned", {.self_signed = true}), us, "self-signed"},
+        {other.issue("unknown"), us, "nobody who is trusted has signed it"},
+        {authority.issue("wrong-name", {.names = "DNS:elsewhere.example,IP:127.0.0.1"}), "localhost",
+         "not for the name 'localhost'"},
+        {authority.issue("partial-wildcard", {.names = "DNS:local*"}), "localhost", "not for the name 'localhost'"},
+        {authority.issue("wrong-ip", {.names = "DNS:localhost,IP:127.0.0.2"}), us, "not for the address '127.0.0.1'"},
+        {authority.issue("address-as-name", {.names = "DNS:127.0.0.1"}), us, "not for the address '127.0.0.1'"},
+    };
+    for (const Case& one : cases) {
+        CAPTURE(one.own.file);
+        RedisServer server{by_tls(one.own, authority)};
+        const Outcome outcome = first_lock(tls_url(server.port(), one.host), {.ca_file = authority.file()});
+        check_refused_at_once(outcome, one.words);
+        CHECK(outcome.says("the certificate of " + one.host + ":" + std::to_string(server.port())));
+        CHECK(RawRedis{server}.script_calls() == 0);
+    }
+    SUBCASE("revoked") {
+        RedisServer server{by_tls(revoked, authority)};
+        const std::string url = tls_url(server.port());
+        const auto with_list = [&](const std::string& list) {
+            return first_lock(url, {.ca_file = authority.file(), .crl_file = list});
+        };
+        CHECK(first_lock(url, {.ca_file = authority.file()}).said.empty());
+        CHECK(with_list(authority.revoke({})).said.empty());
+        check_refused_at_once(with_list(authority.revoke({revoked})), "it is revoked");
+        check_refused_at_once(with_list(authority.revoke({}, -60)), "revoked certificates has expired");
+        check_refused_at_once(with_list(other.revoke({})), "no list of an authority");
+    }
+}
+
+TEST_CASE("who the certificate is for can be said apart from where the server is") {
+    Authority authority;
+    RedisServer server{by_tls(authority.issue("cache", {.names = "DNS:*.shop.example,IP:127.0.0.9"}), authority)};
+    const auto as = [&](const std::string& name) {
+        return first_lock(tls_url(server.port()), {.ca_file = authority.file(), .server_name = name});
+    };
+    CHECK(as("cache.shop.example").said.empty());
+    CHECK(as("cache.shop.example.").said.empty());
+    CHECK(as("127.0.0.9").said.empty());
+    check_refused_at_once(as("a.cache.shop.example"), "not for the name 'a.cache.shop.example'");
+    check_refused_at_once(as("shop.example"), "not for the name 'shop.example'");
+    check_refused_at_once(as("127.0.0.1"), "not for the address '127.0.0.1'");
+    check_refused_at_once(as(""), "not for the address '127.0.0.1'");
+}
+
+TEST_CASE("a certificate that is trusted by name needs no authority") {
+    Authority authority;
+    const Certificate own = authority.issue("own", {.self_signed = true});
+    const Certificate signed_by_another = Authority{"another authority"}.issue("signed");
+    for (const Certificate& one : {own, authority.issue("signed")}) {
+        RedisServer server{by_tls(one, authority)};
+        CHECK(first_lock(tls_url(server.port()), {.ca_file = one.file}).said.empty());
+        check_refused_at_once(
+            first_lock(tls_url(server.port(), "localhost"), {.ca_file = one.file, .server_name = "elsewhere.example"}),
+            "not for the name");
+    }
+}
+
+TEST_CASE("no TLS older than 1.2 is spoken, nor older than is asked for") {
+    Authority authority;
+    const Certificate own = authority.issue("server");
+    SUBCASE("1.1") {
+        RedisServer server{
+            by_tls(own, authority, false, {"--tls-protocols", "TLSv1.1", "--tls-ciphers", "ALL:@SECLEVEL=0"})};
+        check_refused_at_once(first_lock(tls_url(server.port()), {.ca_file = authority.file()}),
+                              "offers no TLS version");
+    }
+    SUBCASE("1.2") {
+        RedisServer server{by_tls(own, authority, false, {"--tls-protocols", "TLSv1.2"})};
+        CHECK(first_lock(tls_url(server.port()), {.ca_file = authority.file()}).said.empty());
+        check_refused_at_once(
+            first_lock(tls_url(server.port()), {.ca_file = authority.file(), .minimum_version = TlsVersion::v1_3}),
+            "offers no TLS version");
+    }
+    SUBCASE("1.3") {
+        RedisServer server{by_tls(own, authority, false, {"--tls-protocols", "TLSv1.3"})};
+        CHECK(first_lock(tls_url(server.port()), {.ca_file = authority.file(), .minimum_version = TlsVersion::v1_3})
+                  .said.empty());
+    }
+}
+
+TEST_CASE("a server that wants a client's certificate refuses who has none, or one of somebody else's, at once") {
+    Authority authority;
+    Authority other{"another authority"};
+    const Certificate mine = authority.issue("client");
+    const Certificate not_mine = other.issue("client");
+    for (const char* version : {"TLSv1.2", "TLSv1.3"}) {
+        CAPTURE(version);
+        RedisServer server{by_tls(authority.issue("server"), authority, true, {"--tls-protocols", version})};
+        // With a login, too: then its answer is what tells, else that to a question of its own.
+        for (const std::string login : {"", "default:secret@"}) {
+            const std::string url = "rediss://" + login + "127.0.0.1:" + std::to_string(server.port());
+            const Outcome none = first_lock(url, {.ca_file = authority.file()});
+            check_refused_at_once(none, "see TlsOptions::certificate_file");
+            CHECK_FALSE(none.says("secret"));
+            check_refused_at_once(first_lock(url, {.ca_file = authority.file(),
+                                                   .certificate_file = not_mine.file,
+                                                   .key_file = not_mine.key_file}),
+                                  "see TlsOptions::certificate_file");
+        }
+        CHECK(RawRedis{server}.script_calls() == 0);
+        CHECK(first_lock(tls_url(server.port()),
+                         {.ca_file = authority.file(), .certificate_file = mine.file, .key_file = mine.key_file})
+                  .said.empty());
+    }
+}
+
+TEST_CASE("a server that speaks in plain gets no login, and is told of in bounded time") {
+    Authority authority;
+    RedisServer server{{.tcp = true, .args = {"--requirepass", "S3cret"}}};
+    const std::string url = "rediss://:S3cret@127.0.0.1:" + std::to_string(server.port());
+    const Outcome outcome = first_lock(url, {.ca_file = authority.file()}, 3s, 1s);
+    CAPTURE(outcome.said);
+    CHECK((outcome.code == errc::unreachable || outcome.code == errc::rejected));
+    CHECK(outcome.says("speak TLS on this port"));
+    CHECK_FALSE(outcome.says("S3cret"));
+    CHECK(outcome.took < at_once);
+}
+
+TEST_CASE("a server that speaks something else is told of at once") {
+    Authority authority;
+    const int port = pick_free_port();
+    const Fd listener = listen_on({{}, port});
+    auto outcome = start([&] { return first_lock(tls_url(port), {.ca_file = authority.file()}); });
+    REQUIRE(wait_for(listener, POLLIN, std::chrono::steady_clock::now() + 20s));
+    const Fd peer{::accept(listener.get(), nullptr, nullptr)};
+    send_all(peer, "HTTP/1.1 400 Bad Request\r\n\r\n", std::chrono::steady_clock::now() + 20s);
+    REQUIRE(ready(outcome, at_once));
+    const Outcome told = outcome.get();
+    CAPTURE(told.said);
+    check_refused_at_once(told, "does not speak TLS on this port");
+}
+
+TEST_CASE("a server that accepts and says nothing, or hangs up, is unreachable in bounded time; what it got is TLS") {
+    Authority authority;
+    const int port = pick_free_port();
+    const Fd listener = listen_on({{}, port});
+    const std::string url = "rediss://default:S3cret@127.0.0.1:" + std::to_string(port);
+    for (const bool hangs_up : {false, true}) {
+        CAPTURE(hangs_up);
+        auto outcome = start([&] { return first_lock(url, {.ca_file = authority.file()}, 1500ms, 500ms); });
+        std::vector<Fd> peers;
+        std::string got;
+        while (outcome.wait_for(0s) != std::future_status::ready) {
+            if (!wait_for(listener, POLLIN, std::chrono::steady_clock::now() + 10ms)) continue;
+            peers.emplace_back(::accept(listener.get(), nullptr, nullptr));
+            if (wait_for(peers.back(), POLLIN, std::chrono::steady_clock::now() + 1s)) read_some(peers.back(), got);
+            if (hangs_up) peers.clear();
+        }
+        const Outcome told = outcome.get();
+        CAPTURE(told.said);
+        CHECK(told.code == errc::unreachable);
+        CHECK(told.says("does not finish the TLS handshake"));
+        CHECK(told.took < at_once);
+        CHECK(got.substr(0, 2) == "\x16\x03");  // a ClientHello
+        CHECK(got.find("AUTH") == std::string::npos);
+        CHECK(got.find("S3cret") == std::string::npos);
+    }
+}
+
+TEST_CASE("a TLS server that is spoken to in plain is unreachable, in bounded time") {
+    Authority authority;
+    RedisServer server{by_tls(authority.issue("server"), authority)};
+    ClientOptions options;
+    options.unreachable_timeout = 1s;
+    Client client{Endpoint{{}, server.port()}.url(), options};
+    RLock orders{client, "orders"};
+    const Stopwatch watch;
+    CHECK(error_of_call([&] { orders.lock(); }) == errc::unreachable);
+    CHECK(watch.within(at_once));
+}
+
+TEST_CASE("a rediss:// URL without TLS in the program says what to do about it") {
+    for (const std::string url : {"rediss://127.0.0.1", "rediss-sentinel://127.0.0.1/orders"}) {
+        try {
+            Client client{url};
+            FAIL("no error");
+        } catch (const Error& error) {
+            CHECK(error.code() == errc::unsupported);
+            const std::string said = error.what();
+            for (const char* words : {"redlatch/tls.hpp", "ClientOptions::tls", "libssl-dev", "openssl-devel"})
+                CHECK(said.find(words) != std::string::npos);
+        }
+    }
+}
+
+TEST_CASE("files that cannot be used are refused before anything is sent, by name") {
+    Authority authority;
+    Authority other{"another authority"};
+    const Certificate mine = authority.issue("client");
+    const Certificate another = other.issue("client");
+    const std::string none = authority.directory().file("none.pem");
+    for (const auto& [options, words] : std::vector<std::pair<TlsOptions, std::string>>{
+             {{.ca_file = none}, "ca_file"},
+             {{.ca_file = mine.key_file}, "ca_file"},
+             {{.crl_file = none}, "crl_file"},
+             {{.crl_file = mine.file}, "crl_file"},
+             {{.certificate_file = none, .key_file = mine.key_file}, "certificate_file"},
+             {{.certificate_file = mine.file, .key_file = none}, "key_file"},
+             {{.certificate_file = mine.file, .key_file = another.key_file}, "key_file"},
+             {{.certificate_file = mine.file}, "belong together"},
+         }) {
+        try {
+            static_cast<void>(redlatch::tls(options));
+            FAIL("no error");
+        } catch (const Error& error) {
+            const std::string said = error.what();
+            CAPTURE(said);
+            CHECK(error.code() == errc::invalid_argument);
+            CHECK(said.find(words) != std::string::npos);
+            CHECK(said.find("does not say why") == std::string::npos);
+        }
+    }
+    CHECK(ERR_peek_error() == 0);
+}
+
+TEST_CASE("a server whose certificate is refused for a while is told of at once, and takes no hold away") {
+    Authority authority;
+    const Certificate good = authority.issue("good");
+    const Certificate expired = authority.issue("expired", {.valid_from = -7200, .valid_to = -3600});
+    RedisServer server{by_tls(good, authority)};
+    Proxy proxy{Endpoint{{}, server.port()}.url(), true};
+    RawRedis redis{server};
+    const auto show = [&](const Certificate& certificate) {
+        redis.text("CONFIG", "SET", "tls-cert-file", certificate.file, "tls-key-file", certificate.key_file);
+        redis.kill_clients("normal");
+    };
+    ClientOptions options;
+    options.tls = redlatch::tls({.ca_file = authority.file()});
+    options.watchdog_timeout = patient(9s);
+    Client client{tls_url(proxy.port()), options};
+    RLock orders{client, "orders"};
+    RLock parcels{client, "parcels"};
+    orders.lock();
+    show(expired);
+    CHECK(error_of_call([&] { parcels.lock(); }) == errc::rejected);
+    CHECK(elsewhere([&] { return error_of_call([&] { parcels.lock(); }); }) == errc::rejected);
+    // Renewals are tried, in vain.
+    const std::uint64_t before = proxy.counts().accepted;
+    CHECK(eventually([&] { return proxy.counts().accepted > before; }, 30s));
+    CHECK_FALSE(orders.lost().stop_requested());
+    const std::uint64_t renewals = client.stats().renewals;
+    show(good);
+    CHECK(eventually([&] { return client.stats().renewals > renewals; }, 30s));
+    CHECK_FALSE(orders.lost().stop_requested());
+    orders.unlock();
+    CHECK(redis.keys().empty());
+}

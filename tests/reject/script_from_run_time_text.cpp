@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT
+// expect: is not a constant expression
+// A script is a constant: no text of a program's gets into Lua.
+#include <redlatch/redlatch.hpp>
+
+#include <string>
+
+redlatch::Script make(const std::string& text) { return redlatch::Script{text}; }

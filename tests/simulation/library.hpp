@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "simulation/scheduler.hpp"
+
+// The library as it is, but for one thing: which thread asks. All fibers are one thread of the system, so a thread_local
+// number would be the same for all of them.
+#define this_thread_number this_system_thread_number
+#include <redlatch/core/ids.hpp>
+#undef this_thread_number
+
+namespace redlatch {
+
+inline OwnerNumber this_thread_number() noexcept { return sim::scheduler().self().id + 1; }
+
+}  // namespace redlatch
+
+#include <redlatch/redlatch.hpp>

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+// The locks of one server.
+#include "simulation/use_lock.hpp"
+#include "simulation/world.hpp"
+
+namespace sim {
+
+namespace {
+
+template <template <class> class Lock>
+std::shared_ptr<Lock<Transport>> make(World& world, World::Process& process, const std::string& name) {
+    return world.keep(process, std::make_shared<Lock<Transport>>(*process.clients[0], name));
+}
+
+// Some processes of some threads, which use one lock or two.
+template <template <class> class Lock>
+void run_lock(Habits habits) {
+    World world(1);
+    Random& r = world.random();
+    const std::size_t names = 1 + r.below(2);
+    std::vector<Ward*> wards;
+    for (std::size_t n = 0; n < names; ++n)
+        wards.push_back(&world.guard("lock" + std::to_string(n), 0, world.wake_up_bound(habits.poll)));
+    const std::size_t processes = 1 + r.below(3) + world.faults().crashes;
+    for (std::size_t p = 0; p < processes; ++p) {
+        World::Process& process = world.start_process();
+        std::vector<std::shared_ptr<Lock<Transport>>> locks;
+        for (std::size_t n = 0; n < names; ++n) locks.push_back(make<Lock>(world, process, wards[n]->key()));
+        for (std::size_t t = 1 + r.below(3); t > 0; --t)
+            world.start_thread(process, [&world, locks, wards, habits] {
+                for (std::uint64_t round = 1 + world.random().below(4); round > 0; --round) {
+                    const std::size_t n = world.random().below(locks.size());
+                    LockUser(world, *wards[n], *locks[n], habits).use();
+                }
+            });
+    }
+    // A place in a queue that belongs to nobody any more (to a crashed process, or because a command came late) is taken
+    // away by whoever comes next, or in an hour.
+    world.finish({"redisson_lock_token"}, {"redisson_lock_queue", "redisson_lock_timeout", "redlatch_lock_slots"});
+}
+
+void run_rlock() { run_lock<redlatch::RLock>({}); }
+void run_fair_lock() { run_lock<redlatch::FairLock>({.poll = 6 * second}); }
+void run_fenced_lock() { run_lock<redlatch::FencedLock>({}); }
+void run_spin_lock() { run_lock<redlatch::SpinLock>({.poll = second}); }
+void run_mutex() { run_lock<redlatch::Mutex>({.poll = second, .reentrant = false}); }
+
+void run_read_write_lock() {
+    World world(1);
+    Random& r = world.random();
+    Ward& ward = world.guard("rw", 0, world.wake_up_bound(0));
+    for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
+        World::Process& process = world.start_process();
+        const auto lock = make<redlatch::ReadWriteLock>(world, process, ward.key());
+        for (std::size_t t = 1 + r.below(3); t > 0; --t)
+            world.start_thread(process, [&world, &ward, lock] {
+                for (std::uint64_t round = 1 + world.random().below(4); round > 0; --round) {
+                    if (world.random().below(2) == 0)
+                        LockUser(world, ward, lock->read_lock(), {.shared = true}).use();
+                    else
+                        LockUser(world, ward, lock->write_lock(), {}).use();
+                }
+            });
+    }
+    world.finish({});
+}
+
+}  // namespace
+
+const std::vector<Kind>& lock_kinds() {
+    static const std::vector<Kind> kinds{{"rlock", run_rlock},
+                                         {"fair_lock", run_fair_lock},
+                                         {"fenced_lock", run_fenced_lock},
+                                         {"spin_lock", run_spin_lock},
+                                         {"read_write_lock", run_read_write_lock},
+                                         {"mutex", run_mutex}};
+    return kinds;
+}
+
+}  // namespace sim

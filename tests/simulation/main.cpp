@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// redlatch_simulation [--seed n] [--count n] [--kind name] [--trace] [--first]
+#include "simulation/world.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <sys/single_threaded.h>
+
+int main(int argc, char** argv) {
+    // The standard library asks, and leaves out what only several threads need.
+    __libc_single_threaded = 0;
+    std::uint64_t first = 1;
+    std::uint64_t count = 10'000;
+    std::string only;
+    bool trace = false;
+    std::uint64_t most_failures = 20;
+    for (int i = 1; i < argc; ++i) {
+        const std::string option = argv[i];
+        if (option == "--trace") {
+            trace = true;
+        } else if (option == "--first") {  // failure is the last
+            most_failures = 1;
+        } else if (i + 1 < argc && option == "--seed") {
+            first = std::strtoull(argv[++i], nullptr, 10);
+        } else if (i + 1 < argc && option == "--count") {
+            count = std::strtoull(argv[++i], nullptr, 10);
+        } else if (i + 1 < argc && option == "--kind") {
+            only = argv[++i];
+        } else {
+            std::fprintf(stderr, "usage: %s [--seed n] [--count n] [--kind name] [--trace] [--first]\n", argv[0]);
+            return 2;
+        }
+    }
+    std::vector<sim::Kind> kinds;
+    for (const auto* some : {&sim::lock_kinds(), &sim::quorum_kinds(), &sim::synchronizer_kinds()})
+        for (const sim::Kind& kind : *some) kinds.push_back(kind);
+
+    std::uint64_t seeds = 0;
+    std::uint64_t failures = 0;
+    std::uint64_t turns = 0;
+    double simulated = 0;
+    for (std::uint64_t seed = first; seed < first + count; ++seed) {
+        const sim::Kind& kind = kinds[seed % kinds.size()];
+        if (!only.empty() && only != kind.name) continue;
+        ++seeds;
+        sim::Scheduler scheduler(seed, trace);
+        const sim::Nanos begun = scheduler.now();
+        std::string failure;
+        try {
+            failure = scheduler.run(kind.run);
+        } catch (const std::exception& e) {
+            failure = e.what();
+        }
+        turns += scheduler.turns();
+        simulated += static_cast<double>(scheduler.now() - begun) / static_cast<double>(sim::second);
+        if (failure.empty()) continue;
+        ++failures;
+        std::printf(
+            "seed %llu (%s): %s\n    again, with all that happens: cmake -DSEED=%llu -DTRACE=ON -P "
+            "cmake/simulation.cmake\n",
+            static_cast<unsigned long long>(seed), kind.name, failure.c_str(), static_cast<unsigned long long>(seed));
+        std::fflush(stdout);
+        if (failures >= most_failures) break;
+    }
+    std::printf("simulation: seeds=%llu kinds=%zu switches=%llu simulated_hours=%.1f failures=%llu\n",
+                static_cast<unsigned long long>(seeds), kinds.size(), static_cast<unsigned long long>(turns),
+                simulated / 3600, static_cast<unsigned long long>(failures));
+    return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+# mutate(name file from to): bugs that show only at certain moments, after certain losses.
+
+# Frees the lock and tells nobody.
+mutate(release_without_publish scripts/rlock.hpp
+    "return redis.call(publish, channel, '0')\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over"
+    "return 1\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over")
+
+# What was published between the try and the subscription is lost.
+mutate(no_second_try_once_subscribed client/lock_state.hpp
+    "subscribed_ = true;\n        expect_anything();\n        tell_representative();"
+    "subscribed_ = true;")
+
+# Who waits elsewhere is not told that the heir's lease is shorter.
+mutate(silent_hand_over scripts/rlock.hpp
+    "if left > tonumber(lease) then redis.pcall(publish, channel, '0') end"
+    "")
+
+# Validity is counted from the reply, not from the request.
+mutate(validity_from_the_reply client/hold_keeper.hpp
+    "asked.sent = Clock::now();\n            Reply reply = send(std::as_const(claim), deadline);"
+    "Reply reply = send(std::as_const(claim), deadline);\n            asked.sent = Clock::now();")
+
+# A delayed copy of a release ends the next hold.
+mutate(release_ignores_its_mark scripts/rlock.hpp
+    "if redis.call('exists', latch) == 1 then return 0 end"
+    "")
+
+# An acquire of unknown outcome is forgotten.
+mutate(unknown_acquire_left_behind client/hold_keeper.hpp
+    "if (asked.unknown) take_back(lock, request.owner, asked.hold, Clock::now() + lease_of(request.lease));"
+    "")
+
+# A request that is sent again is carried out again.
+mutate(marks_forgotten scripts/request_marks.hpp
+    "if not mark then return nil, false end"
+    "if mark or not mark then return nil, false end")
+
+# The watchdog goes on after unlock().
+mutate(watchdog_outlives_unlock client/hold_keeper.hpp
+    "holds_.finish(hold);\n            return {id, 0"
+    "return {id, 0")
+
+# The counter starts at one again after a restart that lost it.
+mutate(tokens_without_the_time scripts/fenced_lock.hpp
+    "math.max(last + 1, now[1] * 1000000 + now[2])"
+    "last + 1")

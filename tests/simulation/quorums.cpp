@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+// The locks that are made of others: all of some, and the majority of servers.
+#include "simulation/use_lock.hpp"
+#include "simulation/world.hpp"
+
+#include <array>
+
+namespace sim {
+
+namespace {
+
+using RLock = redlatch::RLock<Transport>;
+
+// What a process has, in the order in which it must live.
+template <class Whole>
+struct Composed {
+    template <class... Options>
+    explicit Composed(World::Process& process, const std::vector<std::pair<std::size_t, std::string>>& members,
+                      Options... options) {
+        for (const auto& [server, name] : members)
+            parts.push_back(std::make_unique<RLock>(*process.clients[server], name));
+        std::vector<RLock*> all;
+        for (const auto& part : parts) all.push_back(part.get());
+        whole = std::make_unique<Whole>(all, options...);
+    }
+    std::vector<std::unique_ptr<RLock>> parts;
+    std::unique_ptr<Whole> whole;
+};
+
+void run_multi_lock() {
+    World world(2);
+    Random& r = world.random();
+    const std::array<Ward*, 3> wards{&world.guard("a", 0, forever), &world.guard("b", 1, forever),
+                                     &world.guard("c", 0, forever)};
+    const Habits habits{};
+    for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
+        World::Process& process = world.start_process();
+        using Two = Composed<redlatch::MultiLock>;
+        // Two of three each, in any order: what two of them share excludes.
+        const std::vector<std::pair<std::size_t, std::string>> names{{0, "a"}, {1, "b"}, {0, "c"}};
+        std::vector<std::shared_ptr<Two>> pairs;
+        for (std::size_t i = 0; i < names.size(); ++i)
+            pairs.push_back(
+                world.keep(process, std::make_shared<Two>(process, std::vector{names[i], names[(i + 1) % 3]})));
+        for (std::size_t t = 1 + r.below(2); t > 0; --t)
+            world.start_thread(process, [&world, pairs, wards, habits] {
+                for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round) {
+                    const std::size_t i = world.random().below(pairs.size());
+                    if (world.random().below(3) == 0)
+                        LockUser(world, *wards[i], *pairs[i]->parts[0], habits).use();
+                    else
+                        LockUser(world, *wards[i], *pairs[i]->whole, habits).with(*wards[(i + 1) % 3]).use();
+                }
+            });
+    }
+    world.finish({});
+}
+
+void run_red_lock() {
+    World world(3);
+    // One server may forget everything, and the lock holds nevertheless.
+    world.wards_outlive_data = true;
+    Random& r = world.random();
+    Ward& ward = world.guard("red", 0, forever);
+    for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
+        World::Process& process = world.start_process();
+        using Majority = Composed<redlatch::RedLock>;
+        const std::vector<std::pair<std::size_t, std::string>> names{{0, "red"}, {1, "red"}, {2, "red"}};
+        const redlatch::RedLockOptions options{.node_timeout = redlatch::Milliseconds(r.between(100, 500)),
+                                               .longest_lease = redlatch::Milliseconds(2000)};
+        const auto lock = world.keep(process, std::make_shared<Majority>(process, names, options));
+        for (std::size_t t = 1 + r.below(2); t > 0; --t)
+            world.start_thread(process, [&world, &ward, lock] {
+                for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round)
+                    LockUser(world, ward, *lock->whole, {}).use();
+            });
+    }
+    world.finish({});
+}
+
+}  // namespace
+
+const std::vector<Kind>& quorum_kinds() {
+    static const std::vector<Kind> kinds{{"multi_lock", run_multi_lock}, {"red_lock", run_red_lock}};
+    return kinds;
+}
+
+}  // namespace sim

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "simulation/random.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include <ucontext.h>
+
+namespace sim {
+
+// A thread of the simulated program. It runs until it waits, or until chance lets another one go first.
+struct Fiber {
+    std::uint64_t id = 0;
+    int process = 0;
+    std::function<void()> body;
+    bool ended = false;
+    bool crashed = false;
+    bool waiting = false;
+    bool notified = false;     // the wait was ended by wake(), not by the time
+    const void* on = nullptr;  // what it waits for
+    const char* what = "";     // the same for a person
+    Nanos until = forever;
+    char* stack = nullptr;
+    ucontext_t context{};
+    // Of the C++ runtime, which knows one thread only: what is being thrown and caught.
+    void* caught = nullptr;
+    unsigned uncaught = 0;
+};
+
+// How wildly the threads of a seed are interleaved.
+struct Interleaving {
+    unsigned switches = 0;  // per mille of the points at which another thread could go on
+    unsigned stalls = 0;    // and of those, how many put the thread to sleep for a while
+    Nanos longest_stall = 0;
+};
+
+// Everything that one seed runs: fibers, events at instants, and the clock, which goes on when nobody has anything to do.
+// All in one thread of the system, so nothing here needs a mutex.
+class Scheduler {
+public:
+    Scheduler(std::uint64_t seed, bool trace);
+    ~Scheduler();
+    Scheduler(const Scheduler&) = delete;
+    Scheduler& operator=(const Scheduler&) = delete;
+
+    // The one that runs now; null between two seeds.
+    static Scheduler* current() { return current_; }
+
+    // Runs `program` and whatever it starts. What went wrong first; empty when nothing did.
+    std::string run(std::function<void()> program);
+
+    Fiber* spawn(int process, std::function<void()> body);
+    Fiber& self() { return *running_; }
+    bool in_fiber() const { return running_ != nullptr; }
+
+    // Waits until wake(on) or the time; whether it was woken.
+    bool wait(const void* on, Nanos until, const char* what);
+    void wake_one(const void* on);
+    void wake_all(const void* on);
+    void join(Fiber& fiber);
+    void sleep(Nanos time) { wait(nullptr, now_ + time, "sleep"); }
+    void yield();
+    void may_switch();
+
+    // At an instant, between two turns of the fibers.
+    void at(Nanos when, std::function<void()> event);
+
+    // The fibers of this process never run again.
+    void crash(int process);
+    bool has_crashed(int process) const;
+
+    // What the seed shows to be wrong; it ends here.
+    [[noreturn]] void fail(const std::string& what);
+
+    Nanos now() const { return now_; }
+    Random& random() { return random_; }
+    Interleaving& interleaving() { return interleaving_; }
+    std::uint64_t turns() const { return turns_; }
+
+    bool tracing() const { return trace_; }
+    void trace(const std::string& line);
+
+private:
+    struct Event {
+        Nanos when;
+        std::uint64_t number;
+        std::function<void()> what;
+        bool operator>(const Event& other) const {
+            return when != other.when ? when > other.when : number > other.number;
+        }
+    };
+
+    static void enter();
+    void resume(Fiber& fiber);
+    void to_scheduler();
+    bool advance();
+    std::string stuck() const;
+
+    static Scheduler* current_;
+
+    Random random_;
+    Interleaving interleaving_;
+    const bool trace_;
+    Nanos now_ = 1000 * second;
+    std::uint64_t turns_ = 0;
+    std::uint64_t events_so_far_ = 0;
+    std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+    std::vector<std::unique_ptr<Fiber>> fibers_;
+    std::vector<Fiber*> alive_;
+    std::vector<int> crashed_;
+    Fiber* running_ = nullptr;
+    ucontext_t main_{};
+    std::string failure_;
+    bool failed_ = false;
+};
+
+inline Scheduler& scheduler() { return *Scheduler::current(); }
+
+}  // namespace sim

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "simulation/keyspace.hpp"
+#include "simulation/scheduler.hpp"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace sim {
+
+// What may go wrong on the way, and how often. All of it is drawn by the seed.
+struct Faults {
+    Nanos least_delay = 20 * us;
+    Nanos most_delay = 200 * us;
+    unsigned slow = 0;  // per mille of the messages that take up to slow_delay
+    Nanos slow_delay = 0;
+    unsigned cuts = 0;      // per mille of the messages that end their connection
+    unsigned silences = 0;  // per mille of the attempts to connect that meet silence
+    Nanos latest_copy = 0;  // how late a command may reach the server after the end of its connection
+    bool restarts = false;
+    bool loses_data = false;
+    bool crashes = false;
+
+    bool any() const { return cuts > 0 || silences > 0 || restarts || crashes; }
+};
+
+class Server;
+
+// One connection between a client and a server. Messages keep their order in it, and none is lost before its end: but both
+// sides learn of that at a time of their own, and what was under way may get lost or arrive late.
+struct Connection : std::enable_shared_from_this<Connection> {
+    Connection(Server& s, std::uint64_t n) : server(s), number(n) {}
+
+    using Words = std::vector<std::string>;
+    void send(Words words, std::function<void(redlatch::Reply)> answered);
+    void push(std::function<void()> arrived);  // from the server to the client
+    void cut();
+    void close();  // by the client
+
+    Server& server;
+    const std::uint64_t number;
+    int process = 0;
+    bool requests_pass = true;
+    bool replies_pass = true;
+    bool cut_short = false;
+    bool closed = false;     // known to the client
+    bool forgotten = false;  // by the server, which may still read what was under way
+    Nanos copies_late = 0;
+    Nanos last_request = 0;
+    Nanos last_reply = 0;
+    std::function<void()> on_closed;
+    std::function<void(const std::string& channel, const std::string& payload)> on_message;
+};
+
+// One Redis server and the network around it.
+class Server {
+public:
+    Server(std::string name, const Faults& faults, Nanos clock_offset);
+    Server(const Server&) = delete;
+    Server& operator=(const Server&) = delete;
+
+    // Null when it is down.
+    std::shared_ptr<Connection> connect(int process);
+    redlatch::Reply execute(Connection& from, const Connection::Words& words);
+
+    void restart(bool keeps_data, Nanos away);
+    void cut_connections(int process);  // all that a process has
+
+    // The time that its clock shows when ours is `now`, and back.
+    Nanos clock_at(Nanos now) const { return now + clock_offset_; }
+    Nanos instant_of(Nanos clock) const { return clock - clock_offset_; }
+
+    Keyspace& keyspace();  // as it is now
+    const Faults& faults() const { return faults_; }
+    void calm() { faults_ = Faults{}; }
+    Nanos delay();
+    std::uint64_t commands() const { return commands_; }
+    std::size_t subscriptions() const;
+    bool is_up() const { return up_; }
+    const std::string& name() const { return name_; }
+
+private:
+    friend struct Connection;
+    redlatch::Reply run(const Connection::Words& words);
+    std::int64_t publish(std::string_view channel, std::string_view payload);
+    void forget(Connection& connection);
+
+    const std::string name_;
+    Faults faults_;
+    const Nanos clock_offset_;
+    Nanos started_;
+    bool up_ = true;
+    Keyspace keyspace_;
+    std::uint64_t commands_ = 0;
+    std::uint64_t connections_so_far_ = 0;
+    std::map<std::string, std::string, std::less<>> scripts_;  // by digest
+    std::map<std::string, std::vector<std::shared_ptr<Connection>>, std::less<>> subscribers_;
+    std::vector<std::weak_ptr<Connection>> connections_;
+};
+
+}  // namespace sim

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+// Semaphores and the latch. Their keys are there from the beginning, as if somebody had set them by hand.
+#include "simulation/ledger.hpp"
+#include "simulation/world.hpp"
+
+#include <stop_token>
+
+namespace sim {
+
+namespace {
+
+void set_key(World& world, const std::string& key, std::int64_t number) {
+    const std::string text = std::to_string(number);
+    const std::vector<std::string_view> words{"SET", key, text};
+    world.server(0).keyspace().call(words);
+}
+
+std::string key_text(World& world, const std::string& key) {
+    const std::vector<std::string_view> words{"GET", key};
+    return world.server(0).keyspace().call(words).text;
+}
+
+// What a call threw has to have a reason.
+template <class Call>
+bool attempt(World& world, Call call) {
+    try {
+        return call();
+    } catch (const redlatch::Error& error) {
+        scheduler().trace(std::string("error: ") + error.what());
+        if (!world.excuses_errors()) scheduler().fail(std::string("a call failed: ") + error.what());
+        return false;
+    }
+}
+
+std::stop_token stop_at(Nanos when) {
+    std::stop_source source;
+    scheduler().at(when, [source, id = scheduler().self().process] {
+        if (!scheduler().has_crashed(id)) scheduler().spawn(id, [source]() mutable { source.request_stop(); });
+    });
+    return source.get_token();
+}
+
+redlatch::Milliseconds some_ms(World& world, Nanos least, Nanos most) {
+    return redlatch::Milliseconds(world.random().between(least, most));
+}
+
+// --- Semaphore --------------------------------------------------------------------------------------------------------
+
+void use_semaphore(World& world, Ledger& ledger, redlatch::Semaphore<Transport>& semaphore, std::int64_t most) {
+    Random& r = world.random();
+    scheduler().sleep(r.between(0, 5 * ms));
+    const std::int64_t n = r.between(1, most);
+    ledger.waits();
+    const bool taken = attempt(world, [&] {
+        // What a crashed process holds is gone for good: nobody waits for ever then.
+        const std::uint64_t way = world.faults().crashes ? r.below(2) : r.below(4);
+        if (way == 0) return semaphore.try_acquire(n);
+        if (way == 1) return semaphore.try_acquire_for(some_ms(world, 1, 3000), n);
+        if (way == 2) return semaphore.acquire(n, stop_at(scheduler().now() + r.between(0, 500 * ms)));
+        semaphore.acquire(n);
+        return true;
+    });
+    ledger.waits_no_more();
+    if (!taken) return;
+    const auto loan = ledger.take(n, world.lost_data() ? 0 : forever);
+    scheduler().sleep(r.between(0, 60 * ms));
+    ledger.give_back(loan);
+    attempt(world, [&] {
+        semaphore.release(n);
+        return true;
+    });
+}
+
+void run_semaphore() {
+    World world(1);
+    Random& r = world.random();
+    const std::int64_t permits = r.between(1, 4);
+    world.set_anew = [&] { set_key(world, "semaphore", permits); };
+    world.set_anew();
+    Ledger ledger(permits, world.wake_up_bound(0));
+    for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
+        World::Process& process = world.start_process();
+        const auto semaphore =
+            world.keep(process, std::make_shared<redlatch::Semaphore<Transport>>(*process.clients[0], "semaphore"));
+        for (std::size_t t = 1 + r.below(3); t > 0; --t)
+            world.start_thread(process, [&world, &ledger, semaphore, permits] {
+                for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round)
+                    use_semaphore(world, ledger, *semaphore, permits);
+            });
+    }
+    world.finish({"semaphore"});
+    const std::string left = key_text(world, "semaphore");
+    if (!world.lost_data() && !world.faults().crashes && left != std::to_string(permits))
+        scheduler().fail("of " + std::to_string(permits) + " permits came back: " + left);
+}
+
+// --- PermitExpirableSemaphore -----------------------------------------------------------------------------------------
+
+using Permits = redlatch::PermitExpirableSemaphore<Transport>;
+
+void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t most) {
+    Random& r = world.random();
+    scheduler().sleep(r.between(0, 5 * ms));
+    const std::int64_t n = r.between(1, most);
+    const redlatch::Lease lease(some_ms(world, 50, 1500));
+    // What the watchdog keeps is certain only while all is well.
+    const bool leased = r.below(2) == 0;
+    std::vector<redlatch::PermitId> ids;
+    Nanos asked = scheduler().now();
+    ledger.waits();
+    attempt(world, [&] {
+        switch (r.below(4)) {
+            case 0: ids = leased ? semaphore.try_acquire(n, lease) : semaphore.try_acquire(n); break;
+            case 1: {
+                const auto time = some_ms(world, 1, 3000);
+                ids = leased ? semaphore.try_acquire_for(time, n, lease) : semaphore.try_acquire_for(time, n);
+                break;
+            }
+            case 2: {
+                const auto token = stop_at(asked + r.between(0, 500 * ms));
+                ids = leased ? semaphore.acquire(n, lease, token) : semaphore.acquire(n, token);
+                break;
+            }
+            default: ids = leased ? semaphore.acquire(n, lease) : semaphore.acquire(n);
+        }
+        return true;
+    });
+    ledger.waits_no_more();
+    if (ids.empty()) return;
+    // A lease began when it was asked for at the latest time: how long ago that was, the server knows.
+    Nanos until = 0;
+    attempt(world, [&] {
+        const Nanos before = scheduler().now();
+        for (const redlatch::PermitId& id : ids) {
+            const auto left = semaphore.remaining_lease(id);
+            if (!left) return false;
+            until = before + left->count() * ms;
+        }
+        return true;
+    });
+    if (world.lost_data()) until = 0;
+    const auto loan = ledger.take(n, until > scheduler().now() ? until : 0);
+    scheduler().sleep(r.between(0, r.below(5) == 0 ? second : 60 * ms));
+    const bool certain = !leased || loan->until > scheduler().now() + world.slack();
+    ledger.give_back(loan);
+    std::error_code ec;
+    const bool released = semaphore.try_release(ids, ec);
+    if (!released && certain && !world.excuses_errors()) scheduler().fail("a permit was lost: " + ec.message());
+}
+
+void run_permits() {
+    World world(1);
+    Random& r = world.random();
+    const std::int64_t permits = r.between(1, 4);
+    world.set_anew = [&] { set_key(world, "permits", permits); };
+    world.set_anew();
+    Ledger ledger(permits, world.wake_up_bound(0));
+    for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
+        World::Process& process = world.start_process();
+        const auto semaphore = world.keep(process, std::make_shared<Permits>(*process.clients[0], "permits"));
+        for (std::size_t t = 1 + r.below(3); t > 0; --t)
+            world.start_thread(process, [&world, &ledger, semaphore, permits] {
+                for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round)
+                    use_permits(world, ledger, *semaphore, permits);
+            });
+    }
+    world.finish({"permits", "{permits}"});
+    const auto& process = world.start_process();
+    Permits semaphore(*process.clients[0], "permits");
+    const auto left = semaphore.available_permits();
+    if (!world.lost_data() && left != permits)
+        scheduler().fail("of " + std::to_string(permits) + " permits came back: " + std::to_string(left));
+}
+
+// --- CountDownLatch ---------------------------------------------------------------------------------------------------
+
+using Latch = redlatch::CountDownLatch<Transport>;
+
+struct Count {
+    std::int64_t total = 0;
+    std::int64_t begun = 0;
+    std::int64_t done = 0;
+    std::int64_t failed = 0;
+    Nanos ended = 0;
+};
+
+void count_down(World& world, Count& count, Latch& latch, std::int64_t n) {
+    count.begun += n;
+    const bool sure = attempt(world, [&] {
+        latch.count_down(n);
+        return true;
+    });
+    if (!sure) count.failed += n;
+    count.done += n;
+    if (count.done == count.total) count.ended = scheduler().now();
+}
+
+void wait_for_end(World& world, Count& count, const Latch& latch) {
+    Random& r = world.random();
+    const Nanos since = scheduler().now();
+    const bool ended = attempt(world, [&] {
+        switch (world.faults().crashes ? 1 : r.below(4)) {
+            case 0: return latch.try_wait();
+            case 1: return latch.wait_for(some_ms(world, 1, 2000));
+            case 2: return latch.wait(stop_at(since + r.between(0, 500 * ms)));
+            default: latch.wait(); return true;
+        }
+    });
+    if (ended && count.begun < count.total && !world.lost_data())
+        scheduler().fail("the wait ended with " + std::to_string(count.begun) + " of " + std::to_string(count.total) +
+                         " counted down");
+    const Nanos late = scheduler().now() - std::max(count.ended, since);
+    if (ended && count.done == count.total && count.failed == 0 && late > world.wake_up_bound(0))
+        scheduler().fail("lost wake-up: a thread waited on for " + std::to_string(late / ms) + " ms");
+}
+
+void look(World& world, const Count& count, const Latch& latch) {
+    const bool ended = attempt(world, [&] { return latch.wait_for(some_ms(world, 1, 30)); });
+    if (ended && count.begun < count.total && !world.lost_data()) scheduler().fail("a wait ended before the count");
+}
+
+void run_latch() {
+    World world(1);
+    Random& r = world.random();
+    Count count;
+    // Drawn first, so that the count is there before anybody counts down.
+    std::vector<std::vector<std::int64_t>> plan(1 + r.below(3) + world.faults().crashes);
+    for (auto& threads : plan)
+        for (std::size_t t = 1 + r.below(3); t > 0; --t) {
+            threads.push_back(r.between(0, 2));
+            count.total += threads.back();
+        }
+    if (count.total > 0) set_key(world, "latch", count.total);
+    for (const auto& threads : plan) {
+        World::Process& process = world.start_process();
+        const auto latch = world.keep(process, std::make_shared<Latch>(*process.clients[0], "latch"));
+        for (const std::int64_t n : threads)
+            world.start_thread(process, [&world, &count, latch, n] {
+                Random& random = world.random();
+                scheduler().sleep(random.between(0, 100 * ms));
+                if (random.below(2) == 0) look(world, count, *latch);
+                for (std::int64_t i = 0; i < n; ++i) {
+                    count_down(world, count, *latch, 1);
+                    scheduler().sleep(random.between(0, 50 * ms));
+                }
+                wait_for_end(world, count, *latch);
+            });
+    }
+    world.finish(world.faults().crashes ? std::vector<std::string>{"latch"} : std::vector<std::string>{});
+}
+
+}  // namespace
+
+const std::vector<Kind>& synchronizer_kinds() {
+    static const std::vector<Kind> kinds{{"semaphore", run_semaphore}, {"permits", run_permits}, {"latch", run_latch}};
+    return kinds;
+}
+
+}  // namespace sim

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "simulation/library.hpp"
+#include "simulation/server.hpp"
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sim {
+
+// A transport to a modelled server, with the ways of the hiredis one: the threads share some connections, another one is
+// for the subscriptions, and who waits for a message may receive it himself. Its fibers need no mutex, for nothing comes
+// between two of its waits.
+class Transport {
+public:
+    Transport(Server& server, int process, redlatch::Milliseconds timeout, bool lets_watch);
+    Transport(Transport&&) noexcept;
+    ~Transport();
+
+    redlatch::Reply call(const redlatch::Command& command, redlatch::Instant deadline);
+    std::vector<redlatch::Reply> call_all(std::span<const redlatch::Command> commands, redlatch::Instant deadline);
+    void post(const redlatch::Command& command, redlatch::Completion done) { post(command, std::move(done), false); }
+    void post_attended(const redlatch::Command& command, redlatch::Completion done) {
+        post(command, std::move(done), true);
+    }
+    void attend();
+    void subscribe(const std::string& channel);
+    void unsubscribe(const std::string& channel);
+    void run(redlatch::Listener& listener, redlatch::Instant deadline);
+    void wake();
+    bool watch(redlatch::Listener& listener, redlatch::Instant deadline);
+    void interrupt_watch();
+    std::uint32_t route(std::string_view) const { return 0; }
+    std::string_view publish_command() const { return "PUBLISH"; }
+    Transport reborn() { std::terminate(); }
+
+private:
+    struct Exchange;
+    struct Line;
+    struct State;
+    struct News;
+
+    void post(const redlatch::Command& command, redlatch::Completion done, bool attended);
+    Line& line();
+    std::shared_ptr<Connection> reach(Nanos deadline);
+    void attempt(Line& line, Nanos deadline);
+    bool connect(Line& line, Nanos deadline);
+    void put(Line& line, const std::shared_ptr<Exchange>& exchange);
+    void fail(Line& line);
+    void finish(const std::shared_ptr<Exchange>& exchange, redlatch::Reply reply);
+    void complete(bool attended_too);
+    void serve_lines(Nanos deadline);
+    void serve_subscriptions(Nanos deadline);
+    void deliver(redlatch::Listener& listener);
+    Nanos due() const;
+    bool has_work() const;
+
+    std::unique_ptr<State> state_;
+};
+
+static_assert(redlatch::Transport<Transport>);
+
+}  // namespace sim

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: MIT
+#include "proxy.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace redlatch::test {
+
+namespace {
+
+constexpr std::size_t most_queued = 1 << 20;
+
+}  // namespace
+
+struct Proxy::Direction {
+    Outgoing out = {};
+    bool eof = false;       // the source has ended
+    bool finished = false;  // the target has been told so: further bytes are thrown away
+    bool held = false;
+    bool silent = false;
+};
+
+struct Proxy::Connection {
+    Fd client;
+    Fd server;
+    Direction up = {};
+    Direction down = {};
+    std::string window = {};  // the end of what the client sent before, as long as a match may need
+    std::optional<ProxyRule> drop_reply = {};
+    bool draining = false;  // the client gets nothing more, and is closed when the server has closed
+    bool broken = false;
+    std::size_t slot = 0;  // of the client in the polled descriptors; the server comes next
+};
+
+Proxy::Proxy(const std::string& upstream, bool tcp) : upstream_(Endpoint::parse(upstream)) {
+    listeners_.push_back(listen_on({socket_path()}));
+    while (tcp && port_ == 0) {
+        const int port = pick_free_port();
+        try {
+            listeners_.push_back(listen_on({{}, port}));
+            port_ = port;
+        } catch (const std::system_error&) {  // somebody else was faster
+        }
+    }
+    thread_.emplace([this](auto& fds) { return prepare(fds); }, [this](const auto& fds) { ready(fds); });
+}
+
+Proxy::~Proxy() = default;
+
+std::string Proxy::socket_path() const { return dir_.file("proxy.sock"); }
+
+std::string Proxy::url() const { return "unix://" + socket_path(); }
+
+std::string Proxy::tcp_url() const { return Endpoint{{}, port()}.url(); }
+
+int Proxy::port() const {
+    if (port_ == 0) throw std::logic_error("this proxy was made without tcp");
+    return port_;
+}
+
+void Proxy::drop_next_requests(int count, std::string containing, Then then) {
+    add({ProxyRule::Fault::drop_request, std::move(containing), count, 0, then, 0});
+}
+
+void Proxy::drop_next_replies(int count, std::string containing, Then then) {
+    add({ProxyRule::Fault::drop_reply, std::move(containing), count, 0, then, 0});
+}
+
+void Proxy::cut_after_request_bytes(std::size_t bytes, std::string containing) {
+    add({ProxyRule::Fault::drop_request, std::move(containing), 1, 0, Then::close, bytes});
+}
+
+void Proxy::cut_after_reply_bytes(std::size_t bytes, std::string containing) {
+    add({ProxyRule::Fault::drop_reply, std::move(containing), 1, 0, Then::close, bytes});
+}
+
+void Proxy::hold_next_requests(int count, std::string containing) {
+    add({ProxyRule::Fault::hold_request, std::move(containing), count, 0, Then::close, 0});
+}
+
+void Proxy::hold_next_replies(int count, std::string containing) {
+    add({ProxyRule::Fault::hold_reply, std::move(containing), count, 0, Then::close, 0});
+}
+
+void Proxy::release() {
+    thread_->call([this] {
+        for (Connection& connection : connections_) connection.up.held = connection.down.held = false;
+    });
+}
+
+void Proxy::add(ProxyRule rule) {
+    thread_->call([&] { rules_.add(std::move(rule)); });
+}
+
+void Proxy::clear_rules() {
+    thread_->call([this] {
+        rules_.clear();
+        for (Connection& connection : connections_) connection.drop_reply.reset();
+    });
+}
+
+void Proxy::delay(std::chrono::milliseconds to_server, std::chrono::milliseconds to_client) {
+    thread_->call([&] {
+        delay_up_ = to_server;
+        delay_down_ = to_client;
+    });
+}
+
+void Proxy::trickle(std::size_t bytes, std::chrono::milliseconds pause) {
+    thread_->call([&] {
+        piece_ = bytes;
+        pause_ = pause;
+    });
+}
+
+void Proxy::blackhole(bool on) {
+    thread_->call([&] { blackhole_ = on; });
+}
+
+void Proxy::refuse(bool on) {
+    thread_->call([&] { refuse_ = on; });
+}
+
+void Proxy::half_close(Side side) {
+    thread_->call([&] {
+        for (Connection& connection : connections_) {
+            Direction& direction = side == Side::client ? connection.down : connection.up;
+            finish(direction, side == Side::client ? connection.client : connection.server);
+        }
+    });
+}
+
+void Proxy::kill_all() {
+    thread_->call([this] {
+        const linger reset{1, 0};
+        for (const Connection& connection : connections_) {
+            ::setsockopt(connection.client.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        }
+        connections_.clear();
+    });
+}
+
+void Proxy::upstream(const std::string& url) {
+    thread_->call([&] { upstream_ = Endpoint::parse(url); });
+}
+
+ProxyCounts Proxy::counts() {
+    ProxyCounts result;
+    thread_->call([&] {
+        result = counts_;
+        result.open = connections_.size();
+        for (const Connection& connection : connections_) {
+            result.held += (connection.up.held && !connection.up.out.empty()) ||
+                           (connection.down.held && !connection.down.out.empty());
+        }
+    });
+    return result;
+}
+
+std::optional<TimePoint> Proxy::prepare(std::vector<pollfd>& fds) {
+    std::optional<TimePoint> until;
+    const TimePoint now = std::chrono::steady_clock::now();
+    const auto events = [&](bool read, const Direction& write) {
+        short wanted = read ? POLLIN : short{0};
+        const auto due = write.out.due();
+        if (due && !write.held) {
+            if (*due <= now)
+                wanted = static_cast<short>(wanted | POLLOUT);
+            else
+                until = std::min(until.value_or(*due), *due);
+        }
+        return wanted;
+    };
+    // A descriptor without a wish is left out: poll would report its hang-up again and again.
+    const auto add = [&](const Fd& fd, short wanted) { fds.push_back({wanted != 0 ? fd.get() : -1, wanted, 0}); };
+    for (const Fd& listener : listeners_) add(listener, blackhole_ ? short{0} : POLLIN);
+    for (Connection& connection : connections_) {
+        connection.slot = fds.size();
+        const bool read_client = !connection.up.eof && !connection.draining && connection.up.out.size() < most_queued;
+        const bool read_server = !connection.down.eof && connection.down.out.size() < most_queued;
+        add(connection.client, blackhole_ ? short{0} : events(read_client, connection.down));
+        add(connection.server, blackhole_ ? short{0} : events(read_server, connection.up));
+    }
+    return until;
+}
+
+void Proxy::ready(const std::vector<pollfd>& fds) {
+    for (Connection& connection : connections_) {
+        const short client = fds[connection.slot].revents;
+        const short server = fds[connection.slot + 1].revents;
+        if ((server & ~POLLOUT) != 0) from_server(connection);
+        if ((client & ~POLLOUT) != 0 && !connection.up.eof && !connection.draining) from_client(connection);
+        if (!blackhole_) {
+            write_out(connection, connection.down, connection.client, counts_.bytes_to_client);
+            write_out(connection, connection.up, connection.server, counts_.bytes_to_server);
+        }
+    }
+    std::erase_if(connections_, [](const Connection& connection) {
+        const bool over = connection.down.eof && connection.down.out.empty();
+        return connection.broken || (over && (connection.draining || connection.up.finished));
+    });
+    for (std::size_t i = 0; i < listeners_.size(); ++i) {
+        if (fds[i + 1].revents != 0) accept_all(listeners_[i]);
+    }
+}
+
+void Proxy::accept_all(const Fd& listener) {
+    while (true) {
+        Fd client{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+        if (!client) return;
+        const int on = 1;
+        ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // fails on a unix socket, and may
+        ++counts_.accepted;
+        Fd server = refuse_ ? Fd{} : begin_connect(upstream_);
+        if (server)
+            connections_.push_back({std::move(client), std::move(server)});
+        else
+            ++counts_.refused;
+    }
+}
+
+std::string Proxy::read_all(const Fd& fd, Direction& direction) {
+    std::string bytes;
+    ReadState state = ReadState::data;
+    while (state == ReadState::data && bytes.size() < most_queued) state = read_some(fd, bytes);
+    if (state == ReadState::closed) direction.eof = true;
+    return bytes;
+}
+
+void Proxy::from_client(Connection& connection) {
+    std::string bytes = read_all(connection.client, connection.up);
+    if (bytes.empty() || connection.up.silent) return;
+    // One fault at a time: a second request in flight is lost with the first, and the rule is kept for its retry.
+    if (connection.drop_reply) return push(connection.up, std::move(bytes), delay_up_, 0);
+    if (const auto rule = rules_.match(connection.window, bytes)) {
+        // Replies that are here already are older than this request.
+        from_server(connection);
+        strike(connection, *rule, bytes);
+    }
+    push(connection.up, std::move(bytes), delay_up_, 0);
+}
+
+void Proxy::strike(Connection& connection, const ProxyRule& rule, std::string& bytes) {
+    ++counts_.matched;
+    switch (rule.fault) {
+        case ProxyRule::Fault::hold_request: connection.up.held = true; break;
+        case ProxyRule::Fault::hold_reply: connection.down.held = true; break;
+        case ProxyRule::Fault::drop_reply: connection.drop_reply = rule; break;
+        case ProxyRule::Fault::drop_request:
+            ++counts_.dropped;
+            bytes.resize(rule.then == Then::silence ? 0 : std::min(bytes.size(), rule.bytes));
+            if (rule.then == Then::silence)
+                connection.up.silent = true;
+            else
+                drain(connection);
+    }
+}
+
+void Proxy::from_server(Connection& connection) {
+    std::string bytes = read_all(connection.server, connection.down);
+    if (bytes.empty() || connection.draining || connection.down.silent) return;
+    if (connection.drop_reply) {
+        ProxyRule& rule = *connection.drop_reply;
+        const std::size_t passed = rule.then == Then::silence ? 0 : std::min(bytes.size(), rule.bytes);
+        rule.bytes -= passed;
+        if (rule.then == Then::silence || rule.bytes == 0) {
+            ++counts_.dropped;
+            bytes.resize(passed);
+            if (rule.then == Then::silence)
+                connection.down.silent = true;
+            else
+                drain(connection);
+            connection.drop_reply.reset();
+        }
+    }
+    push(connection.down, std::move(bytes), delay_down_, piece_);
+}
+
+void Proxy::push(Direction& direction, std::string bytes, std::chrono::milliseconds delay, std::size_t piece) {
+    if (direction.finished || bytes.empty()) return;
+    direction.out.push(std::move(bytes), std::chrono::steady_clock::now() + delay, piece, pause_);
+}
+
+void Proxy::drain(Connection& connection) {
+    connection.draining = true;
+    connection.up.eof = true;
+}
+
+void Proxy::write_out(Connection& connection, Direction& direction, const Fd& to, std::uint64_t& count) {
+    if (connection.broken || direction.held) return;
+    if (const auto sent = direction.out.flush(to))
+        count += *sent;
+    else
+        connection.broken = true;
+    const bool kept_open = direction.silent || (connection.draining && &direction == &connection.down);
+    if (direction.eof && direction.out.empty() && !direction.finished && !kept_open) finish(direction, to);
+}
+
+void Proxy::finish(Direction& direction, const Fd& to) {
+    ::shutdown(to.get(), SHUT_WR);
+    direction.finished = true;
+    direction.out.clear();
+}
+
+}  // namespace redlatch::test

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <future>
+#include <memory>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+
+namespace redlatch::test {
+
+/// start() with the function's type erased: a thread and a future for each lambda take long to compile.
+template <class Result>
+std::future<Result> start_erased(std::function<Result()> function) {
+    return std::async(std::launch::async, std::move(function));
+}
+
+extern template std::future<void> start_erased(std::function<void()>);
+extern template std::future<bool> start_erased(std::function<bool()>);
+extern template std::future<std::error_code> start_erased(std::function<std::error_code()>);
+
+/// Runs the function in a thread of its own; what it returns or throws comes out of the future.
+template <class Function>
+auto start(Function function) {
+    using Result = std::invoke_result_t<Function&>;
+    if constexpr (std::copy_constructible<Function>) {
+        return start_erased(std::function<Result()>(std::move(function)));
+    } else {
+        const auto shared = std::make_shared<Function>(std::move(function));
+        return start_erased(std::function<Result()>([shared] { return (*shared)(); }));
+    }
+}
+
+}  // namespace redlatch::test
