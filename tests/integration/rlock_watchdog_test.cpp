@@ -259,7 +259,7 @@ TEST_CASE("a re-entry that finds the hold gone takes the lock anew") {
     orders.unlock();
     CHECK(redis.keys().empty());
     CHECK_NOTHROW(orders.unlock());
-    CHECK(log.count(Event::Kind::hold_lost) == 1);
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
 }
 
 TEST_CASE("the end of a lease is told before another client can enter") {
