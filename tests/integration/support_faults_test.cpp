@@ -2,8 +2,11 @@
 // The troubles that the test kit makes for a server: each is real, and passes.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "support/end_state.hpp"
 #include "support/raw_redis.hpp"
@@ -56,6 +59,32 @@ TEST_CASE("a killed server comes back with its data, without it, or without what
     server.restart();
     redis.reconnect();
     CHECK(redis.keys().empty());
+}
+
+// Redis 7.0 leaves the beginning of a transaction in the file, and carries it out when it starts the second time.
+TEST_CASE("a server that lost what it wrote last has a script's effects wholly or not at all, also after another start") {
+    const auto keys_after_loss_of = [](std::uintmax_t bytes) {
+        RedisServer server{{.appendonly = true}};
+        RawRedis redis{server};
+        redis.text("SET", "first", "x");
+        redis.call("EVAL", "redis.call('hset', 'half', 'a', 1) return redis.call('pexpire', 'half', 60000)", 0);
+        server.kill();
+        CHECK(server.lose_last_bytes(bytes) >= bytes);
+        server.restart();
+        redis.reconnect();
+        CHECK_FALSE(redis.exists("half"));
+        redis.call("EVAL", "redis.call('set', 'next', 1) return redis.call('pexpire', 'next', 60000)", 0);
+        server.restart();
+        redis.reconnect();
+        auto keys = redis.keys();
+        std::ranges::sort(keys);
+        return keys;
+    };
+    const std::vector<std::string> whole{"first", "next"};
+    for (const std::uintmax_t bytes : {1U, 20U, 40U, 60U, 80U, 100U, 115U}) {
+        CAPTURE(bytes);
+        CHECK(keys_after_loss_of(bytes) == whole);
+    }
 }
 
 TEST_CASE("a server refuses what needs memory, replicas, or a snapshot, and then takes it again") {
