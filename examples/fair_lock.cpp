@@ -35,7 +35,8 @@ int main() {
                 std::lock_guard turn{nearest};
                 served.push_back(name);
             });
-            // One after the other, so that there is an order to be kept: a waiter is counted when it stands in the queue.
+            // One after the other, so that there is an order to be kept: a waiter is counted when it stands in the
+            // queue.
             while (client.stats().waits == waits) std::this_thread::sleep_for(1ms);
         }
 

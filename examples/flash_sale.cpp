@@ -3,9 +3,9 @@
 // The flash sale: four processes of eight threads sell 500 units to 2,000 customers, one unit a customer at most.
 // Stock, orders and "has bought" marks live in Redis and are read and written one plain step after the other, as
 // programs do; nothing but the redlatch lock around these steps keeps them right. Half-way one of the sellers is
-// killed while it holds the lock. With a redis-sentinel:// or redis-cluster:// URL the master may be killed, too: a seller
-// that loses its connection does the customer again at the new master, after it has looked at what became of the first
-// attempt. That takes two replicas, of which one is left to confirm what is written on the other.
+// killed while it holds the lock. With a redis-sentinel:// or redis-cluster:// URL the master may be killed, too: a
+// seller that loses its connection does the customer again at the new master, after it has looked at what became of the
+// first attempt. That takes two replicas, of which one is left to confirm what is written on the other.
 //
 // What uses redlatch is the first part, down to run_seller(). The rest sets the stage, kills, counts and cleans up.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The plain mutex: SET NX PX, as programs in many languages lock. A cron job that runs on every host, and does its work on
-// one of them: whoever finds it taken goes home. The lease is the time within which nobody shall do it again.
+// The plain mutex: SET NX PX, as programs in many languages lock. A cron job that runs on every host, and does its work
+// on one of them: whoever finds it taken goes home. The lease is the time within which nobody shall do it again.
 
 #include <redlatch/redlatch.hpp>
 

@@ -32,8 +32,8 @@ class Client {
     static_assert(detail::explain_transport<T>());
 
 public:
-    // redis://[user[:password]@]host[:port][/db], unix:///path[?db=n], or another that Url knows. Throws Error for a URL or
-    // an option that cannot work, errc::unsupported for rediss:// without options.tls.
+    // redis://[user[:password]@]host[:port][/db], unix:///path[?db=n], or another that Url knows. Throws Error for a
+    // URL or an option that cannot work, errc::unsupported for rediss:// without options.tls.
     explicit Client(std::string_view url,
                     ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
         : Client(transport(Url::parse(url), checked(options)), options) {}

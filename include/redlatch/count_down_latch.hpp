@@ -22,12 +22,12 @@
 namespace redlatch {
 
 // A count of the whole fleet on whose end any number of threads wait: the std::latch of several processes, and what
-// Redisson's RCountDownLatch is in Java. Unlike std::latch the count is set by try_set_count(), may be counted down below
-// what is left (it ends at zero), and can be set anew when it has ended. Without a count nobody waits.
+// Redisson's RCountDownLatch is in Java. Unlike std::latch the count is set by try_set_count(), may be counted down
+// below what is left (it ends at zero), and can be set anew when it has ended. Without a count nobody waits.
 //
 // Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same latch.
-// Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A
-// server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails with
+// Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but std::bad_alloc.
+// A server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails with
 // errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once.
 template <class T = HiredisTransport>
 class CountDownLatch {
@@ -68,7 +68,8 @@ public:
     // Counts down; at zero all waiters go on. Nothing happens when there is no count, or for n = 0. Should no server
     // carry it out in time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the
     // background as long as the process lives, for two minutes or more; if that fails too, the event
-    // unlock_not_delivered tells. So do not count down again then. Throws Error(errc::invalid_argument) for a negative n.
+    // unlock_not_delivered tells. So do not count down again then. Throws Error(errc::invalid_argument) for a negative
+    // n.
     void count_down(std::ptrdiff_t n = 1) {
         check(n, 0, counts_down_by);
         if (n > 0) lower(n);
@@ -85,8 +86,8 @@ public:
     }
 
     // Waits until the count has ended that was there at the call: it came to zero, was reset, or its key expired. That
-    // another was set since does not matter. A waiting thread sends nothing but one question in 5 to 10 seconds, in case
-    // that a message is lost, and a process with many waiting threads no more than that.
+    // another was set since does not matter. A waiting thread sends nothing but one question in 5 to 10 seconds, in
+    // case that a message is lost, and a process with many waiting threads no more than that.
     //   wait(token)   gives up when a stop is requested; then, and only then, returns a bool: whether the count has ended
     //   wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>

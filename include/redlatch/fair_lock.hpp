@@ -14,9 +14,9 @@ namespace redlatch {
 //
 // The order is the one in which the first tries of waiting calls reached the server; try_lock() does not queue up and
 // never passes a waiter. A waiter that dies, is frozen or cannot reach the server loses its place after a few
-// seconds (a sixth of ClientOptions::watchdog_timeout, at most 5 s), and one that comes back queues up again at the end:
-// the order is that of the living. Each waiting thread of this kind listens to a channel of its own, and every process
-// with waiters sends one command in a third of those seconds: use RLock where the order does not matter.
+// seconds (a sixth of ClientOptions::watchdog_timeout, at most 5 s), and one that comes back queues up again at the
+// end: the order is that of the living. Each waiting thread of this kind listens to a channel of its own, and every
+// process with waiters sends one command in a third of those seconds: use RLock where the order does not matter.
 //
 // Two objects of one name are the same lock, and exclude an RLock of that name, too, which knows nothing of the queue.
 // Models Cpp17TimedLockable. Neither copied nor moved; any number of threads may use one object. Destroying the object

@@ -16,16 +16,17 @@
 
 namespace redlatch {
 
-// The lock of the Redis documentation: SET name value NX PX lease takes it, deleting the key if it holds that value gives
-// it back. The key is the name itself (behind the client's key_prefix), so it excludes, and is excluded by, everybody who
-// locks that way, in whatever language. Each hold has a value of its own: "<client id>:<thread number>:<number>".
+// The lock of the Redis documentation: SET name value NX PX lease takes it, deleting the key if it holds that value
+// gives it back. The key is the name itself (behind the client's key_prefix), so it excludes, and is excluded by,
+// everybody who locks that way, in whatever language. Each hold has a value of its own: "<client id>:<thread
+// number>:<number>".
 //
-// Not reentrant: to the thread that holds it lock() and its kin throw Error(errc::would_deadlock), try_lock() too, where
-// std::mutex would be undefined; at once, and nothing is sent. A hold that was lost is no hold: that thread asks like
-// anybody else.
+// Not reentrant: to the thread that holds it lock() and its kin throw Error(errc::would_deadlock), try_lock() too,
+// where std::mutex would be undefined; at once, and nothing is sent. A hold that was lost is no hold: that thread asks
+// like anybody else.
 //
-// Nobody is told of a release by this scheme. So a waiting process asks again after pauses that grow, as a SpinLock does,
-// one command a pause whatever the number of its waiting threads; threads of one process hand the lock over among
+// Nobody is told of a release by this scheme. So a waiting process asks again after pauses that grow, as a SpinLock
+// does, one command a pause whatever the number of its waiting threads; threads of one process hand the lock over among
 // themselves. Taking a free lock and giving it back is one command each; a try in vain takes two, because the plain
 // command does not say why it is refused. Where the server can delete by value itself (Redis 8.4, Valkey 9) that is
 // used: the first release of a client finds out, at the price of two commands where it cannot.

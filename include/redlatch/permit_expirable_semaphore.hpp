@@ -28,16 +28,16 @@
 
 namespace redlatch {
 
-// A number of permits that the whole fleet shares, each of which has an id and a lease: so the permits of a process that
-// dies come back. What Redisson's RPermitExpirableSemaphore is in Java. A permit without a lease is renewed by this
-// client's watchdog until it is released; should that fail, the event hold_lost tells.
+// A number of permits that the whole fleet shares, each of which has an id and a lease: so the permits of a process
+// that dies come back. What Redisson's RPermitExpirableSemaphore is in Java. A permit without a lease is renewed by
+// this client's watchdog until it is released; should that fail, the event hold_lost tells.
 //
 // Within a process waiting threads are served in the order of their arrival. Neither copied nor moved; any number of
 // threads may use one object, and two objects of one name are the same semaphore. Each member throws Error, or with a
-// trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A server that cannot be reached is tried
-// for ClientOptions::unreachable_timeout, then the call fails with errc::unreachable. Every command may be sent twice,
-// because its answer was lost, and takes effect once; an acquire that fails, is stopped or times out keeps no permit. Each
-// member is one round trip, but for waiting.
+// trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A server that cannot be reached is
+// tried for ClientOptions::unreachable_timeout, then the call fails with errc::unreachable. Every command may be sent
+// twice, because its answer was lost, and takes effect once; an acquire that fails, is stopped or times out keeps no
+// permit. Each member is one round trip, but for waiting.
 template <class T = HiredisTransport>
 class PermitExpirableSemaphore {
 public:
@@ -91,8 +91,8 @@ public:
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
-    // How many are there, are taken, and both together; 0 for a semaphore that does not exist. A permit whose lease is over
-    // is available.
+    // How many are there, are taken, and both together; 0 for a semaphore that does not exist. A permit whose lease is
+    // over is available.
     std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(state().wire().count().available); }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
@@ -111,8 +111,9 @@ public:
 
     // --- taking -----------------------------------------------------------------------------------------------
 
-    // Takes a permit, waiting for it. A waiting thread sends nothing until a permit is released or the next lease is over,
-    // but one question in 5 to 10 seconds, in case that a message is lost; a process with many waiting threads no more.
+    // Takes a permit, waiting for it. A waiting thread sends nothing until a permit is released or the next lease is
+    // over, but one question in 5 to 10 seconds, in case that a message is lost; a process with many waiting threads no
+    // more.
     //   acquire()                   a permit that the watchdog renews: a PermitId
     //   acquire(Lease{d})           it comes back by itself after d and is never renewed
     //   acquire(Lease::forever())   it comes back only by a release, whatever becomes of this process
@@ -173,9 +174,9 @@ public:
 
     // --- giving back ------------------------------------------------------------------------------------------
 
-    // Gives permits back, all or none of them. Throws Error(errc::unknown_permit) when one is not held (any more): it was
-    // released already, or its lease was over. Should no server answer, it fails with errc::unreachable, but goes on in the
-    // background, and what is under the watchdog is not renewed any more in any case.
+    // Gives permits back, all or none of them. Throws Error(errc::unknown_permit) when one is not held (any more): it
+    // was released already, or its lease was over. Should no server answer, it fails with errc::unreachable, but goes
+    // on in the background, and what is under the watchdog is not renewed any more in any case.
     void release(const PermitId& id) { release(std::span(&id, 1)); }
     void release(std::span<const PermitId> ids) {
         if (!try_release(ids)) throw unknown(ids.size() == 1 ? "this permit" : "one of these permits");
@@ -225,7 +226,8 @@ public:
         detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
     }
 
-    // What the permit's lease has left by the server's clock, nothing when it is not held; milliseconds::max() for ever.
+    // What the permit's lease has left by the server's clock, nothing when it is not held; milliseconds::max() for
+    // ever.
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
         return state().wire().remaining(id);
     }

@@ -30,17 +30,17 @@ struct RedLockOptions {
 //
 // After the Redlock algorithm of the Redis documentation: all are asked at the same time; the hold is valid from when
 // they were asked until the leases of a majority end, less what their clocks may drift apart. Two commands a server for
-// taking and giving back, one more after each connection (INFO, for the server's age). A minority that is dead, frozen or
-// unreachable costs no error, and one node_timeout at most. Members that could not be had are asked again whenever the
-// watchdog renews, and lost() is requested when the majority is gone. What no majority of leases can promise, a
+// taking and giving back, one more after each connection (INFO, for the server's age). A minority that is dead, frozen
+// or unreachable costs no error, and one node_timeout at most. Members that could not be had are asked again whenever
+// the watchdog renews, and lost() is requested when the majority is gone. What no majority of leases can promise, a
 // process that is stopped for longer than its lease, needs fencing.
 //
-// How old a server is it tells by its wall clock, which nobody else can check: one that restarts empty, and whose clock is
-// set forward within longest_lease after that, votes too early. Nor is a server known to have lost its data when it
+// How old a server is it tells by its wall clock, which nobody else can check: one that restarts empty, and whose clock
+// is set forward within longest_lease after that, votes too early. Nor is a server known to have lost its data when it
 // went on running (FLUSHALL). Either is one of the faults of which a minority may have one.
 //
-// Right after all servers were started, nobody gets the lock for longest_lease. Reentrant where its members are. Members
-// must outlive this object; a hold belongs to the object that took it. Neither copied nor moved; any number of
+// Right after all servers were started, nobody gets the lock for longest_lease. Reentrant where its members are.
+// Members must outlive this object; a hold belongs to the object that took it. Neither copied nor moved; any number of
 // threads may use one object.
 class RedLock : public QuorumLock<RedLock> {
 public:

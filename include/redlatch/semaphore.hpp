@@ -20,21 +20,21 @@
 
 namespace redlatch {
 
-// A number of permits that the whole fleet shares: the std::counting_semaphore of several processes, and what Redisson's
-// RSemaphore is in Java. Nobody owns a permit: anybody may release, and the permits of a process that dies are gone for
-// good. Where that must not be, use PermitExpirableSemaphore.
+// A number of permits that the whole fleet shares: the std::counting_semaphore of several processes, and what
+// Redisson's RSemaphore is in Java. Nobody owns a permit: anybody may release, and the permits of a process that dies
+// are gone for good. Where that must not be, use PermitExpirableSemaphore.
 //
 // Without try_set_permits() or release() there are no permits. Within a process waiting threads are served in the order
-// of their arrival, so one that wants many is not starved by others that want few; among processes there is no order. try_acquire() does
-// not stand in line.
+// of their arrival, so one that wants many is not starved by others that want few; among processes there is no order.
+// try_acquire() does not stand in line.
 //
-// Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same semaphore.
-// Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A
-// server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails with
-// errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once; an acquire that
-// fails, is stopped or times out keeps no permit, even when its outcome is unknown. Numbers of permits are from 0 to
-// max(), everything else throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip, but
-// for waiting.
+// Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same
+// semaphore. Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but
+// std::bad_alloc. A server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails
+// with errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once; an
+// acquire that fails, is stopped or times out keeps no permit, even when its outcome is unknown. Numbers of permits are
+// from 0 to max(), everything else throws Error(errc::invalid_argument) before anything is sent. Each member is one
+// round trip, but for waiting.
 template <class T = HiredisTransport>
 class Semaphore {
 public:
@@ -60,8 +60,8 @@ public:
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
 
-    // Takes n permits at once, one without a number, waiting for them. A waiting thread sends nothing but one question in 5
-    // to 10 seconds, in case that a message is lost, and a process with many waiting threads no more than that.
+    // Takes n permits at once, one without a number, waiting for them. A waiting thread sends nothing but one question
+    // in 5 to 10 seconds, in case that a message is lost, and a process with many waiting threads no more than that.
     //   acquire(…, token)   gives up when a stop is requested; then, and only then, returns a bool: whether it has them
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
@@ -82,9 +82,9 @@ public:
     }
     bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
-    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether it has them. Rounded up
-    // to the next millisecond; zero or less is one try, the largest value is for ever. May be given std::stop_token and
-    // std::error_code&.
+    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether it has them.
+    // Rounded up to the next millisecond; zero or less is one try, the largest value is for ever. May be given
+    // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopTail<Tail...>
     bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
@@ -108,8 +108,8 @@ public:
     }
 
     // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server carry it out in
-    // time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the background as long as
-    // the process lives, for two minutes or more; if that fails too, the event unlock_not_delivered tells. So do not
+    // time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the background as long
+    // as the process lives, for two minutes or more; if that fails too, the event unlock_not_delivered tells. So do not
     // release again then.
     void release(std::ptrdiff_t n = 1) {
         check(n, 0);
@@ -130,8 +130,8 @@ public:
     }
     bool release_if_exists(std::error_code& ec) { return release_if_exists(1, ec); }
 
-    // How many permits are there now; 0 for a semaphore that does not exist, negative after add_permits() took away more than
-    // there were.
+    // How many permits are there now; 0 for a semaphore that does not exist, negative after add_permits() took away
+    // more than there were.
     std::ptrdiff_t available_permits() {
         return static_cast<std::ptrdiff_t>(ask_number(state().runtime(), state().key()));
     }

@@ -9,8 +9,8 @@
 
 namespace redlatch {
 
-// What a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp, for it needs OpenSSL (1.1.1 or
-// newer): link redlatch::tls, or -lssl -lcrypto.
+// What a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp, for it needs OpenSSL (1.1.1
+// or newer): link redlatch::tls, or -lssl -lcrypto.
 //
 //     Client redis{"rediss://cache.example.com", {.tls = tls({.ca_file = "/etc/shop/ca.pem"})}};
 //

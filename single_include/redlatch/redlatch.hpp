@@ -421,9 +421,9 @@ struct Command {
 // other than by post(), subscribe(), unsubscribe() and wake().
 using Completion = std::function<void(Reply)>;
 
-// How subscribers of a cluster are reached: on channels that every node hears of, or on those of one shard. The two kinds
-// do not mix: all clients must use the same. `automatic`: sharded where the servers know it (Redis 7), as Redisson does.
-// Of a single server, with or without sentinels, the channels are always classic.
+// How subscribers of a cluster are reached: on channels that every node hears of, or on those of one shard. The two
+// kinds do not mix: all clients must use the same. `automatic`: sharded where the servers know it (Redis 7), as
+// Redisson does. Of a single server, with or without sentinels, the channels are always classic.
 enum class PubSub { automatic, classic, sharded };
 
 // Receives what happens to subscriptions, within run() or watch(): one call at a time, on any thread.
@@ -507,8 +507,8 @@ concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completi
     t.attend();
 };
 
-// Optional. post_all(commands, done): as post() for each of the commands, `done` having a completion for each, but in one
-// write: all on one connection and nothing between them, or none. ClientOptions::require_replicas needs it.
+// Optional. post_all(commands, done): as post() for each of the commands, `done` having a completion for each, but in
+// one write: all on one connection and nothing between them, or none. ClientOptions::require_replicas needs it.
 template <class T>
 concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
     t.post_all(commands, done);
@@ -572,7 +572,8 @@ struct Stats {
     std::uint64_t reconnects = 0;
 };
 
-// For ClientOptions::require_replicas: every replica that the master has had since the client found it, and one at least.
+// For ClientOptions::require_replicas: every replica that the master has had since the client found it, and one at
+// least.
 inline constexpr unsigned all_replicas = ~0U;
 
 struct ClientOptions {
@@ -587,13 +588,15 @@ struct ClientOptions {
     std::string key_prefix = {};
     // How often in a row a released lock goes to a waiting thread of this process before other processes get a turn.
     unsigned local_handoff_limit = 16;
-    // How many replicas have to confirm every hold and every permit, within a quarter of command_timeout, so that a failover
-    // to one of them does not forget it. With fewer it is given back, and the operation fails with errc::not_replicated;
-    // a renewal that they do not confirm counts as none. A command more with each, in the same round trip.
+    // How many replicas have to confirm every hold and every permit, within a quarter of command_timeout, so that a
+    // failover to one of them does not forget it. With fewer it is given back, and the operation fails with
+    // errc::not_replicated; a renewal that they do not confirm counts as none. A command more with each, in the same
+    // round trip.
     unsigned require_replicas = 0;
     // For a rediss:// URL, which is the one that says whether there is TLS: redlatch::tls(...) of redlatch/tls.hpp.
     std::shared_ptr<const TlsConnector> tls = {};
-    // Of a redis-cluster:// URL: the kind of channels by which waiters are woken. All clients of a lock must use the same.
+    // Of a redis-cluster:// URL: the kind of channels by which waiters are woken. All clients of a lock must use the
+    // same.
     PubSub pubsub = PubSub::automatic;
     // Called on a thread of the client's, one event at a time, with no lock held. What it throws is swallowed. It may
     // use the library; while it blocks, later events and lost() requests wait, but renewals and wake-ups do not.
@@ -641,8 +644,8 @@ inline OwnerNumber this_thread_number() noexcept {
     return number;
 }
 
-// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number of
-// one of its holds: "<uuid>:<number>:<hold>".
+// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number
+// of one of its holds: "<uuid>:<number>:<hold>".
 class OwnerText {
 public:
     OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
@@ -687,8 +690,8 @@ private:
 
 namespace redlatch {
 
-// How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed by
-// WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
+// How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed
+// by WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
 class Replicas {
 public:
     explicit Replicas(const ClientOptions& options)
@@ -1032,8 +1035,8 @@ struct Script {
     constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
 };
 
-// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a program
-// uses.
+// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a
+// program uses.
 template <const std::string_view& text>
 inline constexpr Script digested{text};
 
@@ -1175,7 +1178,8 @@ public:
         if (look_anew) wake_();
     }
 
-    // Whether more than one state has waiters, be it on different channels or, as both sides of a read-write lock, on one.
+    // Whether more than one state has waiters, be it on different channels or, as both sides of a read-write lock, on
+    // one.
     bool has_several_keen() {
         const std::lock_guard lock(mutex_);
         return keen_ > 1;
@@ -1333,8 +1337,8 @@ namespace redlatch {
 // entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
 // costs no shared work here, and each entry comes up in vain at most once a renewal period.
 //
-// mutex_ guards all members and the writing of Watched::scheduled_. Nobody waits here; schedule() wakes the background thread when
-// it sleeps beyond the new deadline.
+// mutex_ guards all members and the writing of Watched::scheduled_. Nobody waits here; schedule() wakes the background
+// thread when it sleeps beyond the new deadline.
 class Timers {
 public:
     explicit Timers(std::function<void()> wake) : wake_(std::move(wake)) {}
@@ -1465,8 +1469,8 @@ enum class Effect { any, grants };
 //
 // The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
 // bring up, and sends renewals. mutex_ guards states_, and may be held when a state's own mutex is taken, never the
-// other way round; background_mutex_ guards the start of the thread; posts_mutex_ guards posts_, and posts_done_ tells the
-// destructor that none is left.
+// other way round; background_mutex_ guards the start of the thread; posts_mutex_ guards posts_, and posts_done_ tells
+// the destructor that none is left.
 template <Transport T>
 class Runtime {
 public:
@@ -3017,8 +3021,8 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
     return redirect;
 }
 
-// Whether the servers have sharded channels (Redis 7), by the answer to PUBSUB SHARDNUMSUB, with which Redisson asks the
-// same. Who may not ask learns it from the refusal, which names the subcommand only where it exists.
+// Whether the servers have sharded channels (Redis 7), by the answer to PUBSUB SHARDNUMSUB, with which Redisson asks
+// the same. Who may not ask learns it from the refusal, which names the subcommand only where it exists.
 inline bool has_sharded_channels(const Reply& answer) {
     return !answer.is_error() ||
            (answer.text.starts_with("NOPERM") && answer.text.find("pubsub|shardnumsub") != std::string::npos);
@@ -3310,8 +3314,8 @@ class TlsSession {
 public:
     enum class Handshake { unfinished, done, failed };
 
-    // A call with room for so much leaves nothing behind that was fed to it, which no poll() would ever tell of: the rest
-    // of one record, and what one such call may be fed with.
+    // A call with room for so much leaves nothing behind that was fed to it, which no poll() would ever tell of: the
+    // rest of one record, and what one such call may be fed with.
     static constexpr std::size_t most_fed = 16 * 1024;
     static constexpr std::size_t full_room = 16 * 1024 + most_fed;
 
@@ -3323,8 +3327,8 @@ public:
     // Empty when that is impossible.
     virtual std::string_view encrypt(std::string_view plain) noexcept = 0;
 
-    // As Socket::receive() answers: the bytes decrypted, 0 when there are none yet, -1 when the connection is of no more
-    // use. Nothing received: the rest that had no room before.
+    // As Socket::receive() answers: the bytes decrypted, 0 when there are none yet, -1 when the connection is of no
+    // more use. Nothing received: the rest that had no room before.
     virtual ssize_t decrypt(std::string_view received, char* plain, std::size_t room) noexcept = 0;
 
     // The last words of a connection that ends in order.
@@ -3442,7 +3446,8 @@ public:
         if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
     }
 
-    // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not unfinished.
+    // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not
+    // unfinished.
     void secure_by(std::unique_ptr<TlsSession> session) noexcept { tls_ = std::move(session); }
 
     // One step, with what has come. Sends before the deadline; an answer in this direction is short.
@@ -3677,8 +3682,8 @@ struct Link {
     std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterView
 
     // Connects, by TLS if the URL says so, logs in and selects the database, all before the deadline. Gives nothing on
-    // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or ours
-    // of the server. A server that does not have the role is none that could be reached.
+    // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or
+    // ours of the server. A server that does not have the role is none that could be reached.
     std::optional<Reply> open(const Url& url, Instant deadline, ServerRole role = ServerRole::any) {
         std::string why;
         reader.reset();
@@ -3723,8 +3728,8 @@ private:
         const NumberText database(url.database);
         if (url.database != 0) add({"SELECT", database});
         if (role == ServerRole::master) add({"ROLE"});
-        // By TLS 1.3 a server says only after the handshake that it wants another certificate of ours, or one at all. Any
-        // answer will do, so this needs no right.
+        // By TLS 1.3 a server says only after the handshake that it wants another certificate of ours, or one at all.
+        // Any answer will do, so this needs no right.
         const bool only_asks = url.tls && expected == 0;
         if (only_asks) add({"PING"});
         if (expected == 0) return std::nullopt;
@@ -4524,8 +4529,9 @@ public:
         woken_.exchange(false);
     }
 
-    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done after
-    // drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next drain().
+    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done
+    // after drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next
+    // drain().
     void drain() noexcept {
         if (!woken_.load()) return;
         std::array<char, 16> bytes;
@@ -4865,17 +4871,17 @@ namespace redlatch {
 // sharded subscriptions where their channels live. What HiredisTransport is made of for a redis-cluster:// URL; the
 // functions have the meaning that they have there.
 //
-// Each node has one connection for commands and one for subscriptions, opened when first needed. We log in at the hosts of
-// the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else: a redirection to another host makes us
-// ask for that list again.
+// Each node has one connection for commands and one for subscriptions, opened when first needed. We log in at the hosts
+// of the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else: a redirection to another host
+// makes us ask for that list again.
 //
-// Who serves what is asked for at the start, and again when a node redirects us, cannot be reached or does not answer: one
-// question at a time, with pauses that grow, by the thread that needs the answer or the one inside run(). A node that says
-// it is down is sent one command in a while until it carries one out; all others wait for that.
+// Who serves what is asked for at the start, and again when a node redirects us, cannot be reached or does not answer:
+// one question at a time, with pauses that grow, by the thread that needs the answer or the one inside run(). A node
+// that says it is down is sent one command in a while until it carries one out; all others wait for that.
 //
-// mutex_ guards all members and what belongs to it in the nodes; the connections look after themselves. No connection is
-// used and no listener told while it is held, but channels are given to subscriber links. changed_ tells threads that wait
-// for a node that there is an answer, or that a node is up again.
+// mutex_ guards all members and what belongs to it in the nodes; the connections look after themselves. No connection
+// is used and no listener told while it is held, but channels are given to subscriber links. changed_ tells threads
+// that wait for a node that there is an answer, or that a node is up again.
 class Cluster {
     struct Node;
 
@@ -5107,7 +5113,8 @@ private:
         bool is_classic = false;
     };
 
-    // Between a node's subscriptions and the listener: what a node refuses because it is not the one is asked of another.
+    // Between a node's subscriptions and the listener: what a node refuses because it is not the one is asked of
+    // another.
     struct Shard final : Listener {
         Shard(Cluster& c, Node& n, Listener& l) : cluster(c), node(n), listener(l) {}
 
@@ -5905,8 +5912,8 @@ private:
 
 namespace redlatch {
 
-// A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects the
-// replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
+// A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects
+// the replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
 class Talk {
 public:
     // `words`: commands, encoded. `tls`: null to speak in plain.
@@ -6071,8 +6078,9 @@ inline void begin_talk(Talk& talk, const Url& url, const HostPort& sentinel, std
     if (!url.tls || tls) talk.begin(sentinel, std::move(words), std::move(tls));
 }
 
-// What the sentinels of a URL say, all asked at the same time. Those that take much longer than the first, or beyond the
-// deadline, have no vote. `why` tells what a sentinel without one said, and is an error when TLS is why nobody says a thing.
+// What the sentinels of a URL say, all asked at the same time. Those that take much longer than the first, or beyond
+// the deadline, have no vote. `why` tells what a sentinel without one said, and is an error when TLS is why nobody says
+// a thing.
 inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, Reply& why) {
     constexpr Milliseconds patience{200};
     struct Asked {
@@ -6125,8 +6133,8 @@ public:
     Sentinels(const Url& url, std::function<void()> on_move)
         : url_(url), on_move_(std::move(on_move)), watchers_(url.sentinels.size()) {}
 
-    // Opens a link to the master: to whom was just announced or proven; else to whom the sentinels name; without them to
-    // whom we know. In any case only to a server that says itself that it is the master.
+    // Opens a link to the master: to whom was just announced or proven; else to whom the sentinels name; without them
+    // to whom we know. In any case only to a server that says itself that it is the master.
     std::optional<Reply> open_master(Link& link, Instant deadline) {
         const std::uint64_t seen = view_.place();
         const Instant now = Clock::now();
@@ -6272,8 +6280,8 @@ public:
     static constexpr std::size_t lines = 4;
 
     // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection is
-    // taken for dead. `tls`: who encrypts; where the URL wants it, Error(errc::unsupported) is thrown without. `pubsub` is
-    // for clusters.
+    // taken for dead. `tls`: who encrypts; where the URL wants it, Error(errc::unsupported) is thrown without. `pubsub`
+    // is for clusters.
     explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
                               std::shared_ptr<const TlsConnector> tls = nullptr, PubSub pubsub = PubSub::automatic)
         : state_(std::make_unique<State>(with_tls(std::move(url), std::move(tls)), command_timeout, pubsub)) {}
@@ -6499,8 +6507,8 @@ class Client {
     static_assert(detail::explain_transport<T>());
 
 public:
-    // redis://[user[:password]@]host[:port][/db], unix:///path[?db=n], or another that Url knows. Throws Error for a URL or
-    // an option that cannot work, errc::unsupported for rediss:// without options.tls.
+    // redis://[user[:password]@]host[:port][/db], unix:///path[?db=n], or another that Url knows. Throws Error for a
+    // URL or an option that cannot work, errc::unsupported for rediss:// without options.tls.
     explicit Client(std::string_view url,
                     ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
         : Client(transport(Url::parse(url), checked(options)), options) {}
@@ -6757,8 +6765,8 @@ end
 // How a script that changes a number does so once, however often its command is sent and in whatever order the copies
 // arrive. Each command carries a lane and a request number: a client sends one request at a time in a lane, and its
 // numbers only grow. A hash beside the key, one a client, keeps for each lane the last request that was carried out and
-// what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way finds that of a later
-// request and does nothing, and there are never more marks than commands were on their way at once.
+// what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way finds that of a
+// later request and does nothing, and there are never more marks than commands were on their way at once.
 //
 // The hash goes away a while after the client's last change: longer than any copy can be on its way.
 namespace redlatch::scripts {
@@ -6896,9 +6904,9 @@ constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
 
 // redlatch/scripts/count_down_latch.hpp
 
-// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" when the count
-// came to zero or the latch was deleted, "1" when a count was set. The channel is no KEY: for a name with a {tag} it lies
-// in another slot than the latch.
+// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" when the
+// count came to zero or the latch was deleted, "1" when a count was set. The channel is no KEY: for a name with a {tag}
+// it lies in another slot than the latch.
 //
 // A second key, the round, is ours: it changes whenever a count ends, and stays long enough for waiters that look only
 // after the next count was set to see that theirs is over.
@@ -7119,9 +7127,9 @@ struct Caller {
     std::uint64_t refused_at = 0;  // the news that were known when it last asked in vain
 };
 
-// The threads of this process that wait for one name, in the order of their arrival. The first, the representative, asks
-// the server for all of them at once; who comes behind one that cannot be served waits, too, so that many who want little
-// do not starve one who wants much. Plain data: the local state guards it and does the I/O.
+// The threads of this process that wait for one name, in the order of their arrival. The first, the representative,
+// asks the server for all of them at once; who comes behind one that cannot be served waits, too, so that many who want
+// little do not starve one who wants much. Plain data: the local state guards it and does the I/O.
 //
 // No wake-up is lost, because every piece of news counts the generation up, and whoever asks remembers the generation
 // from before the question.
@@ -7159,8 +7167,8 @@ public:
     void news() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
-    // A question asked at `generation` was in vain for this one. `hint`: after which time it may be otherwise, as far as the
-    // server knows.
+    // A question asked at `generation` was in vain for this one. `hint`: after which time it may be otherwise, as far
+    // as the server knows.
     void refused(Member& member, std::uint64_t generation, Milliseconds hint, Instant now) {
         member.refused_at = generation;
         ask_again_ = now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next());
@@ -7192,9 +7200,9 @@ private:
 namespace redlatch {
 
 // Releases that could not be delivered in the foreground: of holds given back while no server answered, and of
-// acquires whose outcome is unknown. Each is sent until it is answered; one that was never sent, at most until the lease
-// it is about is over. Until then nothing else may be done in that owner's name, or a late copy would end the wrong
-// hold.
+// acquires whose outcome is unknown. Each is sent until it is answered; one that was never sent, at most until the
+// lease it is about is over. Until then nothing else may be done in that owner's name, or a late copy would end the
+// wrong hold.
 class PendingReleases {
 public:
     struct Item {
@@ -7325,8 +7333,8 @@ namespace redlatch {
 //
 // mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs. Each
 // caller sleeps in its own condition variable, the representative where it can in the transport, to receive the message
-// itself; it is woken by whoever asked for it successfully, by whoever brings news for the representative (the background
-// thread with a message, a releasing thread, a leaving representative), and by its stop token.
+// itself; it is woken by whoever asked for it successfully, by whoever brings news for the representative (the
+// background thread with a message, a releasing thread, a leaving representative), and by its stop token.
 template <class T, template <class> class Wire>
 class SynchronizerState : public Watched {
 public:
@@ -7371,8 +7379,8 @@ public:
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error; what has
-    // not been carried out by then is called off, lest a late copy undo what the caller does next.
+    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error;
+    // what has not been carried out by then is called off, lest a late copy undo what the caller does next.
     template <class Send>
     Reply change(Send send) {
         return change(send, nullptr);
@@ -7449,13 +7457,14 @@ public:
     }
 
 protected:
-    // For derived states that look after what was taken; with mutex_ held. Of `wants`, which were asked for from `begun`
-    // on, some were served; it may reconsider.
+    // For derived states that look after what was taken; with mutex_ held. Of `wants`, which were asked for from
+    // `begun` on, some were served; it may reconsider.
     virtual void accept(std::unique_lock<std::mutex>&, std::span<Want> /* wants */, Instant /* begun */) {}
     // Nobody is there any more to whom this belongs.
     virtual void forsake(const Want&) {}
 
-    // A template, so that an explicit instantiation leaves it out where nothing is taken (clang 14 looks at no requires).
+    // A template, so that an explicit instantiation leaves it out where nothing is taken (clang 14 looks at no
+    // requires).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
         const Ticket ticket = lanes_.take(runtime_.next_request());
@@ -7744,12 +7753,12 @@ private:
 namespace redlatch {
 
 // A count of the whole fleet on whose end any number of threads wait: the std::latch of several processes, and what
-// Redisson's RCountDownLatch is in Java. Unlike std::latch the count is set by try_set_count(), may be counted down below
-// what is left (it ends at zero), and can be set anew when it has ended. Without a count nobody waits.
+// Redisson's RCountDownLatch is in Java. Unlike std::latch the count is set by try_set_count(), may be counted down
+// below what is left (it ends at zero), and can be set anew when it has ended. Without a count nobody waits.
 //
 // Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same latch.
-// Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A
-// server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails with
+// Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but std::bad_alloc.
+// A server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails with
 // errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once.
 template <class T = HiredisTransport>
 class CountDownLatch {
@@ -7790,7 +7799,8 @@ public:
     // Counts down; at zero all waiters go on. Nothing happens when there is no count, or for n = 0. Should no server
     // carry it out in time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the
     // background as long as the process lives, for two minutes or more; if that fails too, the event
-    // unlock_not_delivered tells. So do not count down again then. Throws Error(errc::invalid_argument) for a negative n.
+    // unlock_not_delivered tells. So do not count down again then. Throws Error(errc::invalid_argument) for a negative
+    // n.
     void count_down(std::ptrdiff_t n = 1) {
         check(n, 0, counts_down_by);
         if (n > 0) lower(n);
@@ -7807,8 +7817,8 @@ public:
     }
 
     // Waits until the count has ended that was there at the call: it came to zero, was reset, or its key expired. That
-    // another was set since does not matter. A waiting thread sends nothing but one question in 5 to 10 seconds, in case
-    // that a message is lost, and a process with many waiting threads no more than that.
+    // another was set since does not matter. A waiting thread sends nothing but one question in 5 to 10 seconds, in
+    // case that a message is lost, and a process with many waiting threads no more than that.
     //   wait(token)   gives up when a stop is requested; then, and only then, returns a bool: whether the count has ended
     //   wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>
@@ -8025,7 +8035,8 @@ public:
         return detail::answer([&] { return hold_count(); }, 0, ec);
     }
 
-    // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without TTL.
+    // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without
+    // TTL.
     std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
     std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
         return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
@@ -8171,8 +8182,8 @@ public:
         return generation_;
     }
 
-    // Sleeps until there is news since `seen`, or until the instant has come. Gives the server's answer where it does not
-    // let this thread listen: then waiting is in vain.
+    // Sleeps until there is news since `seen`, or until the instant has come. Gives the server's answer where it does
+    // not let this thread listen: then waiting is in vain.
     std::optional<Reply> sleep(std::uint64_t seen, Instant until) {
         std::unique_lock lock(mutex_);
         bool may_watch = true;
@@ -8357,13 +8368,13 @@ private:
 // redlatch/scripts/fair_lock.hpp
 
 // The scripts of the fair lock. The lock itself is the hash of the reentrant lock, and as there everything that is
-// sent twice takes effect once: a hold count is absolute, a waiter has one place, and giving back or leaving in a second
-// sending leaves a mark, the latch, against copies that are late.
+// sent twice takes effect once: a hold count is absolute, a waiter has one place, and giving back or leaving in a
+// second sending leaves a mark, the latch, against copies that are late.
 //
 // The queue is Redisson's: a list of the waiting owners, the first is the next, and a sorted set that says until when
 // each of them counts as alive, in milliseconds of the server's clock. Beside it stands a sorted set that only we
-// know, the slots: a waiter of ours refreshes its slot every few seconds, so when it dies it is in nobody's way for long.
-// For a waiter that has no slot, one of Redisson's, the other set's word counts, and is never changed by us.
+// know, the slots: a waiter of ours refreshes its slot every few seconds, so when it dies it is in nobody's way for
+// long. For a waiter that has no slot, one of Redisson's, the other set's word counts, and is never changed by us.
 //
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. A time in
 // the shared set is therefore our slot's, and one such patience more for each waiter of that kind before us.
@@ -8581,7 +8592,8 @@ inline constexpr std::string_view fair_force_release = joined<detail::fair_queue
 namespace redlatch {
 
 // The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
-// command may be sent again; `again` says so, and then the giving-back ones leave a mark against their own delayed copies.
+// command may be sent again; `again` says so, and then the giving-back ones leave a mark against their own delayed
+// copies.
 template <Transport T>
 class FairWire {
 public:
@@ -8831,7 +8843,8 @@ private:
 namespace redlatch {
 
 // One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
-// to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its lock:
+// to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
+// lock:
 //   renewal         the script that renews holds of its kind
 //   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
 //   reentrant       whether its holder may take it once more. If so, the server knows a hold by its owner. If not, it knows
@@ -9269,8 +9282,8 @@ protected:
         throw error_of(asked.reply, key());
     }
 
-    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise held
-    // (and recorded) or blocked. `first`: before any waiting.
+    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise
+    // held (and recorded) or blocked. `first`: before any waiting.
     template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
                                      Send send) {
@@ -9340,8 +9353,8 @@ protected:
         runtime_.start_background();
     }
 
-    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it because
-    // the hold it had turns out to be lost.
+    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it
+    // because the hold it had turns out to be lost.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
         Hold* hold = holds_.find(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
@@ -9632,8 +9645,8 @@ namespace redlatch {
 // nothing is handed over within the process, because either would let a thread pass others that came before it.
 //
 // A waiting thread has a place here (its channel and its sleep) and one in the queue there, which lasts only a few
-// seconds unless it is refreshed: the background does that, for all waiters of this process together, and learns on this
-// occasion who has lost the place nevertheless. The server tells the first in the queue when the lock is free: at
+// seconds unless it is refreshed: the background does that, for all waiters of this process together, and learns on
+// this occasion who has lost the place nevertheless. The server tells the first in the queue when the lock is free: at
 // a release, when a waiter before it leaves, and at every refresh, should such a message have been lost.
 //
 // mutex_ of the keeper guards all members, and may be held when a place's own mutex is taken. Each waiter sleeps
@@ -9860,9 +9873,9 @@ namespace redlatch {
 //
 // The order is the one in which the first tries of waiting calls reached the server; try_lock() does not queue up and
 // never passes a waiter. A waiter that dies, is frozen or cannot reach the server loses its place after a few
-// seconds (a sixth of ClientOptions::watchdog_timeout, at most 5 s), and one that comes back queues up again at the end:
-// the order is that of the living. Each waiting thread of this kind listens to a channel of its own, and every process
-// with waiters sends one command in a third of those seconds: use RLock where the order does not matter.
+// seconds (a sixth of ClientOptions::watchdog_timeout, at most 5 s), and one that comes back queues up again at the
+// end: the order is that of the living. Each waiting thread of this kind listens to a channel of its own, and every
+// process with waiters sends one command in a third of those seconds: use RLock where the order does not matter.
 //
 // Two objects of one name are the same lock, and exclude an RLock of that name, too, which knows nothing of the queue.
 // Models Cpp17TimedLockable. Neither copied nor moved; any number of threads may use one object. Destroying the object
@@ -10238,8 +10251,8 @@ namespace redlatch {
 // The lock whose waiting threads share one representative: it asks the server and listens, the others queue up behind
 // it in this process and send nothing, and a hold that is given back goes to one of them where there is one.
 //
-// mutex_ of the keeper guards all members. Each waiter sleeps in its own condition variable, the representative where it
-// can in the transport, to receive the message itself; it is woken by the thread that hands its hold over to it, by
+// mutex_ of the keeper guards all members. Each waiter sleeps in its own condition variable, the representative where
+// it can in the transport, to receive the message itself; it is woken by the thread that hands its hold over to it, by
 // whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
 // representative), and by its stop token.
 template <class T, template <class> class Wire>
@@ -10492,7 +10505,8 @@ private:
 
     // --- giving back, the ways --------------------------------------------------------------------------------
 
-    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no requires).
+    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no
+    // requires).
     template <class = void>
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
         const OwnerNumber owner = held.owner;
@@ -10529,8 +10543,8 @@ private:
             return {};
         }
         if (waiting) line_.join_first(*waiting);
-        // Handed to somebody who left, too late for its lease, or unknown to the replicas that should know: given back in
-        // the heir's name. Without a proper answer it belongs to either of the two.
+        // Handed to somebody who left, too late for its lease, or unknown to the replicas that should know: given back
+        // in the heir's name. Without a proper answer it belongs to either of the two.
         if (handed || !answered) pending_.add(heir, release_number(claim.hold), now + claim.lease, now);
         settled_.notify_all();
         if (judge(reply) == Verdict::refused && reply.is_error()) return release_instead(lock, owner, request, until);
@@ -10543,8 +10557,8 @@ private:
         return errc::hold_lost;
     }
 
-    // A hand-over that was refused for good may be refused for a reason of its own, such as a right that only its script
-    // needs: then the hold goes back to the server as ever.
+    // A hand-over that was refused for good may be refused for a reason of its own, such as a right that only its
+    // script needs: then the hold goes back to the server as ever.
     std::error_code release_instead(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t request,
                                     Instant until) {
         const auto outcome = this->send_last(lock, owner, request, until, [&](const ReleaseAnswer& answer, bool) {
@@ -10891,8 +10905,8 @@ namespace redlatch {
 // few could be had. Whoever waits holds none: it waits for one that somebody else has, takes it, and asks the others
 // again; so no order of members makes two of them wait for each other.
 //
-// A member that did not answer at first, or lost its part of the hold, is asked again whenever the watchdog renews. What
-// it gives counts from then on, and only if the hold was never without enough votes until then.
+// A member that did not answer at first, or lost its part of the hold, is asked again whenever the watchdog renews.
+// What it gives counts from then on, and only if the hold was never without enough votes until then.
 //
 // mutex_ guards all members but the constant ones. Members are asked for their times with it held, which takes their
 // mutexes; but nothing is sent, and no user code runs. A thread in take() sleeps in its round's condition variable, one
@@ -10965,8 +10979,8 @@ public:
 
     // --- giving back ------------------------------------------------------------------------------------------
 
-    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when too few members could be
-    // told yet (they will be, in the background). Throws Error(errc::not_owner).
+    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when too few members could
+    // be told yet (they will be, in the background). Throws Error(errc::not_owner).
     std::error_code release(OwnerNumber owner) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -11202,7 +11216,8 @@ private:
         await(lock, round->changed, limit,
               [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
         const Instant now = Clock::now();
-        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background then.
+        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background
+        // then.
         const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
         await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
         if (!round->complete()) stop_attending();
@@ -11631,8 +11646,8 @@ private:
         return all;
     }
 
-    // The answers of all members, asked at the same time; those that fail, or do not answer within node_timeout, are left
-    // out. Throws the first failure when too few are left.
+    // The answers of all members, asked at the same time; those that fail, or do not answer within node_timeout, are
+    // left out. Throws the first failure when too few are left.
     template <class Answer, class Ask>
     std::vector<Answer> ask_all(Ask ask) {
         std::vector<std::optional<Answer>> answers(members_.size());
@@ -11846,8 +11861,8 @@ return renewed
 
 namespace redlatch {
 
-// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner and the number of
-// the hold. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
+// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner and the number
+// of the hold. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
 template <Transport T>
 class MutexWire {
 public:
@@ -11869,8 +11884,8 @@ public:
     OwnerText text(OwnerNumber owner, std::uint64_t hold) const noexcept { return {runtime_.uuid(), owner, hold}; }
 
     // The first time by the plain command. If that is refused it does not say why, so the script asks once more, and is
-    // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the holder
-    // has left, and that the key is no lock at all.
+    // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the
+    // holder has left, and that the key is no lock at all.
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         const OwnerText value = text(claim.owner, claim.hold);
@@ -11961,7 +11976,8 @@ struct SpinOptions {
     std::chrono::milliseconds max_delay{128};
 };
 
-// Throws Error(errc::invalid_argument) for delays that are not positive or of which the first is longer than the longest.
+// Throws Error(errc::invalid_argument) for delays that are not positive or of which the first is longer than the
+// longest.
 inline Polling polling_of(const SpinOptions& options, std::string_view name) {
     if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
         options.max_delay > std::chrono::hours(1))
@@ -11976,16 +11992,17 @@ inline Polling polling_of(const SpinOptions& options, std::string_view name) {
 
 namespace redlatch {
 
-// The lock of the Redis documentation: SET name value NX PX lease takes it, deleting the key if it holds that value gives
-// it back. The key is the name itself (behind the client's key_prefix), so it excludes, and is excluded by, everybody who
-// locks that way, in whatever language. Each hold has a value of its own: "<client id>:<thread number>:<number>".
+// The lock of the Redis documentation: SET name value NX PX lease takes it, deleting the key if it holds that value
+// gives it back. The key is the name itself (behind the client's key_prefix), so it excludes, and is excluded by,
+// everybody who locks that way, in whatever language. Each hold has a value of its own: "<client id>:<thread
+// number>:<number>".
 //
-// Not reentrant: to the thread that holds it lock() and its kin throw Error(errc::would_deadlock), try_lock() too, where
-// std::mutex would be undefined; at once, and nothing is sent. A hold that was lost is no hold: that thread asks like
-// anybody else.
+// Not reentrant: to the thread that holds it lock() and its kin throw Error(errc::would_deadlock), try_lock() too,
+// where std::mutex would be undefined; at once, and nothing is sent. A hold that was lost is no hold: that thread asks
+// like anybody else.
 //
-// Nobody is told of a release by this scheme. So a waiting process asks again after pauses that grow, as a SpinLock does,
-// one command a pause whatever the number of its waiting threads; threads of one process hand the lock over among
+// Nobody is told of a release by this scheme. So a waiting process asks again after pauses that grow, as a SpinLock
+// does, one command a pause whatever the number of its waiting threads; threads of one process hand the lock over among
 // themselves. Taking a free lock and giving it back is one command each; a try in vain takes two, because the plain
 // command does not say why it is refused. Where the server can delete by value itself (Redis 8.4, Valkey 9) that is
 // used: the first release of a client finds out, at the price of two commands where it cannot.
@@ -12335,8 +12352,8 @@ inline constexpr std::string_view permit_renew{joined<detail::permit_clock, deta
 
 // redlatch/scripts/semaphore.hpp
 
-// The scripts of the semaphore. Key: a string, the permits that are available; absent means none. Message: the new number of
-// permits, when there are any and there are more than before. A TTL on the key is kept.
+// The scripts of the semaphore. Key: a string, the permits that are available; absent means none. Message: the new
+// number of permits, when there are any and there are more than before. A TTL on the key is kept.
 namespace redlatch::scripts {
 
 namespace detail {
@@ -12644,7 +12661,8 @@ private:
 
 namespace redlatch {
 
-// A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog renews.
+// A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog
+// renews.
 template <class T>
 class PermitState final : public SynchronizerState<T, PermitWire> {
     using Base = SynchronizerState<T, PermitWire>;
@@ -12749,8 +12767,8 @@ private:
         if (at != never) runtime_.timers().schedule(*this, at);
     }
 
-    // All that are due, and what would be due soon: so that permits that were taken at different times are renewed together
-    // from then on.
+    // All that are due, and what would be due soon: so that permits that were taken at different times are renewed
+    // together from then on.
     void renew_due(Instant now) {
         std::unique_lock lock(mutex_);
         const auto due_until = [&](Instant until) {
@@ -12824,16 +12842,16 @@ private:
 
 namespace redlatch {
 
-// A number of permits that the whole fleet shares, each of which has an id and a lease: so the permits of a process that
-// dies come back. What Redisson's RPermitExpirableSemaphore is in Java. A permit without a lease is renewed by this
-// client's watchdog until it is released; should that fail, the event hold_lost tells.
+// A number of permits that the whole fleet shares, each of which has an id and a lease: so the permits of a process
+// that dies come back. What Redisson's RPermitExpirableSemaphore is in Java. A permit without a lease is renewed by
+// this client's watchdog until it is released; should that fail, the event hold_lost tells.
 //
 // Within a process waiting threads are served in the order of their arrival. Neither copied nor moved; any number of
 // threads may use one object, and two objects of one name are the same semaphore. Each member throws Error, or with a
-// trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A server that cannot be reached is tried
-// for ClientOptions::unreachable_timeout, then the call fails with errc::unreachable. Every command may be sent twice,
-// because its answer was lost, and takes effect once; an acquire that fails, is stopped or times out keeps no permit. Each
-// member is one round trip, but for waiting.
+// trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A server that cannot be reached is
+// tried for ClientOptions::unreachable_timeout, then the call fails with errc::unreachable. Every command may be sent
+// twice, because its answer was lost, and takes effect once; an acquire that fails, is stopped or times out keeps no
+// permit. Each member is one round trip, but for waiting.
 template <class T = HiredisTransport>
 class PermitExpirableSemaphore {
 public:
@@ -12887,8 +12905,8 @@ public:
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
-    // How many are there, are taken, and both together; 0 for a semaphore that does not exist. A permit whose lease is over
-    // is available.
+    // How many are there, are taken, and both together; 0 for a semaphore that does not exist. A permit whose lease is
+    // over is available.
     std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(state().wire().count().available); }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
@@ -12907,8 +12925,9 @@ public:
 
     // --- taking -----------------------------------------------------------------------------------------------
 
-    // Takes a permit, waiting for it. A waiting thread sends nothing until a permit is released or the next lease is over,
-    // but one question in 5 to 10 seconds, in case that a message is lost; a process with many waiting threads no more.
+    // Takes a permit, waiting for it. A waiting thread sends nothing until a permit is released or the next lease is
+    // over, but one question in 5 to 10 seconds, in case that a message is lost; a process with many waiting threads no
+    // more.
     //   acquire()                   a permit that the watchdog renews: a PermitId
     //   acquire(Lease{d})           it comes back by itself after d and is never renewed
     //   acquire(Lease::forever())   it comes back only by a release, whatever becomes of this process
@@ -12969,9 +12988,9 @@ public:
 
     // --- giving back ------------------------------------------------------------------------------------------
 
-    // Gives permits back, all or none of them. Throws Error(errc::unknown_permit) when one is not held (any more): it was
-    // released already, or its lease was over. Should no server answer, it fails with errc::unreachable, but goes on in the
-    // background, and what is under the watchdog is not renewed any more in any case.
+    // Gives permits back, all or none of them. Throws Error(errc::unknown_permit) when one is not held (any more): it
+    // was released already, or its lease was over. Should no server answer, it fails with errc::unreachable, but goes
+    // on in the background, and what is under the watchdog is not renewed any more in any case.
     void release(const PermitId& id) { release(std::span(&id, 1)); }
     void release(std::span<const PermitId> ids) {
         if (!try_release(ids)) throw unknown(ids.size() == 1 ? "this permit" : "one of these permits");
@@ -13021,7 +13040,8 @@ public:
         detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
     }
 
-    // What the permit's lease has left by the server's clock, nothing when it is not held; milliseconds::max() for ever.
+    // What the permit's lease has left by the server's clock, nothing when it is not held; milliseconds::max() for
+    // ever.
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
         return state().wire().remaining(id);
     }
@@ -13140,8 +13160,8 @@ private:
 // The scripts of the read-write lock. Keys, as Redisson has them:
 //   name                               a hash: mode -> read or write; <reader> -> its count; <writer>:write -> its count
 //   {name}:<reader>:rwlock_timeout:<i> for i = 1 … count: '1', whose TTL is the lease of that level of the read hold
-// The TTL of the hash is that of the longest hold. A read hold lasts as long as one of its timeout keys: the field alone
-// may be a dead reader's. Below, `tag` is the name in its braces, where the names of the timeout keys begin.
+// The TTL of the hash is that of the longest hold. A read hold lasts as long as one of its timeout keys: the field
+// alone may be a dead reader's. Below, `tag` is the name in its braces, where the names of the timeout keys begin.
 //
 // Counts are absolute, as in the scripts of RLock, and what gives back or renews begins with a PEXPIRE or DEL, which a
 // server that is out of memory lets through. The mark of a waiting writer is ours alone: a reader of ours that holds
@@ -13780,17 +13800,17 @@ struct RedLockOptions {
 //
 // After the Redlock algorithm of the Redis documentation: all are asked at the same time; the hold is valid from when
 // they were asked until the leases of a majority end, less what their clocks may drift apart. Two commands a server for
-// taking and giving back, one more after each connection (INFO, for the server's age). A minority that is dead, frozen or
-// unreachable costs no error, and one node_timeout at most. Members that could not be had are asked again whenever the
-// watchdog renews, and lost() is requested when the majority is gone. What no majority of leases can promise, a
+// taking and giving back, one more after each connection (INFO, for the server's age). A minority that is dead, frozen
+// or unreachable costs no error, and one node_timeout at most. Members that could not be had are asked again whenever
+// the watchdog renews, and lost() is requested when the majority is gone. What no majority of leases can promise, a
 // process that is stopped for longer than its lease, needs fencing.
 //
-// How old a server is it tells by its wall clock, which nobody else can check: one that restarts empty, and whose clock is
-// set forward within longest_lease after that, votes too early. Nor is a server known to have lost its data when it
+// How old a server is it tells by its wall clock, which nobody else can check: one that restarts empty, and whose clock
+// is set forward within longest_lease after that, votes too early. Nor is a server known to have lost its data when it
 // went on running (FLUSHALL). Either is one of the faults of which a minority may have one.
 //
-// Right after all servers were started, nobody gets the lock for longest_lease. Reentrant where its members are. Members
-// must outlive this object; a hold belongs to the object that took it. Neither copied nor moved; any number of
+// Right after all servers were started, nobody gets the lock for longest_lease. Reentrant where its members are.
+// Members must outlive this object; a hold belongs to the object that took it. Neither copied nor moved; any number of
 // threads may use one object.
 class RedLock : public QuorumLock<RedLock> {
 public:
@@ -13965,21 +13985,21 @@ private:
 
 namespace redlatch {
 
-// A number of permits that the whole fleet shares: the std::counting_semaphore of several processes, and what Redisson's
-// RSemaphore is in Java. Nobody owns a permit: anybody may release, and the permits of a process that dies are gone for
-// good. Where that must not be, use PermitExpirableSemaphore.
+// A number of permits that the whole fleet shares: the std::counting_semaphore of several processes, and what
+// Redisson's RSemaphore is in Java. Nobody owns a permit: anybody may release, and the permits of a process that dies
+// are gone for good. Where that must not be, use PermitExpirableSemaphore.
 //
 // Without try_set_permits() or release() there are no permits. Within a process waiting threads are served in the order
-// of their arrival, so one that wants many is not starved by others that want few; among processes there is no order. try_acquire() does
-// not stand in line.
+// of their arrival, so one that wants many is not starved by others that want few; among processes there is no order.
+// try_acquire() does not stand in line.
 //
-// Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same semaphore.
-// Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A
-// server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails with
-// errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once; an acquire that
-// fails, is stopped or times out keeps no permit, even when its outcome is unknown. Numbers of permits are from 0 to
-// max(), everything else throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip, but
-// for waiting.
+// Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same
+// semaphore. Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but
+// std::bad_alloc. A server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails
+// with errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once; an
+// acquire that fails, is stopped or times out keeps no permit, even when its outcome is unknown. Numbers of permits are
+// from 0 to max(), everything else throws Error(errc::invalid_argument) before anything is sent. Each member is one
+// round trip, but for waiting.
 template <class T = HiredisTransport>
 class Semaphore {
 public:
@@ -14005,8 +14025,8 @@ public:
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
 
-    // Takes n permits at once, one without a number, waiting for them. A waiting thread sends nothing but one question in 5
-    // to 10 seconds, in case that a message is lost, and a process with many waiting threads no more than that.
+    // Takes n permits at once, one without a number, waiting for them. A waiting thread sends nothing but one question
+    // in 5 to 10 seconds, in case that a message is lost, and a process with many waiting threads no more than that.
     //   acquire(…, token)   gives up when a stop is requested; then, and only then, returns a bool: whether it has them
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
@@ -14027,9 +14047,9 @@ public:
     }
     bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
-    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether it has them. Rounded up
-    // to the next millisecond; zero or less is one try, the largest value is for ever. May be given std::stop_token and
-    // std::error_code&.
+    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether it has them.
+    // Rounded up to the next millisecond; zero or less is one try, the largest value is for ever. May be given
+    // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopTail<Tail...>
     bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
@@ -14053,8 +14073,8 @@ public:
     }
 
     // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server carry it out in
-    // time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the background as long as
-    // the process lives, for two minutes or more; if that fails too, the event unlock_not_delivered tells. So do not
+    // time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the background as long
+    // as the process lives, for two minutes or more; if that fails too, the event unlock_not_delivered tells. So do not
     // release again then.
     void release(std::ptrdiff_t n = 1) {
         check(n, 0);
@@ -14075,8 +14095,8 @@ public:
     }
     bool release_if_exists(std::error_code& ec) { return release_if_exists(1, ec); }
 
-    // How many permits are there now; 0 for a semaphore that does not exist, negative after add_permits() took away more than
-    // there were.
+    // How many permits are there now; 0 for a semaphore that does not exist, negative after add_permits() took away
+    // more than there were.
     std::ptrdiff_t available_permits() {
         return static_cast<std::ptrdiff_t>(ask_number(state().runtime(), state().key()));
     }

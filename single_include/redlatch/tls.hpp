@@ -25,12 +25,12 @@ struct TlsOptions {
     std::string ca_directory = {};  // as `openssl rehash` leaves it
     // Lists of revoked certificates: one of every authority in the server's chain, or its certificate is refused.
     std::string crl_file = {};
-    // For servers that want to know who comes: the certificate, with those of intermediate authorities after it, and its
-    // key, which must not be encrypted.
+    // For servers that want to know who comes: the certificate, with those of intermediate authorities after it, and
+    // its key, which must not be encrypted.
     std::string certificate_file = {};
     std::string key_file = {};
-    // The name that the certificate must be for, and that is sent to the server (SNI): a host or an IP address. Empty: the
-    // host of the URL; with Sentinel the one that the sentinels tell, which is an address mostly.
+    // The name that the certificate must be for, and that is sent to the server (SNI): a host or an IP address. Empty:
+    // the host of the URL; with Sentinel the one that the sentinels tell, which is an address mostly.
     std::string server_name = {};
     TlsVersion minimum_version = TlsVersion::v1_2;
 };
@@ -61,8 +61,8 @@ namespace redlatch {
 
 namespace detail {
 
-// Empties the thread's queue of OpenSSL's errors, for SSL_get_error() looks at all of it, and leaves what the application
-// had in it (without places and details). A mark in the queue would not do: a handshake clears it.
+// Empties the thread's queue of OpenSSL's errors, for SSL_get_error() looks at all of it, and leaves what the
+// application had in it (without places and details). A mark in the queue would not do: a handshake clears it.
 class OpensslErrors {
 public:
     OpensslErrors() noexcept {
@@ -188,7 +188,8 @@ public:
             over_ = why != SSL_ERROR_WANT_READ;
             if (over_ && why != SSL_ERROR_ZERO_RETURN) note_failure();
         }
-        // What OpenSSL has to say of its own goes out with what is written next. A server that makes it say much is none.
+        // What OpenSSL has to say of its own goes out with what is written next. A server that makes it say much is
+        // none.
         if (BIO_ctrl_pending(SSL_get_wbio(ssl_.get())) > most_unsaid) over_ = true;
         if (got > 0) return static_cast<ssize_t>(got);
         return over_ ? -1 : 0;
@@ -305,8 +306,8 @@ private:
     bool not_tls_ = false;
 };
 
-// Reads the files of the options for each session: renewed ones need no restart, and what a child of fork() uses was not
-// shared with threads that are gone.
+// Reads the files of the options for each session: renewed ones need no restart, and what a child of fork() uses was
+// not shared with threads that are gone.
 class OpensslConnector final : public TlsConnector {
 public:
     // Throws Error(errc::invalid_argument) when a file cannot be used.
@@ -393,8 +394,8 @@ private:
 
 namespace redlatch {
 
-// What a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp, for it needs OpenSSL (1.1.1 or
-// newer): link redlatch::tls, or -lssl -lcrypto.
+// What a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp, for it needs OpenSSL (1.1.1
+// or newer): link redlatch::tls, or -lssl -lcrypto.
 //
 //     Client redis{"rediss://cache.example.com", {.tls = tls({.ca_file = "/etc/shop/ca.pem"})}};
 //

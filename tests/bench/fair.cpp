@@ -32,7 +32,8 @@ std::vector<double> commands_of(const Subject& subject) {
     return values;
 }
 
-// Redis serves those that are blocked in BLPOP in the order of their arrival, too: the token is the floor of all queues.
+// Redis serves those that are blocked in BLPOP in the order of their arrival, too: the token is the floor of all
+// queues.
 bool observe(Bench& bench, const std::string& link, const Queue& queue, std::vector<double>& commands_of_the_fewest) {
     const std::string url = bench.url(link);
     const auto visit = contend({}, {});

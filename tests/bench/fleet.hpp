@@ -108,7 +108,8 @@ struct Interrupted : std::runtime_error {
     Interrupted() : runtime_error("interrupted") {}
 };
 
-/// Makes SIGINT, SIGTERM, SIGHUP and SIGPIPE end the wait of a fleet by Interrupted, so that all is taken down in order.
+/// Makes SIGINT, SIGTERM, SIGHUP and SIGPIPE end the wait of a fleet by Interrupted, so that all is taken down in
+/// order.
 void catch_signals();
 
 }  // namespace redlatch::bench

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A lock on a majority of five servers: what taking and giving it back takes, against a lock on one of them, and when one
-// of the five is frozen.
+// A lock on a majority of five servers: what taking and giving it back takes, against a lock on one of them, and when
+// one of the five is frozen.
 #include <deque>
 
 #include "scenarios.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300 without=address
-// The connection is cut at every byte of what no single call sends and waits for: hand-overs, renewals, subscriptions and
-// their messages; and of calls that get no second chance, so that their outcome is settled only afterwards.
+// The connection is cut at every byte of what no single call sends and waits for: hand-overs, renewals, subscriptions
+// and their messages; and of calls that get no second chance, so that their outcome is settled only afterwards.
 #include "faults/cut_kit.hpp"
 
 using namespace redlatch;
@@ -102,8 +102,8 @@ ClientOptions hasty() {
     return options;
 }
 
-// How many bytes each call sends. Calls that are in no hurry: one that is given up goes on in the background, where it would
-// meddle with the next.
+// How many bytes each call sends. Calls that are in no hurry: one that is given up goes on in the background, where it
+// would meddle with the next.
 std::vector<std::size_t> request_sizes(CutBench& bench, CutReport& report) {
     std::vector<std::size_t> sizes;
     GivenUpWork work{bench, calm()};

@@ -25,8 +25,8 @@ struct CutBench {
           redis(server),
           name(lock_name) {}
 
-    // All keys of this name, in a form in which two runs can be compared: owners, permit ids, and times are left out, and so
-    // are the marks that the library leaves for copies of its commands, but for one that would stay for ever.
+    // All keys of this name, in a form in which two runs can be compared: owners, permit ids, and times are left out,
+    // and so are the marks that the library leaves for copies of its commands, but for one that would stay for ever.
     std::string picture() {
         static constexpr const char* look = R"lua(
             local found = {}
@@ -111,8 +111,9 @@ struct CutReport {
     }
 };
 
-// The cuts of one operation, at every `step`-th byte from `first` on. A cut in a reply goes on until one byte more would be no cut any more; a request is cut
-// after each of its bytes, and after the last, when it is the whole reply that is lost.
+// The cuts of one operation, at every `step`-th byte from `first` on. A cut in a reply goes on until one byte more
+// would be no cut any more; a request is cut after each of its bytes, and after the last, when it is the whole reply
+// that is lost.
 class CutSweep {
 public:
     CutSweep(CutBench& bench, const CutOperation& operation, CutReport& report, std::size_t first, std::size_t step)
@@ -202,8 +203,8 @@ private:
     std::uint64_t request_end_ = 0;
 };
 
-// Every operation of `Work` (a CutWork, made from a CutBench), by several workers, each with its share of the bytes, on one
-// server.
+// Every operation of `Work` (a CutWork, made from a CutBench), by several workers, each with its share of the bytes, on
+// one server.
 template <class Work>
 void sweep_all(CutReport& report) {
     RedisServer server;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300
-// A system call of the transport fails: every kind of call, each one in its turn, with every error that it may have. The
-// answer comes in time, what is on the server is what the answer says, and no descriptor stays behind.
+// A system call of the transport fails: every kind of call, each one in its turn, with every error that it may have.
+// The answer comes in time, what is on the server is what the answer says, and no descriptor stays behind.
 #include "faults/failing_calls.hpp"
 #include "faults/fault_kit.hpp"
 

@@ -6,11 +6,12 @@
 
 namespace redlatch::fault {
 
-/// As long as it lives, calls of one system function fail, once or several times in a row, as the system lets them fail.
-/// One at a time; the calls are those of this whole program, so nothing but the library may be busy meanwhile.
+/// As long as it lives, calls of one system function fail, once or several times in a row, as the system lets them
+/// fail. One at a time; the calls are those of this whole program, so nothing but the library may be busy meanwhile.
 class FailingCalls {
 public:
-    /// One of those that failing_calls.cpp defines in place of the system's. `skip`: how many calls succeed before. `error`: errno; for getaddrinfo its own code.
+    /// One of those that failing_calls.cpp defines in place of the system's. `skip`: how many calls succeed before.
+    /// `error`: errno; for getaddrinfo its own code.
     FailingCalls(std::string function, int error, int skip = 0, int times = 1);
     FailingCalls(const FailingCalls&) = delete;
     FailingCalls& operator=(const FailingCalls&) = delete;

@@ -87,8 +87,8 @@ TEST_CASE("fault: acquire given up while its reply is on the way: nothing is lef
     CHECK(client.stats().acquisitions == 2);
 }
 
-// The release of what the late reply gave is posted, and the server does not know its script: a client that went at once
-// used to leave nobody who would have sent its text.
+// The release of what the late reply gave is posted, and the server does not know its script: a client that went at
+// once used to leave nobody who would have sent its text.
 TEST_CASE("a client that is destroyed right after a failed acquire leaves nothing behind") {
     FaultyPath path;
     {

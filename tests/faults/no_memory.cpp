@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300
-// An allocation fails, each one in its turn: the caller gets std::bad_alloc or an Error, or what it asked for; a guard ends
-// in peace; nothing is held that nobody knows of; and the same objects go on working.
+// An allocation fails, each one in its turn: the caller gets std::bad_alloc or an Error, or what it asked for; a guard
+// ends in peace; nothing is held that nobody knows of; and the same objects go on working.
 #include <functional>
 #include <new>
 #include <optional>

@@ -40,8 +40,8 @@ bool is_listened_to(const std::string& channel) {
     return eventually([&] { return listeners_of(channel, "SHARDNUMSUB") == 1; }, soon);
 }
 
-// Takes and gives back one lock, again and again, each thread by a client of its own. What is counted inside is not atomic:
-// two at a time would lose a count, and be seen inside.
+// Takes and gives back one lock, again and again, each thread by a client of its own. What is counted inside is not
+// atomic: two at a time would lose a count, and be seen inside.
 class Workers {
 public:
     Workers(const std::string& url, const std::string& name, int threads, const ClientOptions& options) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Commands that wait for a connection: whoever has one, or tries in vain to make one, tells the driver of those that stay.
+// Commands that wait for a connection: whoever has one, or tries in vain to make one, tells the driver of those that
+// stay.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The scripts of the fair lock, call by call: what they answer, what they leave in Redis, and whom they tell. Owners of ours
-// refresh their slots; a foreign one is of the kind that Redisson's clients are.
+// The scripts of the fair lock, call by call: what they answer, what they leave in Redis, and whom they tell. Owners of
+// ours refresh their slots; a foreign one is of the kind that Redisson's clients are.
 #include <doctest/doctest.h>
 #include <redlatch/redlatch.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// FairLock on a real server: the order of service over threads and processes, waiters that die, freeze or leave, and what
-// all that costs.
+// FairLock on a real server: the order of service over threads and processes, waiters that die, freeze or leave, and
+// what all that costs.
 #include <doctest/doctest.h>
 #include <redlatch/redlatch.hpp>
 
@@ -104,8 +104,8 @@ struct Shop {
     PlainCounter counter;
 };
 
-// Threads that wait for the lock, each `times` times, and write themselves into the list "served" while they hold it. The
-// process stays until it may go.
+// Threads that wait for the lock, each `times` times, and write themselves into the list "served" while they hold it.
+// The process stays until it may go.
 const Role crowd{"a crowd before a fair lock", [](std::span<const std::string> args) {
                      auto shop = SharedMemory<Shop>::open(args[1]);
                      Client client{args[0]};

@@ -60,8 +60,8 @@ ClientOptions quick() {
     return options;
 }
 
-// A server that knows the scripts, so that each operation is one command, and a client behind a proxy that has found out
-// whether the server has a command for deleting by value.
+// A server that knows the scripts, so that each operation is one command, and a client behind a proxy that has found
+// out whether the server has a command for deleting by value.
 struct FaultyPath {
     FaultyPath() {
         for (const redlatch::Script* script :

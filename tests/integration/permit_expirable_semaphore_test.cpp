@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The semaphore whose permits have leases, on a real server: ids, leases, the watchdog, what is on the wire, lost replies.
+// The semaphore whose permits have leases, on a real server: ids, leases, the watchdog, what is on the wire, lost
+// replies.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>

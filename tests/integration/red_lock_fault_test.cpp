@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: long without=address,thread
-// RedLock: a minority of servers that are dead, frozen, slow, or cut off costs nothing but a moment; a majority, the lock.
+// RedLock: a minority of servers that are dead, frozen, slow, or cut off costs nothing but a moment; a majority, the
+// lock.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: long without=address,thread
-// RedLock and servers that were restarted: they may have forgotten a hold that is still valid, and give no vote until it
-// cannot be any more.
+// RedLock and servers that were restarted: they may have forgotten a hold that is still valid, and give no vote until
+// it cannot be any more.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -196,8 +196,8 @@ TEST_CASE("to take a lost lock again is a new hold, and the old one's loss is to
     CHECK(fleet().becomes_free("anew"));
 }
 
-// A part that comes back on a young server will be a vote later. Shortly before, another part goes: for a moment there is
-// no majority, and somebody else may have had it.
+// A part that comes back on a young server will be a vote later. Shortly before, another part goes: for a moment there
+// is no majority, and somebody else may have had it.
 TEST_CASE("a gap is never taken for continuity") {
     Party mine{fleet().urls(), "gap", options(), red_options()};
     mine->lock();

@@ -90,7 +90,8 @@ bool has_waiters(const AnyClient& client, std::uint64_t total) {
     return eventually([&] { return client.stats().waits >= total; }, std::chrono::seconds{20});
 }
 
-/// Runs the function, which will have to wait for a lock, in a thread of its own; returns when that thread stands in line.
+/// Runs the function, which will have to wait for a lock, in a thread of its own; returns when that thread stands in
+/// line.
 template <class AnyClient, class Function>
 auto start_waiting(const AnyClient& client, Function&& function) {
     const std::uint64_t waits = client.stats().waits;
@@ -105,9 +106,9 @@ auto start_waiting(const AnyClient& client, Function&& function) {
     return future;
 }
 
-/// Locks, has another thread run the function, which locks too, and unlocks: again and again until that unlock handed the
-/// hold over inside the process. A first in line that is just asking the server is passed over, which happens in the
-/// first rounds. Gives what the function returned.
+/// Locks, has another thread run the function, which locks too, and unlocks: again and again until that unlock handed
+/// the hold over inside the process. A first in line that is just asking the server is passed over, which happens in
+/// the first rounds. Gives what the function returned.
 template <class Function>
 auto handed_over(HiredisClient& client, HiredisRLock& lock, Function&& function) {
     for (int round = 0; round < 100; ++round) {

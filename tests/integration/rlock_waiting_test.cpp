@@ -393,7 +393,8 @@ TEST_CASE("a thread that gets the lock by a force_unlock of its own process keep
         proxy.hold_next_replies(1, std::string{redlatch::digested<redlatch::scripts::rlock_force_release>.digest()});
         auto force = start([&] { return orders.force_unlock(); });
         REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
-        // The two threads may share a connection, and then the waiter's answer comes after the other: not in all rounds.
+        // The two threads may share a connection, and then the waiter's answer comes after the other: not in all
+        // rounds.
         eventually([&] { return entered.load(); }, 500ms);
         proxy.release();
         CHECK(force.get());
@@ -515,8 +516,8 @@ TEST_CASE("fault: release between try and subscription: it is not missed") {
     }
 }
 
-// A releasing thread keeps the others of its process from asking until it knows the outcome, and leaves it to the message
-// to tell them when other processes listen, too. The message may come before the answer.
+// A releasing thread keeps the others of its process from asking until it knows the outcome, and leaves it to the
+// message to tell them when other processes listen, too. The message may come before the answer.
 TEST_CASE("a release whose message is faster than its answer is not missed") {
     RedisServer server;
     RawRedis redis{server};

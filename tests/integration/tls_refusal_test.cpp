@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Whom a rediss:// connection does not trust, and who does not trust it: nothing is said to them, and the error tells why.
+// Whom a rediss:// connection does not trust, and who does not trust it: nothing is said to them, and the error tells
+// why.
 #include <doctest/doctest.h>
 
 #include <redlatch/tls.hpp>

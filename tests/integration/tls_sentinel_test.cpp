@@ -25,7 +25,8 @@ using redlatch::RLock;
 
 namespace {
 
-/// A master, a replica and a sentinel, which speak TLS with everybody and each other; in plain only on their unix sockets.
+/// A master, a replica and a sentinel, which speak TLS with everybody and each other; in plain only on their unix
+/// sockets.
 class TlsSentinel {
 public:
     TlsSentinel() {

@@ -54,8 +54,8 @@ std::string said(const std::optional<Value>& value) {
     return value ? said(*value) : "nil";
 }
 
-/// Both languages of a cluster have to use the same kind of pub/sub. On servers that have the sharded kind it is what we use
-/// without being told.
+/// Both languages of a cluster have to use the same kind of pub/sub. On servers that have the sharded kind it is what
+/// we use without being told.
 template <class Options>
 void choose_pubsub(Options& options, bool sharded) {
     if constexpr (requires { options.pubsub; }) {
@@ -113,8 +113,8 @@ long long number_of(RawRedis& redis, const std::string& counter) {
     return reply.is_nil() ? 0 : std::stoll(reply.string);
 }
 
-/// Up to 2 ms between two sections: without it those who are quicker leave nothing to the others, and readers nothing to
-/// the writers of Redisson.
+/// Up to 2 ms between two sections: without it those who are quicker leave nothing to the others, and readers nothing
+/// to the writers of Redisson.
 void rest() {
     thread_local std::minstd_rand random{std::random_device{}()};
     std::this_thread::sleep_for(std::chrono::microseconds{std::uniform_int_distribution{0, 2000}(random)});

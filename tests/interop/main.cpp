@@ -3,9 +3,9 @@
 // redlatch_interop <java> <class path> [text [seconds [single|sharded|classic]]]
 //
 // Runs the table of table.hpp: each row for each way to give the parts of holder and waiter to Java and C++. Rows whose
-// kind and title do not contain the text are left out. Given seconds, the crowds are four processes of each language for
-// so long. The table is run on single servers, and twice on a cluster, with each kind of pub/sub. Ends with 1 when a cell
-// differs.
+// kind and title do not contain the text are left out. Given seconds, the crowds are four processes of each language
+// for so long. The table is run on single servers, and twice on a cluster, with each kind of pub/sub. Ends with 1 when
+// a cell differs.
 #include <algorithm>
 #include <atomic>
 #include <functional>

@@ -25,8 +25,8 @@ struct Row {
     std::string note = {};  // one line, where Redisson is to be taken as it is
 };
 
-/// A row with one cell: both languages at once add to a plain counter, each pair under the next kind of `add`, and others
-/// look at it under `look`, if that is not empty.
+/// A row with one cell: both languages at once add to a plain counter, each pair under the next kind of `add`, and
+/// others look at it under `look`, if that is not empty.
 struct CrowdRow {
     std::string title;
     std::string kind_title;

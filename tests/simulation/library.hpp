@@ -3,8 +3,8 @@
 
 #include "simulation/scheduler.hpp"
 
-// The library as it is, but for one thing: which thread asks. All fibers are one thread of the system, so a thread_local
-// number would be the same for all of them.
+// The library as it is, but for one thing: which thread asks. All fibers are one thread of the system, so a
+// thread_local number would be the same for all of them.
 #define this_thread_number this_system_thread_number
 #include <redlatch/core/ids.hpp>
 #undef this_thread_number

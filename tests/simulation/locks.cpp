@@ -34,8 +34,8 @@ void run_lock(Habits habits) {
                 }
             });
     }
-    // A place in a queue that belongs to nobody any more (to a crashed process, or because a command came late) is taken
-    // away by whoever comes next, or in an hour.
+    // A place in a queue that belongs to nobody any more (to a crashed process, or because a command came late) is
+    // taken away by whoever comes next, or in an hour.
     world.finish({"redisson_lock_token"}, {"redisson_lock_queue", "redisson_lock_timeout", "redlatch_lock_slots"});
 }
 

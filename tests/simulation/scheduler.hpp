@@ -40,8 +40,8 @@ struct Interleaving {
     Nanos longest_stall = 0;
 };
 
-// Everything that one seed runs: fibers, events at instants, and the clock, which goes on when nobody has anything to do.
-// All in one thread of the system, so nothing here needs a mutex.
+// Everything that one seed runs: fibers, events at instants, and the clock, which goes on when nobody has anything to
+// do. All in one thread of the system, so nothing here needs a mutex.
 class Scheduler {
 public:
     Scheduler(std::uint64_t seed, bool trace);

@@ -31,8 +31,8 @@ struct Faults {
 
 class Server;
 
-// One connection between a client and a server. Messages keep their order in it, and none is lost before its end: but both
-// sides learn of that at a time of their own, and what was under way may get lost or arrive late.
+// One connection between a client and a server. Messages keep their order in it, and none is lost before its end: but
+// both sides learn of that at a time of their own, and what was under way may get lost or arrive late.
 struct Connection : std::enable_shared_from_this<Connection> {
     Connection(Server& s, std::uint64_t n) : server(s), number(n) {}
 

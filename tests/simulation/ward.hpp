@@ -12,8 +12,8 @@
 
 namespace sim {
 
-// Watches over one lock from outside: who could be certain of it until when, since when nobody has it, and who waits. All
-// times are those of the simulation, whatever the clocks of the servers show.
+// Watches over one lock from outside: who could be certain of it until when, since when nobody has it, and who waits.
+// All times are those of the simulation, whatever the clocks of the servers show.
 class Ward {
 public:
     Ward(std::string key, Nanos wake_up_bound) : key_(std::move(key)), bound_(wake_up_bound) {}

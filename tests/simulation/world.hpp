@@ -42,8 +42,8 @@ public:
     // A thread of the program.
     void start_thread(Process& process, std::function<void()> body);
 
-    // Waits for the threads, with the misfortunes, and then until nothing should be left. `kept`: beginnings of the names
-    // of keys that may stay; `kept_after_faults`: if anything broke.
+    // Waits for the threads, with the misfortunes, and then until nothing should be left. `kept`: beginnings of the
+    // names of keys that may stay; `kept_after_faults`: if anything broke.
     void finish(std::vector<std::string> kept, const std::vector<std::string>& kept_after_faults = {});
 
     // How long anything may be late: threads that stall, messages that are slow.

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::int64_t round_ms = 15'000;
 constexpr std::int64_t storm_ms = 9'000;  // of each round
-// Without the last token, fencing relies on a clock that has not fallen behind it. So no clock goes back right after data
-// were lost.
+// Without the last token, fencing relies on a clock that has not fallen behind it. So no clock goes back right after
+// data were lost.
 constexpr std::int64_t clock_rest_ms = 3'000;
 constexpr std::int64_t settle_ms = 2'500;
 

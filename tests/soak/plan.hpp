@@ -126,8 +126,8 @@ struct PlannedFault {
     std::uint64_t draw = 0;    // for the details
 };
 
-// Storms, in which every lane has one fault after another, and between them calm times with faults that cost nothing, in
-// which waiters are to be prompt. In order of time; in each lane every kind comes once before any comes again.
+// Storms, in which every lane has one fault after another, and between them calm times with faults that cost nothing,
+// in which waiters are to be prompt. In order of time; in each lane every kind comes once before any comes again.
 std::vector<PlannedFault> make_plan(std::uint64_t seed, std::int64_t seconds);
 
 }  // namespace redlatch::soak

@@ -15,7 +15,8 @@
 
 namespace redlatch::soak {
 
-// Looks at the queue of the fair lock again and again, in a thread of its own, past all proxies: who stands behind whom.
+// Looks at the queue of the fair lock again and again, in a thread of its own, past all proxies: who stands behind
+// whom.
 class QueueWatch {
 public:
     explicit QueueWatch(const test::RedisServer& server) : url_(server.url()), thread_([this] { watch(); }) {}

@@ -17,7 +17,8 @@ using test::Section;
 using test::Turn;
 using test::Windows;
 
-// A call that ends with its deadline takes a moment, too: with a hundred threads and more on a few processors, a long one.
+// A call that ends with its deadline takes a moment, too: with a hundred threads and more on a few processors, a long
+// one.
 constexpr milliseconds returning{300};
 
 class Judge {

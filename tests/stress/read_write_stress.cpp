@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Four processes of five threads on one ReadWriteLock, eighteen that read and two that write, for REDLATCH_STRESS_SECONDS
-// (10) each test. Reads overlap at any time, so without precedence no writer would ever come in.
+// Four processes of five threads on one ReadWriteLock, eighteen that read and two that write, for
+// REDLATCH_STRESS_SECONDS (10) each test. Reads overlap at any time, so without precedence no writer would ever come
+// in.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300
-// Four processes on one RedLock over five servers, of which one is frozen, one killed and one restarted without its data
-// meanwhile: REDLATCH_STRESS_CYCLES (4000) holds in all, none of which may overlap with another.
+// Four processes on one RedLock over five servers, of which one is frozen, one killed and one restarted without its
+// data meanwhile: REDLATCH_STRESS_CYCLES (4000) holds in all, none of which may overlap with another.
 #include <doctest/doctest.h>
 
 #include <algorithm>

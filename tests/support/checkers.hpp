@@ -12,8 +12,8 @@
 #include "history.hpp"
 #include "windows.hpp"
 
-/// What a history must be like where a lock, a token or a permit kept its promise. Each function gives what is wrong with
-/// the history that it is shown; nothing when all is well. `excused` are times at which the promise was not given,
+/// What a history must be like where a lock, a token or a permit kept its promise. Each function gives what is wrong
+/// with the history that it is shown; nothing when all is well. `excused` are times at which the promise was not given,
 /// say because the server had lost its data. How waiting is checked: waiting_checkers.hpp.
 namespace redlatch::test {
 
@@ -38,8 +38,8 @@ inline std::vector<IntervalPair> find_overlaps(std::vector<Interval> intervals, 
     return found;
 }
 
-/// A section that read a plain number and wrote one more. `from` is before it read, `until` after it wrote. `unsure`: it
-/// ended beyond its validity, or never told its end (then `until` is its process's death): it may write at any
+/// A section that read a plain number and wrote one more. `from` is before it read, `until` after it wrote. `unsure`:
+/// it ended beyond its validity, or never told its end (then `until` is its process's death): it may write at any
 /// moment in between.
 struct Section {
     std::uint64_t lock = 0;
@@ -114,8 +114,8 @@ struct FencedWrite {
     bool accepted = false;
 };
 
-/// Writes that were accepted though one with a greater token, or an equal one of another owner, had been accepted before
-/// they were sent. The earlier of the two comes first.
+/// Writes that were accepted though one with a greater token, or an equal one of another owner, had been accepted
+/// before they were sent. The earlier of the two comes first.
 inline std::vector<std::pair<FencedWrite, FencedWrite>> find_stale_writes(std::vector<FencedWrite> writes) {
     std::erase_if(writes, [](const FencedWrite& write) { return !write.accepted; });
     std::vector<FencedWrite> by_answer = writes;

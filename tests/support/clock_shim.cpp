@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Preloaded into a redis-server: its wall clock runs ahead or behind by what a file says, a number of microseconds that is
-// mapped and may change at any time. Its other clocks stay as they are.
+// Preloaded into a redis-server: its wall clock runs ahead or behind by what a file says, a number of microseconds that
+// is mapped and may change at any time. Its other clocks stay as they are.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>

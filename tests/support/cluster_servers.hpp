@@ -21,8 +21,8 @@ namespace redlatch::test {
 struct ClusterOptions {
     std::size_t masters = 3;
     std::size_t replicas = 3;  // the n-th belongs to the n-th master
-    // How long a node is silent before the others take it for dead: a new master comes a second or two later, CLUSTERDOWN
-    // without a replica likewise. Much longer where nothing is to fail over.
+    // How long a node is silent before the others take it for dead: a new master comes a second or two later,
+    // CLUSTERDOWN without a replica likewise. Much longer where nothing is to fail over.
     std::chrono::milliseconds node_timeout{2000};
     std::vector<std::string> args = {};  // added for each node, as on the command line
 };

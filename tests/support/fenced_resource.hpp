@@ -15,8 +15,8 @@
 
 namespace redlatch::test {
 
-/// What a lock protects, when it checks fencing tokens: it refuses a token smaller than one that it has seen, and an equal
-/// one of another owner.
+/// What a lock protects, when it checks fencing tokens: it refuses a token smaller than one that it has seen, and an
+/// equal one of another owner.
 class FencedResources {
 public:
     bool accept(std::uint64_t resource, std::uint64_t owner, std::uint64_t token) {

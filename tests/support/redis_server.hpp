@@ -100,9 +100,9 @@ public:
         std::filesystem::remove(dir_.file("dump.rdb"));
     }
 
-    /// Of a server with appendonly that was killed: its next start does not find what it wrote last, as after a power cut.
-    /// Returns how many bytes were cut off. Never a part of a transaction (which is what a script writes): Redis 7.0 would
-    /// leave that in the file, and its start after the next would carry it out without its end.
+    /// Of a server with appendonly that was killed: its next start does not find what it wrote last, as after a power
+    /// cut. Returns how many bytes were cut off. Never a part of a transaction (which is what a script writes): Redis
+    /// 7.0 would leave that in the file, and its start after the next would carry it out without its end.
     std::uintmax_t lose_last_bytes(std::uintmax_t bytes) {
         std::uintmax_t lost = 0;
         for (const auto& file : std::filesystem::directory_iterator{dir_.file("appendonlydir")}) {

@@ -61,8 +61,8 @@ private:
     std::filesystem::path obstacle_;
 };
 
-/// A script of somebody's that does not end within any patience (but does in a minute, should it not be killed): the server
-/// answers BUSY to everybody else. Start the server with a short --busy-reply-threshold.
+/// A script of somebody's that does not end within any patience (but does in a minute, should it not be killed): the
+/// server answers BUSY to everybody else. Start the server with a short --busy-reply-threshold.
 class EndlessScript {
 public:
     explicit EndlessScript(const RedisServer& server) : server_(server), runner_(server) {

@@ -10,7 +10,8 @@
 
 namespace redlatch::test {
 
-/// The options of a RedisServer that speaks TLS on its port, and in plain on its unix socket, where a RawRedis can look.
+/// The options of a RedisServer that speaks TLS on its port, and in plain on its unix socket, where a RawRedis can
+/// look.
 inline RedisServerOptions by_tls(const Certificate& own, const Authority& clients, bool wants_certificate = false,
                                  std::vector<std::string> more = {}) {
     RedisServerOptions options{.tls = true};

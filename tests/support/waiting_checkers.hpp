@@ -197,7 +197,8 @@ struct TimedCall {
     std::int64_t returned = 0;
 };
 
-/// Those that returned later than their deadline by more than `grace`, but for times at which their process stood still.
+/// Those that returned later than their deadline by more than `grace`, but for times at which their process stood
+/// still.
 inline std::vector<TimedCall> find_late_calls(const std::vector<TimedCall>& calls, std::int64_t grace,
                                               const Windows& excused = {}) {
     std::vector<TimedCall> late;

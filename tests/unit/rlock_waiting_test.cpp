@@ -205,9 +205,9 @@ TEST_CASE("the message of a thread's own release is no news to those who ask aft
     CHECK(bench.redis.count("acquire") == asked + 1);
 }
 
-// A thread had asked while another one of this process held the lock, and learned that only after the lock had been given
-// back. It was not in the line yet, so the message of that release was taken for no news to anybody here, and the thread
-// slept beside a free lock until the lease that it had been told of would have ended.
+// A thread had asked while another one of this process held the lock, and learned that only after the lock had been
+// given back. It was not in the line yet, so the message of that release was taken for no news to anybody here, and the
+// thread slept beside a free lock until the lease that it had been told of would have ended.
 TEST_CASE("a thread whose question was overtaken by a release of this process asks again") {
     Bench bench;
     bench.redis.next("acquire", number(30'000));

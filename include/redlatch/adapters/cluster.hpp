@@ -38,17 +38,17 @@ namespace redlatch {
 // sharded subscriptions where their channels live. What HiredisTransport is made of for a redis-cluster:// URL; the
 // functions have the meaning that they have there.
 //
-// Each node has one connection for commands and one for subscriptions, opened when first needed. We log in at the hosts of
-// the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else: a redirection to another host makes us
-// ask for that list again.
+// Each node has one connection for commands and one for subscriptions, opened when first needed. We log in at the hosts
+// of the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else: a redirection to another host
+// makes us ask for that list again.
 //
-// Who serves what is asked for at the start, and again when a node redirects us, cannot be reached or does not answer: one
-// question at a time, with pauses that grow, by the thread that needs the answer or the one inside run(). A node that says
-// it is down is sent one command in a while until it carries one out; all others wait for that.
+// Who serves what is asked for at the start, and again when a node redirects us, cannot be reached or does not answer:
+// one question at a time, with pauses that grow, by the thread that needs the answer or the one inside run(). A node
+// that says it is down is sent one command in a while until it carries one out; all others wait for that.
 //
-// mutex_ guards all members and what belongs to it in the nodes; the connections look after themselves. No connection is
-// used and no listener told while it is held, but channels are given to subscriber links. changed_ tells threads that wait
-// for a node that there is an answer, or that a node is up again.
+// mutex_ guards all members and what belongs to it in the nodes; the connections look after themselves. No connection
+// is used and no listener told while it is held, but channels are given to subscriber links. changed_ tells threads
+// that wait for a node that there is an answer, or that a node is up again.
 class Cluster {
     struct Node;
 
@@ -280,7 +280,8 @@ private:
         bool is_classic = false;
     };
 
-    // Between a node's subscriptions and the listener: what a node refuses because it is not the one is asked of another.
+    // Between a node's subscriptions and the listener: what a node refuses because it is not the one is asked of
+    // another.
     struct Shard final : Listener {
         Shard(Cluster& c, Node& n, Listener& l) : cluster(c), node(n), listener(l) {}
 

@@ -108,8 +108,8 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
     return redirect;
 }
 
-// Whether the servers have sharded channels (Redis 7), by the answer to PUBSUB SHARDNUMSUB, with which Redisson asks the
-// same. Who may not ask learns it from the refusal, which names the subcommand only where it exists.
+// Whether the servers have sharded channels (Redis 7), by the answer to PUBSUB SHARDNUMSUB, with which Redisson asks
+// the same. Who may not ask learns it from the refusal, which names the subcommand only where it exists.
 inline bool has_sharded_channels(const Reply& answer) {
     return !answer.is_error() ||
            (answer.text.starts_with("NOPERM") && answer.text.find("pubsub|shardnumsub") != std::string::npos);

@@ -38,8 +38,8 @@ public:
     static constexpr std::size_t lines = 4;
 
     // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection is
-    // taken for dead. `tls`: who encrypts; where the URL wants it, Error(errc::unsupported) is thrown without. `pubsub` is
-    // for clusters.
+    // taken for dead. `tls`: who encrypts; where the URL wants it, Error(errc::unsupported) is thrown without. `pubsub`
+    // is for clusters.
     explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
                               std::shared_ptr<const TlsConnector> tls = nullptr, PubSub pubsub = PubSub::automatic)
         : state_(std::make_unique<State>(with_tls(std::move(url), std::move(tls)), command_timeout, pubsub)) {}

@@ -30,8 +30,8 @@ struct Link {
     std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterView
 
     // Connects, by TLS if the URL says so, logs in and selects the database, all before the deadline. Gives nothing on
-    // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or ours
-    // of the server. A server that does not have the role is none that could be reached.
+    // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or
+    // ours of the server. A server that does not have the role is none that could be reached.
     std::optional<Reply> open(const Url& url, Instant deadline, ServerRole role = ServerRole::any) {
         std::string why;
         reader.reset();
@@ -76,8 +76,8 @@ private:
         const NumberText database(url.database);
         if (url.database != 0) add({"SELECT", database});
         if (role == ServerRole::master) add({"ROLE"});
-        // By TLS 1.3 a server says only after the handshake that it wants another certificate of ours, or one at all. Any
-        // answer will do, so this needs no right.
+        // By TLS 1.3 a server says only after the handshake that it wants another certificate of ours, or one at all.
+        // Any answer will do, so this needs no right.
         const bool only_asks = url.tls && expected == 0;
         if (only_asks) add({"PING"});
         if (expected == 0) return std::nullopt;

@@ -30,8 +30,8 @@ namespace redlatch {
 
 namespace detail {
 
-// Empties the thread's queue of OpenSSL's errors, for SSL_get_error() looks at all of it, and leaves what the application
-// had in it (without places and details). A mark in the queue would not do: a handshake clears it.
+// Empties the thread's queue of OpenSSL's errors, for SSL_get_error() looks at all of it, and leaves what the
+// application had in it (without places and details). A mark in the queue would not do: a handshake clears it.
 class OpensslErrors {
 public:
     OpensslErrors() noexcept {
@@ -157,7 +157,8 @@ public:
             over_ = why != SSL_ERROR_WANT_READ;
             if (over_ && why != SSL_ERROR_ZERO_RETURN) note_failure();
         }
-        // What OpenSSL has to say of its own goes out with what is written next. A server that makes it say much is none.
+        // What OpenSSL has to say of its own goes out with what is written next. A server that makes it say much is
+        // none.
         if (BIO_ctrl_pending(SSL_get_wbio(ssl_.get())) > most_unsaid) over_ = true;
         if (got > 0) return static_cast<ssize_t>(got);
         return over_ ? -1 : 0;
@@ -274,8 +275,8 @@ private:
     bool not_tls_ = false;
 };
 
-// Reads the files of the options for each session: renewed ones need no restart, and what a child of fork() uses was not
-// shared with threads that are gone.
+// Reads the files of the options for each session: renewed ones need no restart, and what a child of fork() uses was
+// not shared with threads that are gone.
 class OpensslConnector final : public TlsConnector {
 public:
     // Throws Error(errc::invalid_argument) when a file cannot be used.

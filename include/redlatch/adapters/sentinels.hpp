@@ -46,8 +46,9 @@ inline void begin_talk(Talk& talk, const Url& url, const HostPort& sentinel, std
     if (!url.tls || tls) talk.begin(sentinel, std::move(words), std::move(tls));
 }
 
-// What the sentinels of a URL say, all asked at the same time. Those that take much longer than the first, or beyond the
-// deadline, have no vote. `why` tells what a sentinel without one said, and is an error when TLS is why nobody says a thing.
+// What the sentinels of a URL say, all asked at the same time. Those that take much longer than the first, or beyond
+// the deadline, have no vote. `why` tells what a sentinel without one said, and is an error when TLS is why nobody says
+// a thing.
 inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, Reply& why) {
     constexpr Milliseconds patience{200};
     struct Asked {
@@ -100,8 +101,8 @@ public:
     Sentinels(const Url& url, std::function<void()> on_move)
         : url_(url), on_move_(std::move(on_move)), watchers_(url.sentinels.size()) {}
 
-    // Opens a link to the master: to whom was just announced or proven; else to whom the sentinels name; without them to
-    // whom we know. In any case only to a server that says itself that it is the master.
+    // Opens a link to the master: to whom was just announced or proven; else to whom the sentinels name; without them
+    // to whom we know. In any case only to a server that says itself that it is the master.
     std::optional<Reply> open_master(Link& link, Instant deadline) {
         const std::uint64_t seen = view_.place();
         const Instant now = Clock::now();

@@ -100,7 +100,8 @@ public:
         if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
     }
 
-    // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not unfinished.
+    // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not
+    // unfinished.
     void secure_by(std::unique_ptr<TlsSession> session) noexcept { tls_ = std::move(session); }
 
     // One step, with what has come. Sends before the deadline; an answer in this direction is short.

@@ -14,8 +14,8 @@
 
 namespace redlatch {
 
-// A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects the
-// replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
+// A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects
+// the replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
 class Talk {
 public:
     // `words`: commands, encoded. `tls`: null to speak in plain.

@@ -22,8 +22,8 @@ class TlsSession {
 public:
     enum class Handshake { unfinished, done, failed };
 
-    // A call with room for so much leaves nothing behind that was fed to it, which no poll() would ever tell of: the rest
-    // of one record, and what one such call may be fed with.
+    // A call with room for so much leaves nothing behind that was fed to it, which no poll() would ever tell of: the
+    // rest of one record, and what one such call may be fed with.
     static constexpr std::size_t most_fed = 16 * 1024;
     static constexpr std::size_t full_room = 16 * 1024 + most_fed;
 
@@ -35,8 +35,8 @@ public:
     // Empty when that is impossible.
     virtual std::string_view encrypt(std::string_view plain) noexcept = 0;
 
-    // As Socket::receive() answers: the bytes decrypted, 0 when there are none yet, -1 when the connection is of no more
-    // use. Nothing received: the rest that had no room before.
+    // As Socket::receive() answers: the bytes decrypted, 0 when there are none yet, -1 when the connection is of no
+    // more use. Nothing received: the rest that had no room before.
     virtual ssize_t decrypt(std::string_view received, char* plain, std::size_t room) noexcept = 0;
 
     // The last words of a connection that ends in order.

@@ -34,8 +34,9 @@ public:
         woken_.exchange(false);
     }
 
-    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done after
-    // drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next drain().
+    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done
+    // after drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next
+    // drain().
     void drain() noexcept {
         if (!woken_.load()) return;
         std::array<char, 16> bytes;

@@ -24,9 +24,9 @@ struct Caller {
     std::uint64_t refused_at = 0;  // the news that were known when it last asked in vain
 };
 
-// The threads of this process that wait for one name, in the order of their arrival. The first, the representative, asks
-// the server for all of them at once; who comes behind one that cannot be served waits, too, so that many who want little
-// do not starve one who wants much. Plain data: the local state guards it and does the I/O.
+// The threads of this process that wait for one name, in the order of their arrival. The first, the representative,
+// asks the server for all of them at once; who comes behind one that cannot be served waits, too, so that many who want
+// little do not starve one who wants much. Plain data: the local state guards it and does the I/O.
 //
 // No wake-up is lost, because every piece of news counts the generation up, and whoever asks remembers the generation
 // from before the question.
@@ -64,8 +64,8 @@ public:
     void news() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
-    // A question asked at `generation` was in vain for this one. `hint`: after which time it may be otherwise, as far as the
-    // server knows.
+    // A question asked at `generation` was in vain for this one. `hint`: after which time it may be otherwise, as far
+    // as the server knows.
     void refused(Member& member, std::uint64_t generation, Milliseconds hint, Instant now) {
         member.refused_at = generation;
         ask_again_ = now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next());

@@ -29,8 +29,8 @@ namespace redlatch {
 // nothing is handed over within the process, because either would let a thread pass others that came before it.
 //
 // A waiting thread has a place here (its channel and its sleep) and one in the queue there, which lasts only a few
-// seconds unless it is refreshed: the background does that, for all waiters of this process together, and learns on this
-// occasion who has lost the place nevertheless. The server tells the first in the queue when the lock is free: at
+// seconds unless it is refreshed: the background does that, for all waiters of this process together, and learns on
+// this occasion who has lost the place nevertheless. The server tells the first in the queue when the lock is free: at
 // a release, when a waiter before it leaves, and at every refresh, should such a message have been lost.
 //
 // mutex_ of the keeper guards all members, and may be held when a place's own mutex is taken. Each waiter sleeps

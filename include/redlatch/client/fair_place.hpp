@@ -60,8 +60,8 @@ public:
         return generation_;
     }
 
-    // Sleeps until there is news since `seen`, or until the instant has come. Gives the server's answer where it does not
-    // let this thread listen: then waiting is in vain.
+    // Sleeps until there is news since `seen`, or until the instant has come. Gives the server's answer where it does
+    // not let this thread listen: then waiting is in vain.
     std::optional<Reply> sleep(std::uint64_t seen, Instant until) {
         std::unique_lock lock(mutex_);
         bool may_watch = true;

@@ -23,7 +23,8 @@
 namespace redlatch {
 
 // The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
-// command may be sent again; `again` says so, and then the giving-back ones leave a mark against their own delayed copies.
+// command may be sent again; `again` says so, and then the giving-back ones leave a mark against their own delayed
+// copies.
 template <Transport T>
 class FairWire {
 public:

@@ -30,7 +30,8 @@
 namespace redlatch {
 
 // One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
-// to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its lock:
+// to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
+// lock:
 //   renewal         the script that renews holds of its kind
 //   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
 //   reentrant       whether its holder may take it once more. If so, the server knows a hold by its owner. If not, it knows
@@ -468,8 +469,8 @@ protected:
         throw error_of(asked.reply, key());
     }
 
-    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise held
-    // (and recorded) or blocked. `first`: before any waiting.
+    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise
+    // held (and recorded) or blocked. `first`: before any waiting.
     template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
                                      Send send) {
@@ -539,8 +540,8 @@ protected:
         runtime_.start_background();
     }
 
-    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it because
-    // the hold it had turns out to be lost.
+    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it
+    // because the hold it had turns out to be lost.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
         Hold* hold = holds_.find(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();

@@ -101,7 +101,8 @@ public:
         return detail::answer([&] { return hold_count(); }, 0, ec);
     }
 
-    // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without TTL.
+    // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without
+    // TTL.
     std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
     std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
         return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);

@@ -25,8 +25,8 @@ namespace redlatch {
 // The lock whose waiting threads share one representative: it asks the server and listens, the others queue up behind
 // it in this process and send nothing, and a hold that is given back goes to one of them where there is one.
 //
-// mutex_ of the keeper guards all members. Each waiter sleeps in its own condition variable, the representative where it
-// can in the transport, to receive the message itself; it is woken by the thread that hands its hold over to it, by
+// mutex_ of the keeper guards all members. Each waiter sleeps in its own condition variable, the representative where
+// it can in the transport, to receive the message itself; it is woken by the thread that hands its hold over to it, by
 // whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
 // representative), and by its stop token.
 template <class T, template <class> class Wire>
@@ -279,7 +279,8 @@ private:
 
     // --- giving back, the ways --------------------------------------------------------------------------------
 
-    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no requires).
+    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no
+    // requires).
     template <class = void>
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
         const OwnerNumber owner = held.owner;
@@ -316,8 +317,8 @@ private:
             return {};
         }
         if (waiting) line_.join_first(*waiting);
-        // Handed to somebody who left, too late for its lease, or unknown to the replicas that should know: given back in
-        // the heir's name. Without a proper answer it belongs to either of the two.
+        // Handed to somebody who left, too late for its lease, or unknown to the replicas that should know: given back
+        // in the heir's name. Without a proper answer it belongs to either of the two.
         if (handed || !answered) pending_.add(heir, release_number(claim.hold), now + claim.lease, now);
         settled_.notify_all();
         if (judge(reply) == Verdict::refused && reply.is_error()) return release_instead(lock, owner, request, until);
@@ -330,8 +331,8 @@ private:
         return errc::hold_lost;
     }
 
-    // A hand-over that was refused for good may be refused for a reason of its own, such as a right that only its script
-    // needs: then the hold goes back to the server as ever.
+    // A hand-over that was refused for good may be refused for a reason of its own, such as a right that only its
+    // script needs: then the hold goes back to the server as ever.
     std::error_code release_instead(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t request,
                                     Instant until) {
         const auto outcome = this->send_last(lock, owner, request, until, [&](const ReleaseAnswer& answer, bool) {

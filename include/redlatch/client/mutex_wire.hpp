@@ -17,8 +17,8 @@
 
 namespace redlatch {
 
-// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner and the number of
-// the hold. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
+// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner and the number
+// of the hold. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
 template <Transport T>
 class MutexWire {
 public:
@@ -40,8 +40,8 @@ public:
     OwnerText text(OwnerNumber owner, std::uint64_t hold) const noexcept { return {runtime_.uuid(), owner, hold}; }
 
     // The first time by the plain command. If that is refused it does not say why, so the script asks once more, and is
-    // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the holder
-    // has left, and that the key is no lock at all.
+    // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the
+    // holder has left, and that the key is no lock at all.
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         const OwnerText value = text(claim.owner, claim.hold);

@@ -40,7 +40,8 @@ struct Stats {
     std::uint64_t reconnects = 0;
 };
 
-// For ClientOptions::require_replicas: every replica that the master has had since the client found it, and one at least.
+// For ClientOptions::require_replicas: every replica that the master has had since the client found it, and one at
+// least.
 inline constexpr unsigned all_replicas = ~0U;
 
 struct ClientOptions {
@@ -55,13 +56,15 @@ struct ClientOptions {
     std::string key_prefix = {};
     // How often in a row a released lock goes to a waiting thread of this process before other processes get a turn.
     unsigned local_handoff_limit = 16;
-    // How many replicas have to confirm every hold and every permit, within a quarter of command_timeout, so that a failover
-    // to one of them does not forget it. With fewer it is given back, and the operation fails with errc::not_replicated;
-    // a renewal that they do not confirm counts as none. A command more with each, in the same round trip.
+    // How many replicas have to confirm every hold and every permit, within a quarter of command_timeout, so that a
+    // failover to one of them does not forget it. With fewer it is given back, and the operation fails with
+    // errc::not_replicated; a renewal that they do not confirm counts as none. A command more with each, in the same
+    // round trip.
     unsigned require_replicas = 0;
     // For a rediss:// URL, which is the one that says whether there is TLS: redlatch::tls(...) of redlatch/tls.hpp.
     std::shared_ptr<const TlsConnector> tls = {};
-    // Of a redis-cluster:// URL: the kind of channels by which waiters are woken. All clients of a lock must use the same.
+    // Of a redis-cluster:// URL: the kind of channels by which waiters are woken. All clients of a lock must use the
+    // same.
     PubSub pubsub = PubSub::automatic;
     // Called on a thread of the client's, one event at a time, with no lock held. What it throws is swallowed. It may
     // use the library; while it blocks, later events and lost() requests wait, but renewals and wake-ups do not.

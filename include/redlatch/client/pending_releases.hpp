@@ -13,9 +13,9 @@
 namespace redlatch {
 
 // Releases that could not be delivered in the foreground: of holds given back while no server answered, and of
-// acquires whose outcome is unknown. Each is sent until it is answered; one that was never sent, at most until the lease
-// it is about is over. Until then nothing else may be done in that owner's name, or a late copy would end the wrong
-// hold.
+// acquires whose outcome is unknown. Each is sent until it is answered; one that was never sent, at most until the
+// lease it is about is over. Until then nothing else may be done in that owner's name, or a late copy would end the
+// wrong hold.
 class PendingReleases {
 public:
     struct Item {

@@ -16,7 +16,8 @@
 
 namespace redlatch {
 
-// A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog renews.
+// A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog
+// renews.
 template <class T>
 class PermitState final : public SynchronizerState<T, PermitWire> {
     using Base = SynchronizerState<T, PermitWire>;
@@ -121,8 +122,8 @@ private:
         if (at != never) runtime_.timers().schedule(*this, at);
     }
 
-    // All that are due, and what would be due soon: so that permits that were taken at different times are renewed together
-    // from then on.
+    // All that are due, and what would be due soon: so that permits that were taken at different times are renewed
+    // together from then on.
     void renew_due(Instant now) {
         std::unique_lock lock(mutex_);
         const auto due_until = [&](Instant until) {

@@ -106,8 +106,8 @@ private:
         return all;
     }
 
-    // The answers of all members, asked at the same time; those that fail, or do not answer within node_timeout, are left
-    // out. Throws the first failure when too few are left.
+    // The answers of all members, asked at the same time; those that fail, or do not answer within node_timeout, are
+    // left out. Throws the first failure when too few are left.
     template <class Answer, class Ask>
     std::vector<Answer> ask_all(Ask ask) {
         std::vector<std::optional<Answer>> answers(members_.size());

@@ -37,8 +37,8 @@ namespace redlatch {
 // few could be had. Whoever waits holds none: it waits for one that somebody else has, takes it, and asks the others
 // again; so no order of members makes two of them wait for each other.
 //
-// A member that did not answer at first, or lost its part of the hold, is asked again whenever the watchdog renews. What
-// it gives counts from then on, and only if the hold was never without enough votes until then.
+// A member that did not answer at first, or lost its part of the hold, is asked again whenever the watchdog renews.
+// What it gives counts from then on, and only if the hold was never without enough votes until then.
 //
 // mutex_ guards all members but the constant ones. Members are asked for their times with it held, which takes their
 // mutexes; but nothing is sent, and no user code runs. A thread in take() sleeps in its round's condition variable, one
@@ -111,8 +111,8 @@ public:
 
     // --- giving back ------------------------------------------------------------------------------------------
 
-    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when too few members could be
-    // told yet (they will be, in the background). Throws Error(errc::not_owner).
+    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when too few members could
+    // be told yet (they will be, in the background). Throws Error(errc::not_owner).
     std::error_code release(OwnerNumber owner) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -348,7 +348,8 @@ private:
         await(lock, round->changed, limit,
               [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
         const Instant now = Clock::now();
-        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background then.
+        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background
+        // then.
         const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
         await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
         if (!round->complete()) stop_attending();

@@ -22,8 +22,8 @@
 
 namespace redlatch {
 
-// How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed by
-// WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
+// How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed
+// by WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
 class Replicas {
 public:
     explicit Replicas(const ClientOptions& options)

@@ -53,8 +53,8 @@ enum class Effect { any, grants };
 //
 // The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
 // bring up, and sends renewals. mutex_ guards states_, and may be held when a state's own mutex is taken, never the
-// other way round; background_mutex_ guards the start of the thread; posts_mutex_ guards posts_, and posts_done_ tells the
-// destructor that none is left.
+// other way round; background_mutex_ guards the start of the thread; posts_mutex_ guards posts_, and posts_done_ tells
+// the destructor that none is left.
 template <Transport T>
 class Runtime {
 public:

@@ -17,7 +17,8 @@ struct SpinOptions {
     std::chrono::milliseconds max_delay{128};
 };
 
-// Throws Error(errc::invalid_argument) for delays that are not positive or of which the first is longer than the longest.
+// Throws Error(errc::invalid_argument) for delays that are not positive or of which the first is longer than the
+// longest.
 inline Polling polling_of(const SpinOptions& options, std::string_view name) {
     if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
         options.max_delay > std::chrono::hours(1))

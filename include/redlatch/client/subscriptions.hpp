@@ -72,7 +72,8 @@ public:
         if (look_anew) wake_();
     }
 
-    // Whether more than one state has waiters, be it on different channels or, as both sides of a read-write lock, on one.
+    // Whether more than one state has waiters, be it on different channels or, as both sides of a read-write lock, on
+    // one.
     bool has_several_keen() {
         const std::lock_guard lock(mutex_);
         return keen_ > 1;

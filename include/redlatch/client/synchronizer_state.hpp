@@ -44,8 +44,8 @@ namespace redlatch {
 //
 // mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs. Each
 // caller sleeps in its own condition variable, the representative where it can in the transport, to receive the message
-// itself; it is woken by whoever asked for it successfully, by whoever brings news for the representative (the background
-// thread with a message, a releasing thread, a leaving representative), and by its stop token.
+// itself; it is woken by whoever asked for it successfully, by whoever brings news for the representative (the
+// background thread with a message, a releasing thread, a leaving representative), and by its stop token.
 template <class T, template <class> class Wire>
 class SynchronizerState : public Watched {
 public:
@@ -90,8 +90,8 @@ public:
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error; what has
-    // not been carried out by then is called off, lest a late copy undo what the caller does next.
+    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error;
+    // what has not been carried out by then is called off, lest a late copy undo what the caller does next.
     template <class Send>
     Reply change(Send send) {
         return change(send, nullptr);
@@ -168,13 +168,14 @@ public:
     }
 
 protected:
-    // For derived states that look after what was taken; with mutex_ held. Of `wants`, which were asked for from `begun`
-    // on, some were served; it may reconsider.
+    // For derived states that look after what was taken; with mutex_ held. Of `wants`, which were asked for from
+    // `begun` on, some were served; it may reconsider.
     virtual void accept(std::unique_lock<std::mutex>&, std::span<Want> /* wants */, Instant /* begun */) {}
     // Nobody is there any more to whom this belongs.
     virtual void forsake(const Want&) {}
 
-    // A template, so that an explicit instantiation leaves it out where nothing is taken (clang 14 looks at no requires).
+    // A template, so that an explicit instantiation leaves it out where nothing is taken (clang 14 looks at no
+    // requires).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
         const Ticket ticket = lanes_.take(runtime_.next_request());

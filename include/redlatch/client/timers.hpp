@@ -18,8 +18,8 @@ namespace redlatch {
 // entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
 // costs no shared work here, and each entry comes up in vain at most once a renewal period.
 //
-// mutex_ guards all members and the writing of Watched::scheduled_. Nobody waits here; schedule() wakes the background thread when
-// it sleeps beyond the new deadline.
+// mutex_ guards all members and the writing of Watched::scheduled_. Nobody waits here; schedule() wakes the background
+// thread when it sleeps beyond the new deadline.
 class Timers {
 public:
     explicit Timers(std::function<void()> wake) : wake_(std::move(wake)) {}

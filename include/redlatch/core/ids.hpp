@@ -50,8 +50,8 @@ inline OwnerNumber this_thread_number() noexcept {
     return number;
 }
 
-// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number of
-// one of its holds: "<uuid>:<number>:<hold>".
+// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number
+// of one of its holds: "<uuid>:<number>:<hold>".
 class OwnerText {
 public:
     OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {

@@ -18,12 +18,12 @@ struct TlsOptions {
     std::string ca_directory = {};  // as `openssl rehash` leaves it
     // Lists of revoked certificates: one of every authority in the server's chain, or its certificate is refused.
     std::string crl_file = {};
-    // For servers that want to know who comes: the certificate, with those of intermediate authorities after it, and its
-    // key, which must not be encrypted.
+    // For servers that want to know who comes: the certificate, with those of intermediate authorities after it, and
+    // its key, which must not be encrypted.
     std::string certificate_file = {};
     std::string key_file = {};
-    // The name that the certificate must be for, and that is sent to the server (SNI): a host or an IP address. Empty: the
-    // host of the URL; with Sentinel the one that the sentinels tell, which is an address mostly.
+    // The name that the certificate must be for, and that is sent to the server (SNI): a host or an IP address. Empty:
+    // the host of the URL; with Sentinel the one that the sentinels tell, which is an address mostly.
     std::string server_name = {};
     TlsVersion minimum_version = TlsVersion::v1_2;
 };

@@ -4,9 +4,9 @@
 #include "redlatch/scripts/request_marks.hpp"
 #include "redlatch/scripts/script.hpp"
 
-// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" when the count
-// came to zero or the latch was deleted, "1" when a count was set. The channel is no KEY: for a name with a {tag} it lies
-// in another slot than the latch.
+// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" when the
+// count came to zero or the latch was deleted, "1" when a count was set. The channel is no KEY: for a name with a {tag}
+// it lies in another slot than the latch.
 //
 // A second key, the round, is ours: it changes whenever a count ends, and stays long enough for waiters that look only
 // after the next count was set to see that theirs is over.

@@ -6,13 +6,13 @@
 #include <string_view>
 
 // The scripts of the fair lock. The lock itself is the hash of the reentrant lock, and as there everything that is
-// sent twice takes effect once: a hold count is absolute, a waiter has one place, and giving back or leaving in a second
-// sending leaves a mark, the latch, against copies that are late.
+// sent twice takes effect once: a hold count is absolute, a waiter has one place, and giving back or leaving in a
+// second sending leaves a mark, the latch, against copies that are late.
 //
 // The queue is Redisson's: a list of the waiting owners, the first is the next, and a sorted set that says until when
 // each of them counts as alive, in milliseconds of the server's clock. Beside it stands a sorted set that only we
-// know, the slots: a waiter of ours refreshes its slot every few seconds, so when it dies it is in nobody's way for long.
-// For a waiter that has no slot, one of Redisson's, the other set's word counts, and is never changed by us.
+// know, the slots: a waiter of ours refreshes its slot every few seconds, so when it dies it is in nobody's way for
+// long. For a waiter that has no slot, one of Redisson's, the other set's word counts, and is never changed by us.
 //
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. A time in
 // the shared set is therefore our slot's, and one such patience more for each waiter of that kind before us.

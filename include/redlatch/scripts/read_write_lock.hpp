@@ -10,8 +10,8 @@
 // The scripts of the read-write lock. Keys, as Redisson has them:
 //   name                               a hash: mode -> read or write; <reader> -> its count; <writer>:write -> its count
 //   {name}:<reader>:rwlock_timeout:<i> for i = 1 … count: '1', whose TTL is the lease of that level of the read hold
-// The TTL of the hash is that of the longest hold. A read hold lasts as long as one of its timeout keys: the field alone
-// may be a dead reader's. Below, `tag` is the name in its braces, where the names of the timeout keys begin.
+// The TTL of the hash is that of the longest hold. A read hold lasts as long as one of its timeout keys: the field
+// alone may be a dead reader's. Below, `tag` is the name in its braces, where the names of the timeout keys begin.
 //
 // Counts are absolute, as in the scripts of RLock, and what gives back or renews begins with a PEXPIRE or DEL, which a
 // server that is out of memory lets through. The mark of a waiting writer is ours alone: a reader of ours that holds

@@ -9,8 +9,8 @@
 // How a script that changes a number does so once, however often its command is sent and in whatever order the copies
 // arrive. Each command carries a lane and a request number: a client sends one request at a time in a lane, and its
 // numbers only grow. A hash beside the key, one a client, keeps for each lane the last request that was carried out and
-// what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way finds that of a later
-// request and does nothing, and there are never more marks than commands were on their way at once.
+// what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way finds that of a
+// later request and does nothing, and there are never more marks than commands were on their way at once.
 //
 // The hash goes away a while after the client's last change: longer than any copy can be on its way.
 namespace redlatch::scripts {

@@ -19,8 +19,8 @@ struct Script {
     constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
 };
 
-// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a program
-// uses.
+// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a
+// program uses.
 template <const std::string_view& text>
 inline constexpr Script digested{text};
 

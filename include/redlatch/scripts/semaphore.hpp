@@ -4,8 +4,8 @@
 #include "redlatch/scripts/request_marks.hpp"
 #include "redlatch/scripts/script.hpp"
 
-// The scripts of the semaphore. Key: a string, the permits that are available; absent means none. Message: the new number of
-// permits, when there are any and there are more than before. A TTL on the key is kept.
+// The scripts of the semaphore. Key: a string, the permits that are available; absent means none. Message: the new
+// number of permits, when there are any and there are more than before. A TTL on the key is kept.
 namespace redlatch::scripts {
 
 namespace detail {

@@ -32,9 +32,9 @@ struct Command {
 // other than by post(), subscribe(), unsubscribe() and wake().
 using Completion = std::function<void(Reply)>;
 
-// How subscribers of a cluster are reached: on channels that every node hears of, or on those of one shard. The two kinds
-// do not mix: all clients must use the same. `automatic`: sharded where the servers know it (Redis 7), as Redisson does.
-// Of a single server, with or without sentinels, the channels are always classic.
+// How subscribers of a cluster are reached: on channels that every node hears of, or on those of one shard. The two
+// kinds do not mix: all clients must use the same. `automatic`: sharded where the servers know it (Redis 7), as
+// Redisson does. Of a single server, with or without sentinels, the channels are always classic.
 enum class PubSub { automatic, classic, sharded };
 
 // Receives what happens to subscriptions, within run() or watch(): one call at a time, on any thread.
@@ -118,8 +118,8 @@ concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completi
     t.attend();
 };
 
-// Optional. post_all(commands, done): as post() for each of the commands, `done` having a completion for each, but in one
-// write: all on one connection and nothing between them, or none. ClientOptions::require_replicas needs it.
+// Optional. post_all(commands, done): as post() for each of the commands, `done` having a completion for each, but in
+// one write: all on one connection and nothing between them, or none. ClientOptions::require_replicas needs it.
 template <class T>
 concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
     t.post_all(commands, done);
