@@ -13,7 +13,7 @@ using namespace redlatch::fault;
 
 namespace {
 
-constexpr auto frozen_lease = paced(500ms);
+constexpr auto frozen_lease = paced(1500ms);
 
 // Asks for the lock, and is frozen before it can read the answer: 0 when it does not believe to hold it.
 int ask_and_freeze(std::span<const std::string> args) {
@@ -59,12 +59,12 @@ TEST_CASE("fault: process frozen between request and reply, beyond the lease: th
     FaultyPath path;
     path.proxy.hold_next_replies(1, acquire_digest);
     ChildProcess child = spawn_self("fault: asks and freezes", {path.url()});
-    REQUIRE(eventually([&] { return path.redis.exists("orders"); }, 30s));
+    // The reply, which stays, not the key: that may be gone before a busy machine looks.
+    REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }, 30s));
     child.stop();
-    REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }));
     path.proxy.release();
     REQUIRE(eventually([&] { return !path.redis.exists("orders"); }, 10s));
-    Client other{path.server.url(), quick()};
+    Client other{path.server.url(), unhurried()};
     RLock theirs{other, "orders"};
     REQUIRE(theirs.try_lock());
     child.cont();
@@ -92,18 +92,15 @@ TEST_CASE(
     orders.lock();
     const std::stop_token lost = orders.lost();
     const Stopwatch watch;
-    int looks = 0;
-    while (watch.within(3 * options.watchdog_timeout)) {
+    do {
         const bool certain = orders.valid_until() > std::chrono::steady_clock::now();
         const bool there = redis.exists("orders");
         // The question may have come too late for the answer.
         const bool still_certain = orders.valid_until() > std::chrono::steady_clock::now();
         CHECK((there || !certain || !still_certain));
-        if (lost.stop_requested()) break;
-        ++looks;
-    }
-    CHECK(looks > 0);
-    CHECK((lost.stop_requested() || client.stats().renewals > 2));
+    } while (!lost.stop_requested() && watch.within(3 * options.watchdog_timeout));
+    // Who tells it is starved, too.
+    CHECK(eventually([&] { return lost.stop_requested() || client.stats().renewals > 2; }, 20s));
     over = true;
     busy.clear();
     orders.unlock();
