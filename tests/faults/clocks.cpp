@@ -81,9 +81,10 @@ private:
 TEST_CASE("fault: the client's wall clock jumps by an hour: holds, waits and permits do not notice") {
     RedisServer server;
     RawRedis redis{server};
+    const ClientOptions options = unhurried(paced(6s));
     for (const long hours : {1L, -1L}) {
         CAPTURE(hours);
-        Client client{server.url(), quick()}, other{server.url(), quick()};
+        Client client{server.url(), options}, other{server.url(), options};
         RLock orders{client, "orders"}, theirs{other, "orders"};
         FairLock fair{client, "fair"}, their_fair{other, "fair"};
         PermitExpirableSemaphore slots{client, "slots"};
@@ -96,12 +97,12 @@ TEST_CASE("fault: the client's wall clock jumps by an hour: holds, waits and per
         REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }));
         const WallClockJump jump{hours};
         const auto renewals = client.stats().renewals;
-        REQUIRE(eventually([&] { return client.stats().renewals > renewals + 4; }, 3 * watchdog_timeout));
+        REQUIRE(eventually([&] { return client.stats().renewals > renewals + 2; }, 3 * options.watchdog_timeout));
         CHECK_FALSE(ready_within(waiter, 0ms));
         CHECK_FALSE(ready_within(in_queue, 0ms));
         CHECK(orders.is_held());
         CHECK(fair.is_held());
-        CHECK(slots.remaining_lease(id) <= watchdog_timeout);
+        CHECK(slots.remaining_lease(id) <= options.watchdog_timeout);
         CHECK(client.stats().lost_holds == 0);
         // A wait on the wrong clock's own time points is as long as it says.
         RLock blocked{other, "fair"};
@@ -122,7 +123,7 @@ TEST_CASE(
     "fault: the server's clock jumps forward beyond the lease: the hold is told to be lost, and tokens still grow") {
     SkewedServer skewed;
     RawRedis redis{skewed.server()};
-    Client client{skewed.server().url(), quick()}, other{skewed.server().url(), quick()};
+    Client client{skewed.server().url(), quick()}, other{skewed.server().url(), unhurried()};
     FencedLock orders{client, "orders"}, theirs{other, "orders"};
     const auto token = orders.lock_and_get_token();
     const std::stop_token lost = orders.lost();
@@ -139,7 +140,8 @@ TEST_CASE("fault: the server's clock jumps back: nobody is lost, waiters get the
     for (const auto by : {-60s, -3600s}) {
         SkewedServer skewed;
         RawRedis redis{skewed.server()};
-        Client client{skewed.server().url(), quick()}, other{skewed.server().url(), quick()};
+        const ClientOptions options = unhurried(paced(4500ms));
+        Client client{skewed.server().url(), options}, other{skewed.server().url(), quick()};
         FencedLock orders{client, "orders"}, theirs{other, "orders"};
         FairLock fair{client, "fair"}, their_fair{other, "fair"};
         const auto token = orders.lock_and_get_token();
@@ -154,7 +156,7 @@ TEST_CASE("fault: the server's clock jumps back: nobody is lost, waiters get the
         REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }));
         skewed.jump(redis, by);
         const auto renewals = client.stats().renewals;
-        CHECK(eventually([&] { return client.stats().renewals > renewals + 2; }, 3 * watchdog_timeout));
+        CHECK(eventually([&] { return client.stats().renewals > renewals + 2; }, 3 * options.watchdog_timeout));
         CHECK(orders.is_held());
         CHECK_FALSE(orders.lost().stop_requested());
         orders.unlock();
@@ -180,8 +182,7 @@ TEST_CASE(
         RedLock lock{one, two, three};
     };
     const std::string url = skewed.server().url();
-    ClientOptions options = quick();
-    options.watchdog_timeout = 4s;
+    const ClientOptions options = unhurried(4s);
     Party holder{url, second.url(), third.url(), options};
     Party other{url, second.url(), third.url(), options};
     // All servers are old enough to vote, and the holder has them all: of a bare majority none may jump.
