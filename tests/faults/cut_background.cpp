@@ -257,22 +257,30 @@ TEST_CASE("fault: connection cut at every byte of a renewal") {
             bench.proxy.add(rule);
             const auto struck = [&] { return bench.proxy.counts().dropped > dropped; };
             if (!eventually([&] { return struck() || lock.lost().stop_requested(); }, 5s))
-                return report.add("not struck");
+                return report.add("not struck"), true;
             // Renewed all the same; or, where the machine was too slow for that, told to be lost.
             const auto well = [&] { return client.stats().renewals > renewals && lock.is_held(); };
             const auto told = [&] { return lock.lost().stop_requested() && client.stats().lost_holds > 0; };
             if (!eventually([&] { return well() || told(); }, 5s)) report.add("neither renewed nor told");
-            if (bench.redis.exists(bench.name) && hold_counts(bench.redis, bench.name) != std::vector<std::string>{"1"})
-                report.add("counted wrongly");
-            if (struck()) report.count(1);
+            // One look: the key may go at any moment.
+            const auto counts = hold_counts(bench.redis, bench.name);
+            if (!counts.empty() && counts != std::vector<std::string>{"1"}) report.add("counted wrongly");
+            const bool was_struck = struck();
+            if (was_struck) report.count(1);
             bench.proxy.clear_rules();
             if (lock.lost().stop_requested()) lock.unlock();
+            return was_struck;
+        };
+        // Again where the machine stood still, and the hold was over before it could be renewed.
+        const auto cut_at = [&](ProxyRule::Fault fault, std::size_t byte) {
+            for (int tries = 0; tries < 20; ++tries)
+                if (cut({fault, renew_digest, 1, 0, Then::close, byte})) return;
         };
         lock.lock();
         for (auto byte = static_cast<std::size_t>(number); byte < 160; byte += threads)
-            cut({ProxyRule::Fault::drop_request, renew_digest, 1, 0, Then::close, byte});
+            cut_at(ProxyRule::Fault::drop_request, byte);
         for (auto byte = static_cast<std::size_t>(number); byte < 8; byte += threads)
-            cut({ProxyRule::Fault::drop_reply, renew_digest, 1, 0, Then::close, byte});
+            cut_at(ProxyRule::Fault::drop_reply, byte);
         lock.unlock();
     });
     CHECK_MESSAGE(report.wrong.empty(), report.text());

@@ -15,13 +15,21 @@
 // effect and no second one. Afterwards all is given back, and nothing of it may be left on the server.
 namespace redlatch::fault {
 
+// Each cut is seen at once, so nothing here waits for a time-out of a command, and no lease is to end.
+inline ClientOptions without_haste() {
+    ClientOptions options = quick();
+    options.watchdog_timeout = 20s;
+    options.command_timeout = options.unreachable_timeout;
+    return options;
+}
+
 // What one worker works with: a client behind a proxy of its own, a name of its own, and a look past the proxy.
 struct CutBench {
     CutBench(const RedisServer& server, std::string lock_name)
         : server_url(server.url()),
           proxy(server.url()),
-          far(proxy.url(), quick()),
-          near(server.url(), quick()),
+          far(proxy.url(), without_haste()),
+          near(server.url(), without_haste()),
           redis(server),
           name(lock_name) {}
 
