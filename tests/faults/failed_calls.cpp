@@ -155,7 +155,7 @@ TEST_CASE("fault: a system call of the transport fails once, over TCP, by the na
 
 TEST_CASE("fault: no descriptor can be had for a while, and the call goes on when there is one") {
     RedisServer server;
-    Client client{server.url(), quick()};
+    Client client{server.url(), unhurried()};
     RLock lock{client, "orders"};
     FailingCalls calls{"socket", EMFILE, 0, 5};
     lock.lock();
@@ -172,7 +172,8 @@ TEST_CASE("fault: write to a link that was killed (SIGPIPE): no signal, and the 
     REQUIRE(::sigaction(SIGPIPE, &action, &before) == 0);
     RedisServer server;
     RawRedis redis{server};
-    Client client{server.url(), quick()};
+    // A release that takes too long would go on in the background, where the call fails that is meant for the next lock().
+    Client client{server.url(), unhurried()};
     RLock lock{client, "orders"};
     lock.lock();
     lock.unlock();
