@@ -17,7 +17,9 @@
 using namespace redlatch;
 using namespace std::chrono_literals;
 using namespace redlatch::test;
+using fault::paced;
 using fault::quick;
+using fault::unhurried;
 
 namespace {
 
@@ -51,6 +53,13 @@ struct Line {
 
 constexpr Then both[] = {Then::close, Then::silence};
 
+// Places in the queue are refreshed as ever; but a command has the time that a busy machine may need.
+ClientOptions steady() {
+    ClientOptions options = quick();
+    options.command_timeout = paced(1000ms);
+    return options;
+}
+
 }  // namespace
 
 TEST_CASE("entering the queue with a lost reply, or a lost request, is entering once") {
@@ -59,10 +68,10 @@ TEST_CASE("entering the queue with a lost reply, or a lost request, is entering 
             CAPTURE(request);
             CAPTURE(static_cast<int>(then));
             Line line;
-            Client holder{line.server.url(), quick()};
+            Client holder{line.server.url(), unhurried()};
             FairLock held{holder, "orders"};
             held.lock();
-            Client client{line.proxy.url(), quick()};
+            Client client{line.proxy.url(), steady()};
             FairLock orders{client, "orders"};
             if (request)
                 line.proxy.drop_next_requests(1, acquire, then);
@@ -89,7 +98,9 @@ TEST_CASE("taking a fair lock with a lost reply is taking it once") {
     for (const Then then : both) {
         CAPTURE(static_cast<int>(then));
         Line line;
-        Client client{line.proxy.url(), quick()};
+        ClientOptions options = steady();
+        options.watchdog_timeout = 20s;
+        Client client{line.proxy.url(), options};
         FairLock orders{client, "orders"};
         line.proxy.drop_next_replies(1, acquire, then);
         orders.lock();
@@ -113,10 +124,10 @@ TEST_CASE("taking a fair lock with a lost reply is taking it once") {
 
 TEST_CASE("a release with a lost reply serves the next waiter, and no further one") {
     Line line;
-    Client client{line.proxy.url(), quick()};
+    Client client{line.proxy.url(), unhurried()};
     FairLock orders{client, "orders"};
     orders.lock();
-    Client other{line.server.url(), quick()};
+    Client other{line.server.url(), unhurried()};
     FairLock same_orders{other, "orders"};
     std::atomic<bool> let_go = false;
     auto next = start([&] {
@@ -143,10 +154,10 @@ TEST_CASE("leaving with a lost request or reply is leaving") {
             CAPTURE(request);
             CAPTURE(static_cast<int>(then));
             Line line;
-            Client holder{line.server.url(), quick()};
+            Client holder{line.server.url(), unhurried()};
             FairLock held{holder, "orders"};
             held.lock();
-            Client client{line.proxy.url(), quick()};
+            Client client{line.proxy.url(), steady()};
             FairLock orders{client, "orders"};
             std::stop_source stop;
             auto waiter = start([&] { return orders.lock(stop.get_token()); });
@@ -171,10 +182,13 @@ TEST_CASE("a waiter whose entry has an unknown outcome at its deadline leaves ne
     for (const bool is_held : {true, false}) {
         CAPTURE(is_held);
         Line line;
-        Client holder{line.server.url(), quick()};
+        // Long beyond the deadline, also where that is noticed late: otherwise the server would count as unreachable.
+        ClientOptions options = quick();
+        options.command_timeout = paced(2s);
+        Client holder{line.server.url(), unhurried()};
         FairLock held{holder, "orders"};
         if (is_held) held.lock();
-        Client client{line.proxy.url(), quick()};
+        Client client{line.proxy.url(), options};
         FairLock orders{client, "orders"};
         line.proxy.drop_next_replies(100, acquire, Then::silence);
         CHECK_FALSE(elsewhere([&] { return orders.try_lock_for(100ms); }));
@@ -190,7 +204,8 @@ TEST_CASE("a waiter whose entry has an unknown outcome at its deadline leaves ne
 TEST_CASE("fault: wait longer than a slot with lost refreshes: they are sent again, in time for the place") {
     Line line;
     ClientOptions options = quick();
-    options.watchdog_timeout = patient(3000ms);
+    options.command_timeout = paced(1000ms);
+    options.watchdog_timeout = paced(9s);
     Client holder{line.server.url(), options};
     FairLock held{holder, "orders"};
     held.lock();
@@ -221,10 +236,11 @@ TEST_CASE("fault: wait longer than a slot with lost refreshes: they are sent aga
 
 TEST_CASE("a lost message costs less than a slot") {
     Line line;
-    Client holder{line.server.url(), quick()};
+    const ClientOptions options = unhurried(paced(24s));
+    Client holder{line.server.url(), unhurried()};
     FairLock held{holder, "orders"};
     held.lock();
-    Client client{line.proxy.url(), quick()};
+    Client client{line.proxy.url(), options};
     FairLock orders{client, "orders"};
     auto waiter = start([&] {
         orders.lock();
@@ -235,5 +251,5 @@ TEST_CASE("a lost message costs less than a slot") {
     const Stopwatch watch;
     held.unlock();
     waiter.get();
-    CHECK(watch.within(quick().watchdog_timeout / 6 + fault::late));
+    CHECK(watch.within(options.watchdog_timeout / 6 + fault::late));
 }
