@@ -11,6 +11,13 @@ std::string name_of(Then then) { return then == Then::close ? "connection cut" :
 
 constexpr Then both[] = {Then::close, Then::silence};
 
+// A connection that is cut is seen at once; one that is silent has to be waited for. No lease is to end.
+ClientOptions after(Then then) {
+    ClientOptions options = unhurried();
+    if (then == Then::silence) options.command_timeout = paced(1000ms);
+    return options;
+}
+
 // Gives the lock from this thread to a waiting one until the fault has struck. The first heir may just be asking the
 // server itself, and then gets the lock without a hand-over.
 template <class Struck>
@@ -40,7 +47,7 @@ TEST_CASE("fault: reply of an acquire lost: the lock is held once, and one unloc
         for (const Then then : both) {
             CAPTURE(tcp);
             CAPTURE(name_of(then));
-            Client client{path.url(), quick()};
+            Client client{path.url(), after(then)};
             RLock orders{client, "orders"};
             const auto before = path.proxy.counts().dropped;
             path.proxy.drop_next_replies(1, acquire_digest, then);
@@ -58,7 +65,7 @@ TEST_CASE("fault: reply of an acquire lost: the lock is held once, and one unloc
 
 TEST_CASE("fault: reply of an acquire lost four times in a row: the lock is held once") {
     FaultyPath path;
-    Client client{path.url(), quick()};
+    Client client{path.url(), unhurried()};
     RLock orders{client, "orders"};
     path.proxy.drop_next_replies(4, acquire_digest);
     orders.lock();
@@ -72,7 +79,7 @@ TEST_CASE("fault: request lost: an acquire is sent again") {
     for (const Then then : both) {
         CAPTURE(name_of(then));
         FaultyPath path;
-        Client client{path.url(), quick()};
+        Client client{path.url(), after(then)};
         RLock orders{client, "orders"};
         path.proxy.drop_next_requests(2, acquire_digest, then);
         orders.lock();
@@ -87,7 +94,7 @@ TEST_CASE("fault: reply of a reentry lost: it is counted once") {
     for (const Then then : both) {
         CAPTURE(name_of(then));
         FaultyPath path;
-        Client client{path.url(), quick()};
+        Client client{path.url(), after(then)};
         RLock orders{client, "orders"};
         orders.lock();
         path.proxy.drop_next_replies(1, acquire_digest, then);
@@ -104,12 +111,12 @@ TEST_CASE("fault: reply of a reentry lost: it is counted once") {
 TEST_CASE("fault: reply of a release lost: it has succeeded, and is published once") {
     EventLog log;
     FaultyPath path;
-    Client client{path.url(), log.in(quick())};
-    RLock orders{client, "orders"};
     RawRedis listener{path.server};
     listener.call("SUBSCRIBE", channel_of("orders"));
     for (const Then then : both) {
         CAPTURE(name_of(then));
+        Client client{path.url(), log.in(after(then))};
+        RLock orders{client, "orders"};
         const auto before = path.proxy.counts().dropped;
         orders.lock();
         path.proxy.drop_next_replies(1, release_digest, then);
@@ -134,9 +141,10 @@ TEST_CASE("fault: reply of a release lost: it has succeeded, and is published on
 
 TEST_CASE("fault: reply of a release lost: who took the lock meanwhile is not disturbed") {
     FaultyPath path;
-    Client client{path.url(), quick()};
+    const ClientOptions options = after(Then::silence);
+    Client client{path.url(), options};
     RLock orders{client, "orders"};
-    Client other{path.server.url(), quick()};
+    Client other{path.server.url(), unhurried()};
     RLock same_orders{other, "orders"};
 
     orders.lock();
@@ -148,7 +156,7 @@ TEST_CASE("fault: reply of a release lost: who took the lock meanwhile is not di
     CHECK(ready_within(released, 10s));
     CHECK_FALSE(released.get());
     // When the second sending has been answered, the thread may ask for the lock again.
-    CHECK_FALSE(orders.try_lock_for(2 * command_timeout));
+    CHECK_FALSE(orders.try_lock_for(2 * options.command_timeout));
     CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
     CHECK(path.redis.keys("redisson_unlock_latch:*").size() == 1);
     CHECK(same_orders.is_locked());
@@ -159,7 +167,7 @@ TEST_CASE("fault: reply of a release lost: who took the lock meanwhile is not di
 // comes when the same thread, so the same owner id, holds the lock anew.
 TEST_CASE("fault: late copy of a release: a later hold of the same thread stays") {
     FaultyPath path;
-    Client client{path.url(), quick()};
+    Client client{path.url(), after(Then::silence)};
     RLock orders{client, "orders"};
     orders.lock();
     path.proxy.hold_next_requests(1, release_digest);
@@ -183,7 +191,10 @@ TEST_CASE("fault: late copy of a release: a later hold of the same thread stays"
 // lease, and then there was nothing to wait for any more. The next hold of the thread was ended by the late copy.
 TEST_CASE("fault: late copy of a release whose lease is over: the next hold of that thread goes on") {
     FaultyPath path;
-    Client client{path.url(), quick()};
+    ClientOptions options = unhurried();
+    // Long beyond the deadline, also where that is noticed late: otherwise the server would count as unreachable.
+    options.command_timeout = paced(2s);
+    Client client{path.url(), options};
     RLock orders{client, "orders"};
     path.proxy.drop_next_replies(1, acquire_digest, Then::silence);
     path.proxy.hold_next_requests(1, release_digest);
@@ -205,14 +216,14 @@ TEST_CASE("fault: late copy of a release whose lease is over: the next hold of t
 
 TEST_CASE("fault: late copy of an acquire: nothing is taken from a later holder") {
     FaultyPath path;
-    Client client{path.url(), quick()};
+    Client client{path.url(), after(Then::silence)};
     RLock orders{client, "orders"};
     path.proxy.hold_next_requests(1, acquire_digest);
     orders.lock();
     CHECK(path.proxy.counts().held == 1);
     orders.unlock();
 
-    Client other{path.server.url(), quick()};
+    Client other{path.server.url(), unhurried()};
     RLock same_orders{other, "orders"};
     same_orders.lock();
     const auto holder = path.redis.hgetall("orders");
@@ -230,7 +241,8 @@ TEST_CASE("fault: reply of a renewal lost: it is made again early, and the hold 
         EventLog log;
         FaultyPath path;
         ClientOptions options = log.in(quick());
-        options.watchdog_timeout = paced(3000ms);
+        options.watchdog_timeout = paced(12s);
+        options.command_timeout = paced(1000ms);
         Client client{path.url(), options};
         RLock orders{client, "orders"};
         path.proxy.drop_next_replies(1, renew_digest, then);
@@ -238,7 +250,7 @@ TEST_CASE("fault: reply of a renewal lost: it is made again early, and the hold 
         const std::stop_token lost = orders.lost();
         REQUIRE(eventually([&] { return path.proxy.counts().dropped == 1; }, 20s));
         const Stopwatch since_the_drop;
-        REQUIRE(eventually([&] { return client.stats().renewals == 1; }, 20s));
+        REQUIRE(eventually([&] { return client.stats().renewals >= 1; }, 20s));
         // A third of the lease is the ordinary period.
         CHECK(since_the_drop.elapsed() < options.watchdog_timeout / 3);
         CHECK(orders.valid_until() > std::chrono::steady_clock::now());
@@ -254,7 +266,7 @@ TEST_CASE("fault: reply of a hand-over lost: one thread gets the lock, and nothi
     for (const Then then : both) {
         CAPTURE(name_of(then));
         FaultyPath path;
-        Client client{path.url(), quick()};
+        Client client{path.url(), after(then)};
         RLock orders{client, "orders"};
         path.proxy.drop_next_replies(1, hand_over_digest, then);
         hand_over_until(path, client, [&] { return path.proxy.counts().matched == 1; });
@@ -269,7 +281,7 @@ TEST_CASE("fault: reply of a hand-over lost: one thread gets the lock, and nothi
 
 TEST_CASE("fault: late copy of a hand-over: no later hold is moved") {
     FaultyPath path;
-    Client client{path.url(), quick()};
+    Client client{path.url(), after(Then::silence)};
     RLock orders{client, "orders"};
     path.proxy.hold_next_requests(1, hand_over_digest);
     hand_over_until(path, client, [&] { return path.proxy.counts().matched == 1; });
@@ -288,7 +300,7 @@ TEST_CASE("fault: late copy of a hand-over: no later hold is moved") {
 
 TEST_CASE("a connection that is cut after any byte of a reply costs nothing but a retry") {
     FaultyPath path;
-    Client client{path.url(), quick()};
+    Client client{path.url(), unhurried()};
     RLock orders{client, "orders"};
     std::uint64_t dropped = 0;
     // "$-1\r\n" to the acquire, ":0\r\n" to the release.
@@ -309,7 +321,7 @@ TEST_CASE("a connection that is cut after any byte of a reply costs nothing but 
 
 TEST_CASE("a connection that is cut after any byte of a request costs nothing but a retry") {
     FaultyPath path;
-    Client client{path.url(), quick()};
+    Client client{path.url(), unhurried()};
     RLock orders{client, "orders"};
     std::uint64_t dropped = 0;
     for (std::size_t byte = 0; byte < 130; byte += 3) {
