@@ -20,13 +20,9 @@ using namespace redlatch::fault;
 namespace {
 
 constexpr std::chrono::milliseconds margin = 50ms + late;
-constexpr std::chrono::milliseconds short_lease = paced(800ms);
+constexpr std::chrono::milliseconds short_lease = paced(3000ms);
 
-ClientOptions with_short_lease() {
-    ClientOptions options = quick();
-    options.watchdog_timeout = short_lease;
-    return options;
-}
+ClientOptions with_short_lease() { return unhurried(short_lease); }
 
 struct Shared {
     std::atomic<int> holding{0};
@@ -107,7 +103,7 @@ const Role counting_role{
         auto shared = SharedMemory<Shared>::open(args[1]);
         const HistoryFile history{args[2]};
         const auto me = static_cast<std::uint64_t>(::getpid());
-        Client client{args[0], quick()};
+        Client client{args[0], unhurried()};
         RLock orders{client, "orders"};
         ++shared->waiting;
         eventually([&] { return shared->waiting == 8; }, 60s);
@@ -126,7 +122,7 @@ TEST_CASE("fault: holder killed: another process enters after its lease, and not
     RedisServer server;
     const TempDir dir;
     auto shared = SharedMemory<Shared>::create(dir.file("shared"));
-    Client client{server.url(), quick()};
+    Client client{server.url(), unhurried()};
     RLock orders{client, "orders"};
     for (int round = 0; round < 3; ++round) {
         shared->holding = 0;
@@ -135,15 +131,16 @@ TEST_CASE("fault: holder killed: another process enters after its lease, and not
         REQUIRE(eventually([&] { return shared->holding > 1; }, 30s));
         auto waiting = start([&] {
             const bool held = orders.try_lock_for(60s);
-            const Stopwatch since;
+            const auto entered = std::chrono::steady_clock::now();
             if (held) orders.unlock();
-            return std::pair{held, std::chrono::steady_clock::now()};
+            return std::pair{held, entered};
         });
         RawRedis redis{server};
         REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }, 10s));
         holder.kill();
-        const auto left = std::chrono::milliseconds(redis.pttl("orders"));
+        // From before the question on: what passes until its answer has come is not of the lease that was left.
         const auto killed = std::chrono::steady_clock::now();
+        const auto left = std::chrono::milliseconds(redis.pttl("orders"));
         const auto [held, entered] = waiting.get();
         CHECK(held);
         CHECK(left > 0ms);
@@ -158,7 +155,7 @@ TEST_CASE("a waiter that is killed delays nobody, and leaves nothing behind") {
     RawRedis redis{server};
     const TempDir dir;
     auto shared = SharedMemory<Shared>::create(dir.file("shared"));
-    Client client{server.url(), quick()};
+    Client client{server.url(), unhurried()};
     RLock orders{client, "orders"};
     orders.lock();
     ChildProcess waiter = spawn_self("fault: waiter", {server.url(), dir.file("shared")});
@@ -180,7 +177,7 @@ TEST_CASE("fault: holder frozen beyond its lease: it knows at once when it goes 
     ChildProcess frozen = spawn_self("fault: frozen holder", {server.url(), dir.file("shared"), dir.file("history")});
     REQUIRE(eventually([&] { return shared->holding == 1 || !frozen.running(); }, 30s));
     if (!frozen.running()) FAIL("the holder gave up with " << frozen.wait()->code);
-    Client client{server.url(), quick()};
+    Client client{server.url(), unhurried()};
     RLock orders{client, "orders"};
     frozen.stop();
     const Stopwatch watch;
@@ -234,7 +231,7 @@ namespace {
 // A fork while threads hold, wait, and are in the middle of commands. The child speaks for itself only.
 int fork_in_the_middle(const std::string& url) {
     EventLog log;
-    Client client{url, log.in(quick())};
+    Client client{url, log.in(unhurried(paced(4500ms)))};
     RLock orders{client, "orders"};
     RLock busy{client, "busy"};
     RLock held{client, "held"};
@@ -273,7 +270,7 @@ int fork_in_the_middle(const std::string& url) {
             if (ec) ::_exit(25);
             if (held.hold_count() != 1) ::_exit(26);
             // Renewed by a thread of the child's own.
-            if (!eventually([&] { return client.stats().renewals > 0; }, watchdog_timeout)) ::_exit(27);
+            if (!eventually([&] { return client.stats().renewals > 0; }, 20s)) ::_exit(27);
             held.unlock(ec);
             if (ec) ::_exit(28);
             if (!busy.try_lock_for(20s, ec)) ::_exit(29);
@@ -297,7 +294,7 @@ int fork_in_the_middle(const std::string& url) {
 
 // In the child, what belongs to the parent is destroyed without a word to anybody.
 int destroy_in_the_child(const std::string& url) {
-    auto client = std::make_unique<Client<HiredisTransport>>(url, quick());
+    auto client = std::make_unique<Client<HiredisTransport>>(url, unhurried());
     auto orders = std::make_unique<RLock<HiredisTransport>>(*client, "orders");
     orders->lock();
     const pid_t child = ::fork();
@@ -354,7 +351,9 @@ std::size_t entries(const char* directory) {
 }
 
 void use_in_every_way(FaultyPath& path) {
-    Client client{path.url(), quick()};
+    ClientOptions options = quick();
+    options.watchdog_timeout = 30s;
+    Client client{path.url(), options};
     RLock orders{client, "orders"};
     orders.lock();
     auto waiting = start([&] {
@@ -393,13 +392,14 @@ TEST_CASE("descriptors, threads, keys and channels are back to what they were wh
     for (int round = 0; round < 5; ++round) use_in_every_way(path);
     CHECK(eventually([&] { return path.proxy.counts().open == 0; }));
     CHECK(eventually([&] { return entries("/proc/self/fd") == descriptors; }));
-    CHECK(eventually([&] { return entries("/proc/self/task") == threads; }));
-    CHECK(path.redis.pubsub_channels().empty());
+    // The kernel may have counted one that was just ending.
+    CHECK(eventually([&] { return entries("/proc/self/task") <= threads; }));
+    CHECK(eventually([&] { return path.redis.pubsub_channels().empty(); }));
     CHECK(eventually([&] {
         return path.redis.keys("left").empty() && path.redis.keys("orders").empty() && path.redis.keys("lost").empty();
     }));
     // What a resent release leaves against its own delayed copies goes by itself.
-    for (const std::string& key : path.redis.keys()) CHECK(path.redis.pttl(key) > 0);
+    for (const std::string& key : path.redis.keys()) CHECK(path.redis.pttl(key) != -1);
 }
 
 TEST_CASE("a client that goes while the server is frozen is gone within a command's time") {
