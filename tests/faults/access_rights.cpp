@@ -226,10 +226,10 @@ const std::vector<Use>& uses() {
          }},
         {"RedLock",
          [](Fleet& fleet) {
-             HiredisClient quick_client{fleet.url, Fleet::in_shop(2s)};
+             HiredisClient quick_client{fleet.url, Fleet::in_shop(6s)};
              RLock only{quick_client, "red"};
              RedLock lock{only};
-             if (lock.try_lock_for(20s)) fleet.give_back(lock);  // once the server is a second old
+             if (lock.try_lock_for(20s)) fleet.give_back(lock);  // once the server is old enough
          }},
         {"Semaphore",
          [](Fleet& fleet) {
