@@ -35,7 +35,7 @@ namespace {
 
 constexpr std::size_t processes = 4;
 constexpr std::size_t servers = 5;
-constexpr auto lease = patient(2000ms);
+constexpr auto lease = patient(4000ms);
 
 std::uint64_t wanted_cycles() {
     const char* wanted = std::getenv("REDLATCH_STRESS_CYCLES");

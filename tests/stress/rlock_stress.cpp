@@ -142,7 +142,7 @@ void stress(RedisServer& server, Shared& shared, const TempDir& dir, long long o
     // A release that was sent again leaves a mark that goes by itself; there is nothing else.
     for (const std::string& key : redis.keys()) {
         CHECK(key.starts_with("redisson_unlock_latch:"));
-        CHECK(redis.pttl(key) > 0);
+        CHECK(redis.pttl(key) != -1);  // it may have gone since
     }
     CHECK(eventually([&] { return redis.pubsub_channels().empty(); }));
     CHECK(eventually([&] { return redis.connected_clients() == other_connections; }));
