@@ -117,6 +117,7 @@ public:
             if (story_.troubled.meet(wake.from - ns(echo), wake.until)) continue;
             // Nobody can be prompt in a process that stands still.
             if (pauses(wake.after.owner).meet(wake.from, wake.until)) continue;
+            if (pauses(wake.before.owner).meet(wake.from, wake.until)) continue;
             ++measured;
             woke(static_cast<Kind>(wake.after.lock), wake.from, wake.until, std::to_string(wake.after.owner));
         }
