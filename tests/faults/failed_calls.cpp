@@ -172,7 +172,8 @@ TEST_CASE("fault: write to a link that was killed (SIGPIPE): no signal, and the 
     REQUIRE(::sigaction(SIGPIPE, &action, &before) == 0);
     RedisServer server;
     RawRedis redis{server};
-    // A release that takes too long would go on in the background, where the call fails that is meant for the next lock().
+    // A release that takes too long would go on in the background, and there meet the failure that is meant for the
+    // next lock().
     Client client{server.url(), unhurried()};
     RLock lock{client, "orders"};
     lock.lock();

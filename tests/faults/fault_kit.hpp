@@ -151,8 +151,8 @@ std::error_code code_of(Call&& call) {
     return {};
 }
 
-// The same of a call that the server refuses for as long as it is asked. The last of its tries may end before the answer
-// comes; then the call is made again, when that one is settled. `watch` is of the last one.
+// The same of a call that the server refuses for as long as it is asked. The last of its tries may end before the
+// answer comes; then the call is made again, when that one is settled. `watch` is of the last one.
 template <class Call>
 std::error_code refusal_of(Call call, Stopwatch& watch) {
     std::error_code ec;

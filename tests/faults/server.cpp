@@ -308,8 +308,8 @@ TEST_CASE("fault: CLIENT PAUSE: holders keep what they have and waiters keep the
 TEST_CASE("lost() is requested before the lease ends at the server, so before another enters") {
     FaultyPath path;
     Client other{path.server.url(), quick()};
-    // Whether the owner was told before the next one entered. The library tells 2 ms before the lease can end, for which
-    // its thread has to run; so a busy machine gets several rounds.
+    // Whether the owner was told before the next one entered. The library tells 2 ms before the lease can end, for
+    // which its thread has to run; so a busy machine gets several rounds.
     const auto is_told_first = [&](bool watched) {
         EventLog log;
         ClientOptions options = log.in(quick());
