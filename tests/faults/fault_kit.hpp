@@ -40,9 +40,9 @@ inline constexpr std::chrono::milliseconds command_timeout = paced(300ms);
 inline constexpr std::chrono::milliseconds watchdog_timeout = paced(1500ms);
 inline constexpr std::chrono::milliseconds unreachable_timeout = paced(5000ms);
 
-// How much later than it should a call may come back: on a busy machine a thread may get no processor for a second or
-// two. A test whose bound this makes larger than what it is to exclude moves that farther away.
-inline constexpr std::chrono::milliseconds late = paced(2500ms);
+// How much later than it should a call may come back: on a busy machine a thread may get no processor for a while. A test
+// whose bound this makes larger than what it is to exclude moves that farther away.
+inline constexpr std::chrono::milliseconds late = paced(1000ms);
 
 inline ClientOptions quick() {
     ClientOptions options;
