@@ -257,7 +257,7 @@ TEST_CASE("fault: semaphore whose key holds no count: refused, and left alone") 
         bench.redis.text("SET", "seats", value);
         for (const Named& use : std::initializer_list<Named>{
                  {"try_acquire", [&] { static_cast<void>(seats.try_acquire()); }},
-                 {"try_acquire_for", [&] { static_cast<void>(seats.try_acquire_for(1s)); }},
+                 {"try_acquire_for", [&] { static_cast<void>(seats.try_acquire_for(20s)); }},
                  {"available_permits", [&] { static_cast<void>(seats.available_permits()); }},
                  {"drain_permits", [&] { static_cast<void>(seats.drain_permits()); }},
                  {"release", [&] { seats.release(); }},
@@ -287,7 +287,7 @@ TEST_CASE("fault: semaphore of permits whose key holds no count: refused, and le
         const std::string leases = bench.dump("{seats}:timeout");
         for (const Named& use : std::initializer_list<Named>{
                  {"try_acquire", [&] { static_cast<void>(seats.try_acquire()); }},
-                 {"try_acquire_for", [&] { static_cast<void>(seats.try_acquire_for(1s)); }},
+                 {"try_acquire_for", [&] { static_cast<void>(seats.try_acquire_for(20s)); }},
                  {"available_permits", [&] { static_cast<void>(seats.available_permits()); }},
                  {"permits", [&] { static_cast<void>(seats.permits()); }},
                  {"release", [&] { seats.release(seat); }},
@@ -317,7 +317,7 @@ TEST_CASE("fault: latch whose key holds no count: refused, and left alone") {
                  {"count", [&] { static_cast<void>(start.count()); }},
                  {"count_down", [&] { start.count_down(); }},
                  {"try_wait", [&] { static_cast<void>(start.try_wait()); }},
-                 {"wait_for", [&] { static_cast<void>(start.wait_for(1s)); }},
+                 {"wait_for", [&] { static_cast<void>(start.wait_for(20s)); }},
                  {"arrive_and_wait", [&] { start.arrive_and_wait(); }},
              }) {
             CAPTURE(use.what);
