@@ -182,15 +182,19 @@ TEST_CASE("a child forked while other threads use the client works at once") {
     RLock orders{client, "orders"};
     RLock parcels{client, "parcels"};
     std::atomic<bool> enough = false;
+    std::atomic<int> busy = 0;
     std::vector<std::future<int>> workers;
     for (int t = 0; t < 3; ++t)
         workers.push_back(start([&] {
             int turns = 0;
             for (; !enough; ++turns) {
                 const std::lock_guard guard{orders};
+                if (turns == 0) ++busy;
             }
             return turns;
         }));
+    // None of them may begin only when all is over.
+    CHECK(eventually([&] { return busy == 3; }, 20s));
     for (int round = 0; round < 10; ++round) {
         // The child's memory is a snapshot in which any of our mutexes may be locked for ever.
         auto child = ChildProcess::run([&] {
