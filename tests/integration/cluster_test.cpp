@@ -140,6 +140,17 @@ ClientOptions brief() {
     return options;
 }
 
+// Finds no server, time and again until so many questions of that kind have come, for which a busy machine may leave
+// one call no time. Gives how many calls there were.
+int calls_in_vain(RLock<HiredisTransport>& lock, const std::atomic<int>& questions, int least) {
+    int calls = 0;
+    do {
+        CHECK(code_of([&] { lock.lock(); }) == errc::unreachable);
+    } while (++calls < 10 && questions < least);
+    CHECK(questions >= least);
+    return calls;
+}
+
 }  // namespace
 
 TEST_CASE("a key's slot is the one that the servers compute") {
@@ -221,13 +232,14 @@ TEST_CASE("one lock of several takes members in several slots, all or none") {
     all.unlock();
     CHECK(only.try_lock());
     CHECK_FALSE(all.try_lock());
-    CHECK_FALSE(a.is_locked());
+    // What a slow node gives after the refusal goes back in the background.
+    CHECK(eventually([&] { return !a.is_locked() && !c.is_locked(); }, soon));
     only.unlock();
 }
 
 TEST_CASE("holds in all slots are renewed, each where it is") {
     ClientOptions options;
-    options.watchdog_timeout = paced(1500ms);
+    options.watchdog_timeout = paced(3000ms);
     Client client{cluster().url(), options};
     std::vector<std::unique_ptr<RLock<HiredisTransport>>> locks;
     for (int i = 0; i < 30; ++i) {
@@ -242,7 +254,7 @@ TEST_CASE("holds in all slots are renewed, each where it is") {
 
 TEST_CASE("replicas of the node that grants confirm it") {
     ClientOptions options;
-    options.command_timeout = 8s;
+    options.command_timeout = 20s;
     for (const unsigned replicas : {1U, all_replicas}) {
         options.require_replicas = replicas;
         Client client{cluster().url(), options};
@@ -436,11 +448,10 @@ TEST_CASE("nodes that send a command in circles get six of it, and then with pau
     }};
     Client client{node.url(), brief()};
     RLock lock{client, "x"};
-    CHECK(code_of([&] { lock.lock(); }) == errc::unreachable);
-    CHECK(node.scripts >= 6);
-    CHECK(node.scripts <= 120);
+    const int calls = calls_in_vain(lock, node.scripts, 6);
+    CHECK(node.scripts <= 120 * calls);
     CHECK(node.questions >= 1);
-    CHECK(node.questions <= 12);
+    CHECK(node.questions <= 12 * calls);
 }
 
 TEST_CASE("a redirection to a host that no list of slots names is not followed") {
@@ -454,9 +465,8 @@ TEST_CASE("a redirection to a host that no list of slots names is not followed")
         }};
         Client client{"redis-cluster://app:hunter2@" + node.host(), brief()};
         RLock lock{client, "x"};
-        CHECK(code_of([&] { lock.lock(); }) == errc::unreachable);
-        CHECK(node.scripts > 0);
-        CHECK(node.scripts < 60);
+        const int calls = calls_in_vain(lock, node.scripts, 1);
+        CHECK(node.scripts < 60 * calls);
     }
     CHECK(bait.scripts + bait.questions + bait.others == 0);
 }
@@ -467,10 +477,9 @@ TEST_CASE("senseless lists of slots are asked for again, with pauses, and end as
         ScriptedNode node{[&](ScriptedNode&, const CommandWords&) -> ScriptedReply { return answer; }};
         Client client{node.url(), brief()};
         RLock lock{client, "x"};
-        CHECK(code_of([&] { lock.lock(); }) == errc::unreachable);
+        const int calls = calls_in_vain(lock, node.questions, 2);
+        CHECK(node.questions <= 12 * calls);
         CHECK(node.scripts == 0);
-        CHECK(node.questions >= 2);
-        CHECK(node.questions <= 12);
     }
 }
 
@@ -494,7 +503,7 @@ TEST_CASE("how many replicas have to confirm is a matter of the key's own master
     };
     ScriptedNode two{with_replicas(2)}, one{with_replicas(1)};
     slots = [&] { return "*2\r\n" + half(0, 8191, two) + half(8192, 16383, one); };
-    ClientOptions options = brief();
+    ClientOptions options;
     options.require_replicas = all_replicas;
     Client client{"redis-cluster://" + two.host() + "," + one.host(), options};
     std::set<bool> tried;
