@@ -76,7 +76,8 @@ TEST_CASE("a command that is posted while another thread connects in vain is lef
     ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
     Bench bench{"unix://:secret@" + server.socket_path()};
     std::atomic<bool> answered{false};
-    std::thread caller([&] { CHECK(bench.link.call(ping, Clock::now() + 300ms).kind != Reply::Kind::array); });
+    // It has to go on connecting until the other command was posted.
+    std::thread caller([&] { CHECK(bench.link.call(ping, Clock::now() + 3s).kind != Reply::Kind::array); });
     REQUIRE(eventually([&] { return server.received().size() == 1; }));
     bench.link.post(ping, [&](Reply) { answered = true; });
     bench.turn_away();  // another thread is connecting
