@@ -153,7 +153,8 @@ TEST_CASE("all waiting threads and processes go on when the count comes to zero"
     const auto status = child.wait();
     REQUIRE(status);
     CHECK(status->ok());
-    CHECK(watch.within(patient(2s)));
+    // Nobody has asked again of its own accord, which is done after five seconds at the earliest.
+    CHECK(watch.within(patient(4s)));
 }
 
 TEST_CASE("waiting sends nothing, and the end wakes a process with one question for all of its threads") {
@@ -162,16 +163,13 @@ TEST_CASE("waiting sends nothing, and the end wakes a process with one question 
     CountDownLatch same(other, "start");
     same.try_set_count(1);
     std::vector<std::future<void>> threads;
-    for (int i = 0; i < 8; ++i) threads.push_back(start([&] { bench.latch.wait(); }));
-    REQUIRE(has_waiters(bench.client, 8));
+    // One who came to the line only after the end would ask for itself.
+    for (int i = 0; i < 8; ++i) threads.push_back(start_waiting(bench.client, [&] { bench.latch.wait(); }));
     REQUIRE(is_listened_to(bench.redis));
     // Confirmed to the client, too, and it has looked again.
     CommandMonitor monitor(bench.server);
-    REQUIRE(eventually([&] { return bench.redis.script_calls() >= 10; }));
-    std::this_thread::sleep_for(50ms);
-    monitor.take();
-    std::this_thread::sleep_for(300ms);
-    CHECK(monitor.take_total() == 0);
+    REQUIRE(eventually([&] { return bench.redis.script_calls() >= 10; }, 20s));
+    CHECK(falls_silent(monitor));
     same.count_down();
     for (auto& thread : threads) thread.get();
     CHECK(monitor.take()["evalsha"] <= 2);
@@ -311,7 +309,7 @@ TEST_CASE("a key of another type is an error, and is left alone") {
     bench.redis.call("DEL", "start");
     bench.redis.call("SET", "start", "many");
     CHECK(error_of_call([&] { bench.latch.count_down(); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { bench.latch.wait_for(1s); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { bench.latch.wait_for(20s); }) == errc::wrong_type);
     CHECK(error_of_call([&] { bench.latch.count(); }) == errc::wrong_type);
     CHECK(bench.redis.text("GET", "start") == "many");
 }
@@ -351,35 +349,40 @@ TEST_CASE("a count-down that was held up on the way counts for nothing when it a
     latch.count_down();
     CHECK(latch.count() == 2);
     proxy.release();
-    REQUIRE(eventually([&] { return proxy.counts().held == 0; }));
+    REQUIRE(eventually([&] { return proxy.counts().held == 0; }, 20s));
     latch.reset();
     latch.try_set_count(9);
     CHECK(latch.count() == 9);
 }
 
 TEST_CASE("when memory is full a count is refused, and counting down is not") {
-    Bench bench({.unreachable_timeout = 100ms});
+    Bench bench;
     bench.latch.try_set_count(2);
     bench.latch.count_down();
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
-    HiredisLatch another(bench.client, "another");
-    CHECK(error_of_call([&] { another.try_set_count(1); }) == errc::overloaded);
+    Client hasty(bench.server.url(), {.unreachable_timeout = 300ms});
+    HiredisLatch another(hasty, "another");
+    // A last try that comes too late for its answer says only that there was none.
+    CHECK(eventually([&] { return error_of_call([&] { another.try_set_count(1); }) == errc::overloaded; }, 20s));
     bench.latch.count_down();
     CHECK_FALSE(bench.redis.exists("start"));
 }
 
 TEST_CASE("a count-down that no server answers fails in time, and arrives when the server is back") {
     Bench bench({.command_timeout = 100ms, .unreachable_timeout = 200ms});
-    bench.latch.try_set_count(2);
-    bench.latch.count_down();
-    bench.server.stop();
+    Client unhurried(bench.server.url());
+    HiredisLatch same(unhurried, "start");
+    same.try_set_count(2);
+    same.count_down();
     std::error_code ec;
+    REQUIRE(eventually([&] { return bench.latch.count(ec) == 1; }, 20s));  // there is a connection
+    bench.server.stop();
     const Stopwatch watch;
     bench.latch.count_down(ec);
     CHECK(ec == errc::unreachable);
-    CHECK(watch.within(patient(2s)));
+    CHECK(watch.within(patient(5s)));
     bench.server.cont();
-    CHECK(eventually([&] { return !bench.redis.exists("start"); }));
+    CHECK(eventually([&] { return !bench.redis.exists("start"); }, 20s));
 }
 
 TEST_CASE("a child process made by fork waits on connections of its own") {
@@ -407,14 +410,17 @@ TEST_CASE("fault: a count that could not be set in time does not appear after a 
     HiredisLatch latch(far, "start");
     proxy.hold_next_requests(1, set_digest);
     std::error_code ec;
-    CHECK_FALSE(latch.try_set_count(5, ec));
-    CHECK(ec == errc::unreachable);
-    CHECK(proxy.counts().held == 1);
-    REQUIRE(eventually([&] { return latch.reset(ec), !ec; }));
-    REQUIRE(eventually([&] { return bench.redis.keys("redlatch_latch_requests:*" + far.id()).size() == 1; }));
+    // On a busy machine the time may be over before anything was sent.
+    REQUIRE(succeeds_once([&] {
+        CHECK_FALSE(latch.try_set_count(5, ec));
+        CHECK(ec == errc::unreachable);
+        return eventually([&] { return proxy.counts().held == 1; }, 1s);
+    }));
+    REQUIRE(eventually([&] { return latch.reset(ec), !ec; }, 20s));
+    REQUIRE(eventually([&] { return bench.redis.keys("redlatch_latch_requests:*" + far.id()).size() == 1; }, 20s));
     const auto scripts = [&] { return bench.redis.command_calls()["evalsha"]; };
     const auto before = scripts();
     proxy.release();
-    REQUIRE(eventually([&] { return scripts() > before; }));
+    REQUIRE(eventually([&] { return scripts() > before; }, 20s));
     CHECK_FALSE(bench.redis.exists("start"));
 }
