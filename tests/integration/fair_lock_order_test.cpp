@@ -28,8 +28,8 @@ constexpr std::size_t processes = 4;
 constexpr std::size_t threads_each = 8;
 constexpr std::size_t everybody = processes * threads_each;
 
-// A slot is a sixth of it.
-constexpr std::chrono::milliseconds quick_watchdog = patient(2400ms);
+// A slot is a sixth of it. Two thirds of that a process may be left without a processor, and keeps its places.
+constexpr std::chrono::milliseconds quick_watchdog{slow_build_factor > 1 ? 24'000 : 15'000};
 constexpr std::chrono::milliseconds quick_slot = quick_watchdog / 6;
 
 const std::string queue = "redisson_lock_queue:{orders}";
@@ -147,6 +147,6 @@ TEST_CASE("a killed process that stands in the queue eight times, at its head to
     shop.orders.unlock();
     CHECK(shop.served(living.size()) == words(living));
     // The slots of the dead end at the same time, and the next refresh of somebody alive finds that.
-    CHECK(watch.within(quick_slot + quick_slot / 3 + patient(1000ms)));
+    CHECK(watch.within(quick_slot + quick_slot / 3 + patient(3000ms)));
     CHECK(shop.redis.keys().empty());
 }
