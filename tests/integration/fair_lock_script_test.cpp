@@ -25,7 +25,8 @@ const std::string timeouts = "redisson_lock_timeout:{orders}";
 const std::string slots = "redlatch_lock_slots:{orders}";
 const std::string channels = "redisson_lock__channel:{orders}:";
 
-constexpr long long slot = 5000;
+// Longer than the machine may be busy with other things between two calls.
+constexpr long long slot = 20'000;
 constexpr long long redisson_patience = 300'000;
 
 struct Bench {
@@ -98,7 +99,7 @@ struct Bench {
     std::string latch = "1";
 };
 
-bool is_about(long long value, long long expected) { return value <= expected && value > expected - 2000; }
+bool is_about(long long value, long long expected) { return value <= expected && value > expected - 4000; }
 
 }  // namespace
 
@@ -120,7 +121,7 @@ TEST_CASE("waiters stand in the list in the order of their arrival, with times o
     bench.wait("a");
     const long long before = bench.now();
     CHECK(is_about(bench.wait("b").integer, 30'000));
-    CHECK(is_about(bench.wait("c").integer, 35'000));
+    CHECK(is_about(bench.wait("c").integer, 30'000 + slot));
     CHECK(bench.waiting() == Words{"b", "c"});
     for (const std::string owner : {"b", "c"}) {
         CHECK(bench.score(owner) >= before + slot);
@@ -131,11 +132,11 @@ TEST_CASE("waiters stand in the list in the order of their arrival, with times o
 TEST_CASE("asking twice is standing once, and refreshes the slot") {
     Bench bench;
     bench.wait("a");
-    bench.wait("b", 50);
+    bench.wait("b", slot / 4);
     bench.wait("c");
     bench.wait("b");
     CHECK(bench.waiting() == Words{"b", "c"});
-    CHECK(bench.score("b") > bench.now() + 1000);
+    CHECK(bench.score("b") > bench.now() + slot / 2);
     bench.redis.call("DEL", "orders");
     CHECK(bench.wait("b").is_nil());
     CHECK(bench.wait("b").is_nil());
@@ -314,15 +315,15 @@ TEST_CASE("nobody's time changes when others come, take the lock or leave") {
 TEST_CASE("a refresh keeps those who wait, says who does not, and puts nobody back") {
     Bench bench;
     bench.wait("a");
-    bench.wait("b", 50);
-    bench.wait("c", 50);
+    bench.wait("b", slot / 4);
+    bench.wait("c", slot / 4);
     const auto kept = bench.refresh({"b", "gone", "c"});
     REQUIRE(kept.size() == 3);
     CHECK(kept[0].integer == 1);
     CHECK(kept[1].integer == 0);
     CHECK(kept[2].integer == 1);
     CHECK(bench.waiting() == Words{"b", "c"});
-    CHECK(bench.score("c") > bench.now() + 1000);
+    CHECK(bench.score("c") > bench.now() + slot / 2);
     CHECK(bench.redis.integer("ZCARD", slots) == 2);
     bench.leave("b");
     CHECK(bench.refresh({"b"}).at(0).integer == 0);
@@ -391,12 +392,12 @@ TEST_CASE("a dead waiter behind a foreign one is forgotten when its own slot end
 TEST_CASE("slots of waiters that a foreign client has taken out are forgotten, too") {
     Bench bench;
     bench.wait("a");
-    bench.wait("b", 200);
+    bench.wait("b", 3000);
     bench.foreigner_waits("foreign", bench.now() + redisson_patience);
     bench.wait("c");
-    bench.foreigner_purges(bench.now() + 1000);
+    bench.foreigner_purges(bench.now() + 10'000);
     CHECK(bench.waiting() == Words{"foreign", "c"});
-    REQUIRE(eventually([&] { return bench.now() > bench.redis.integer("ZSCORE", slots, "b"); }));
+    REQUIRE(eventually([&] { return bench.now() > bench.redis.integer("ZSCORE", slots, "b"); }, 20s));
     bench.refresh({"c"});
     CHECK(bench.redis.list("ZRANGE", slots, 0, -1) == Words{"c"});
     CHECK(bench.score("c") > bench.now() + redisson_patience);
