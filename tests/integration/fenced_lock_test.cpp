@@ -50,7 +50,7 @@ TEST_CASE("each hold gets a greater token, from whatever client") {
         CHECK(orders.token() == mine);
         CHECK_FALSE(elsewhere([&] { return theirs.try_lock_and_get_token(); }));
         orders.unlock();
-        const std::optional<std::int64_t> their = theirs.try_lock_and_get_token_for(1s, Lease{10s});
+        const std::optional<std::int64_t> their = theirs.try_lock_and_get_token_for(20s, Lease{10s});
         REQUIRE(their);
         CHECK(*their > mine);
         last = *their;
@@ -212,7 +212,7 @@ TEST_CASE("the token of a dead holder is smaller than its successor's") {
     RedisServer server;
     RawRedis redis{server};
     ChildProcess child = spawn_self("hold a fenced lock", {server.url(), "500"});
-    REQUIRE(eventually([&] { return redis.exists("orders"); }));
+    REQUIRE(eventually([&] { return redis.exists(counter); }, 20s));  // which lasts, however late this looks
     const std::int64_t theirs = std::stoll(redis.text("GET", counter));
     child.kill();
     Client client{server.url()};
