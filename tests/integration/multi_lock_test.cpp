@@ -294,9 +294,9 @@ TEST_CASE("every form of taking it: tried, timed, until, stopped, with a lease, 
     CHECK_FALSE(ec);
     mine.all.unlock(ec);
     CHECK_FALSE(ec);
-    CHECK(mine.all.try_lock_for(1s));
+    CHECK(mine.all.try_lock_for(20s));
     mine.all.unlock();
-    CHECK(mine.all.try_lock_until(std::chrono::system_clock::now() + 1s, stop.get_token(), ec));
+    CHECK(mine.all.try_lock_until(std::chrono::system_clock::now() + 20s, stop.get_token(), ec));
     mine.all.unlock();
     CHECK(mine.all.lock(stop.get_token()));
     mine.all.unlock();
@@ -332,7 +332,8 @@ TEST_CASE("every form of taking it: tried, timed, until, stopped, with a lease, 
     CHECK(ready(waiting));
     CHECK_FALSE(waiting.get());
     CHECK_FALSE(mine.all.lock(stop.get_token()));
-    CHECK(keys_of(redis) == Words{"b"});
+    // What came after the refusal is given back in the background.
+    CHECK(eventually([&] { return keys_of(redis) == Words{"b"}; }, 20s));
     theirs.b.unlock();
     CHECK(becomes_clean(redis));
 }
@@ -361,10 +362,11 @@ TEST_CASE("it is as reentrant as its members") {
     RLock c{other, "c"};
     c.lock();
     CHECK_FALSE(mine.all.try_lock());
-    CHECK(redis.hgetall("b") == Fields{{owner_of(client), "1"}});
+    // What came after the refusal is given back in the background.
+    CHECK(eventually([&] { return redis.hgetall("b") == Fields{{owner_of(client), "1"}}; }, 20s));
     mine.b.unlock();
     c.unlock();
-    CHECK(redis.keys().empty());
+    CHECK(becomes_clean(redis));
 }
 
 TEST_CASE("std::scoped_lock takes it together with others") {
@@ -455,9 +457,13 @@ TEST_CASE("a timed wait for a lock that is merely held ends with false, however 
     RLock b{other, "b"};
     b.lock();
     for (const auto wait : {50ms, 100ms, 101ms, 250ms}) {
-        std::error_code ec;
-        CHECK_FALSE(mine.all.try_lock_for(wait * slow_build_factor, ec));
-        CHECK_FALSE(ec);
+        CAPTURE(wait.count());
+        // A server that gets no processor for as long as it has for an answer is away indeed.
+        CHECK(succeeds_once([&] {
+            std::error_code ec;
+            CHECK_FALSE(mine.all.try_lock_for(wait * slow_build_factor, ec));
+            return !ec;
+        }));
     }
 }
 
@@ -495,18 +501,17 @@ TEST_CASE("a waiter wakes when the last member that others have is released") {
         return true;
     });
     REQUIRE(is_listened_to(redis, "a"));
-    CHECK(keys_of(redis) == Words{"a", "c"});
+    CHECK(eventually([&] { return keys_of(redis) == Words{"a", "c"}; }, 20s));
     theirs.a.unlock();
     REQUIRE(is_listened_to(redis, "c"));
     CHECK_FALSE(ready(waiting, 50ms));
     // It waits for c, and keeps nobody from the others meanwhile.
-    CHECK(is_free(theirs.a));
-    CHECK(is_free(theirs.b));
+    CHECK(eventually([&] { return is_free(theirs.a) && is_free(theirs.b); }, 20s));
     const auto released = SteadyClock::now();
     theirs.c.unlock();
     REQUIRE(ready(waiting));
     CHECK(waiting.get());
-    CHECK(entered.load() - released < patient(2s));
+    CHECK(entered.load() - released < patient(5s));  // the lease would last for half a minute
     CHECK(becomes_clean(redis));
 }
 
@@ -547,8 +552,9 @@ TEST_CASE("the watchdog keeps all members, and valid_until() is that of the shor
     CHECK(both.valid_until() == SteadyClock::time_point::min());
     CHECK(both.lost().stop_requested());
     both.lock();
-    const auto first = both.valid_until();
-    CHECK(first == a.valid_until());
+    auto first = both.valid_until();
+    // Unless it is renewed between the two looks.
+    CHECK(eventually([&] { return (first = both.valid_until()) == a.valid_until(); }));
     CHECK(first < b.valid_until());
     const std::stop_token lost = both.lost();
     CHECK(eventually([&] { return both.valid_until() > first + short_lease; }, 20s));
@@ -623,13 +629,15 @@ TEST_CASE("the loss of one member is the loss of the whole; the others are given
     const Stopwatch watch;
     redis.integer("DEL", "b");
     CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
-    CHECK(watch.within(short_lease + patient(500ms)));
+    CHECK(watch.within(short_lease + patient(2500ms)));
     CHECK(mine.all.valid_until() == SteadyClock::time_point::min());
     CHECK(mine.all.lost().stop_requested());
-    CHECK(eventually([&] {
-        const auto all = events.all();
-        return std::any_of(all.begin(), all.end(), [](const Event& e) { return e.name == "a, b, c"; });
-    }));
+    CHECK(eventually(
+        [&] {
+            const auto all = events.all();
+            return std::any_of(all.begin(), all.end(), [](const Event& e) { return e.name == "a, b, c"; });
+        },
+        20s));
     CHECK(keys_of(redis) == Words{"a", "c"});
     std::error_code ec;
     mine.all.unlock(ec);
@@ -651,7 +659,7 @@ TEST_CASE("to take a lost lock again is a new hold, and the old one's loss is to
     redis.integer("DEL", "b");
     REQUIRE(eventually([&] { return lost_b.stop_requested(); }, 20s));
     mine.all.lock();
-    CHECK(eventually([&] { return lost.stop_requested(); }));
+    CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
     CHECK_FALSE(mine.all.lost().stop_requested());
     CHECK(mine.all.is_held());
     std::error_code ec;
@@ -685,7 +693,7 @@ TEST_CASE("a member that others had meanwhile is no part of the old hold, when i
     REQUIRE(eventually([&] { return taken.load(); }, 20s));
     mine.all.lock();
     CHECK(again.get());
-    CHECK(eventually([&] { return lost.stop_requested(); }));
+    CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
     CHECK_FALSE(mine.all.lost().stop_requested());
     std::error_code ec;
     mine.all.unlock(ec);
@@ -720,7 +728,7 @@ TEST_CASE("force_unlock() ends anyone's hold of any member, and says whether the
     const std::stop_token lost = mine.all.lost();
     CHECK(mine.all.force_unlock());
     CHECK(mine.all.valid_until() == SteadyClock::time_point::min());
-    CHECK(eventually([&] { return lost.stop_requested(); }));
+    CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
     mine.all.unlock();
     CHECK(redis.keys().empty());
 }
@@ -755,10 +763,8 @@ TEST_CASE("who waits sends nothing until the release") {
         return true;
     });
     REQUIRE(is_listened_to(redis, "a"));
-    std::this_thread::sleep_for(50ms);  // until the question after the subscription is answered
     CommandMonitor monitor{server};
-    std::this_thread::sleep_for(300ms);
-    CHECK(monitor.take_total() == 0);
+    CHECK(falls_silent(monitor));  // when the question after the subscription is answered
     theirs.all.unlock();
     CHECK(ready(waiting));
 }
@@ -775,17 +781,27 @@ TEST_CASE("a member whose server is away: unreachable in time, and the others ar
     RLock a{client, "a"};
     RLock z{unlucky, "z"};
     MultiLock both{a, z};
-    both.lock();
-    both.unlock();
+    const auto works = [&] {
+        std::error_code error;
+        if (!both.try_lock(error)) return false;
+        CHECK(RawRedis{doomed}.exists("z"));
+        both.unlock(error);
+        return !error;
+    };
+    REQUIRE(eventually(works, 20s));
     const auto fails = [&](auto&& take, std::chrono::milliseconds at_least, std::chrono::milliseconds at_most) {
-        const Stopwatch watch;
-        const std::error_code ec = error_of_call(take);
-        const auto took = watch.elapsed_ms();
-        CAPTURE(took.count());
-        CHECK(ec == errc::unreachable);
-        CHECK(took >= at_least - 10ms);
-        CHECK(took < at_most + patient(700ms));
-        CHECK(becomes_clean(redis));
+        CHECK(succeeds_once(
+            [&] {
+                const Stopwatch watch;
+                const std::error_code ec = error_of_call(take);
+                const auto took = watch.elapsed_ms();
+                CAPTURE(took.count());
+                CHECK(ec == errc::unreachable);
+                CHECK(took >= at_least - 10ms);
+                CHECK(becomes_clean(redis));
+                return took < at_most + patient(700ms);
+            },
+            4));
     };
     SUBCASE("killed") { doomed.kill(); }
     SUBCASE("frozen") { doomed.stop(); }
@@ -793,7 +809,11 @@ TEST_CASE("a member whose server is away: unreachable in time, and the others ar
     fails([&] { static_cast<void>(both.try_lock()); }, options.command_timeout, options.command_timeout);
     fails([&] { static_cast<void>(both.try_lock_for(options.command_timeout * 2)); }, options.command_timeout * 2,
           options.command_timeout * 2);
-    CHECK_FALSE(both.try_lock_for(10ms));
+    CHECK(succeeds_once([&] {
+        std::error_code hurried;
+        CHECK_FALSE(both.try_lock_for(10ms, hurried));
+        return !hurried;  // there was no time to find out
+    }));
     const std::string text = text_of_error([&] { static_cast<void>(both.try_lock()); });
     CAPTURE(text);
     CHECK(text.find("z: ") != std::string::npos);
@@ -803,7 +823,10 @@ TEST_CASE("a member whose server is away: unreachable in time, and the others ar
     static_cast<void>(both.is_locked(ec));
     CHECK(ec == errc::unreachable);
     std::stop_source stop;
-    auto stopped = start([&] { return both.lock(stop.get_token()); });
+    auto stopped = start([&] {
+        std::error_code late;  // it may fail before it is stopped
+        return both.lock(stop.get_token(), late);
+    });
     stop.request_stop();
     CHECK(ready(stopped));
     CHECK_FALSE(stopped.get());
@@ -813,16 +836,8 @@ TEST_CASE("a member whose server is away: unreachable in time, and the others ar
         doomed.cont();
     else
         doomed.restart();
-    CHECK(eventually(
-        [&] {
-            std::error_code error;
-            return both.try_lock(error);
-        },
-        20s));
-    CHECK(RawRedis{doomed}.exists("z"));
-    both.unlock(ec);
-    CHECK_FALSE(ec);
-    CHECK(redis.keys().empty());
+    CHECK(eventually(works, 20s));
+    CHECK(becomes_clean(redis));
 }
 
 TEST_CASE("a guard ends in peace when a server dies in it, and the error code tells") {
@@ -840,7 +855,7 @@ TEST_CASE("a guard ends in peace when a server dies in it, and the error code te
         const std::lock_guard guard{both};
         doomed.stop();
     }
-    CHECK(redis.keys().empty());
+    CHECK(becomes_clean(redis));
     doomed.cont();
     RawRedis there{doomed};
     CHECK(becomes_clean(there));
@@ -849,7 +864,7 @@ TEST_CASE("a guard ends in peace when a server dies in it, and the error code te
     std::error_code ec;
     both.unlock(ec);
     CHECK(ec == errc::unreachable);
-    CHECK(redis.keys().empty());
+    CHECK(becomes_clean(redis));
 }
 
 TEST_CASE("the lost reply of one member's acquire leaves nothing, and counts once") {
@@ -915,7 +930,7 @@ TEST_CASE("a key of another type is an error that names the lock, and nothing is
     CHECK(error_of_call([&] { mine.all.lock(); }) == errc::wrong_type);
     CHECK(error_of_call([&] { static_cast<void>(mine.all.try_lock()); }) == errc::wrong_type);
     CHECK(text_of_error([&] { mine.all.lock(); }).find("b: ") == 0);
-    CHECK(keys_of(redis) == Words{"b"});
+    CHECK(eventually([&] { return keys_of(redis) == Words{"b"}; }, 20s));
 }
 
 TEST_CASE("a child that is forked by a holder holds nothing, and disturbs nothing") {
@@ -1051,7 +1066,7 @@ TEST_CASE("a killed holder is forgotten after its lease") {
     holder.kill();
     const Stopwatch watch;
     mine.all.lock();
-    CHECK(watch.within(short_lease * 2 + patient(1s)));
+    CHECK(watch.within(short_lease * 2 + patient(3s)));
     mine.all.unlock();
     CHECK(becomes_clean(redis));
 }
