@@ -195,14 +195,14 @@ TEST_CASE("what is in Redis is what Redisson reads") {
 
 TEST_CASE("a permit whose lease is over is available, and cannot be given back") {
     Bench bench(1);
-    const PermitId id = bench.seats.acquire(Lease(30ms));
-    CHECK_FALSE(bench.seats.try_acquire());
     const Stopwatch watch;
-    const PermitId next = bench.seats.acquire(Lease(30ms));
-    CHECK(watch.elapsed() >= 20ms);
-    CHECK(watch.within(patient(1s)));
+    const PermitId id = bench.seats.acquire(Lease(2s));
+    CHECK_FALSE(bench.seats.try_acquire());
+    const PermitId next = bench.seats.acquire(Lease(200ms));
+    CHECK(watch.elapsed() >= 1990ms);
+    CHECK(watch.within(2s + patient(2500ms)));  // before it would ask of its own accord
     CHECK_FALSE(bench.seats.try_release(id));
-    CHECK(eventually([&] { return bench.seats.available_permits() == 1; }));
+    CHECK(eventually([&] { return bench.seats.available_permits() == 1; }, 20s));
     CHECK(error_of_call([&] { bench.seats.update_lease(next, Lease(1s)); }) == errc::unknown_permit);
 }
 
@@ -224,21 +224,22 @@ TEST_CASE("fault: twenty thousand permits expired: they come back at once") {
 
 TEST_CASE("the watchdog keeps permits, with one command for all of them") {
     Bench bench(200, with_watchdog(short_lease));
+    CommandMonitor monitor(bench.server);
     const auto many = bench.seats.acquire(150);
     const PermitId limited = bench.seats.acquire(Lease(short_lease / 2));
-    CommandMonitor monitor(bench.server);
     REQUIRE(eventually([&] { return bench.client.stats().renewals >= 450; }, 20s));
     CHECK(bench.seats.acquired_permits() == 150);
     CHECK_FALSE(bench.seats.remaining_lease(limited));
-    // 150 permits are two commands for each third of the time-out.
-    long long renewals_sent = 0;
+    // 150 permits are two commands for each third of the time-out; the last ones may not be answered yet.
+    std::uint64_t renewals_sent = 0;
     for (const std::string& line : monitor.take_lines())
         if (line.find(digested<scripts::permit_renew>.digest()) != std::string::npos) ++renewals_sent;
+    auto renewals = bench.client.stats().renewals;
     CHECK(renewals_sent >= 6);
-    CHECK(renewals_sent <= 8);
+    CHECK(renewals_sent <= renewals / 75 + 2);
     bench.seats.release(many);
     CHECK(bench.left() == "200");
-    const auto renewals = bench.client.stats().renewals;
+    renewals = bench.client.stats().renewals;
     std::this_thread::sleep_for(short_lease / 2);
     CHECK(bench.client.stats().renewals == renewals);
 }
@@ -250,19 +251,19 @@ TEST_CASE("fault: holder of a permit killed: it comes back, and a waiter takes i
     const Stopwatch watch;
     const auto id = bench.seats.try_acquire_for(20s);
     REQUIRE(id);
-    CHECK(watch.within(patient(2s)));
+    CHECK(watch.within(patient(4s)));  // before it would ask of its own accord
     bench.seats.release(*id);
 }
 
 TEST_CASE("losing a permit under the watchdog is told") {
     EventLog log;
-    ClientOptions options = with_watchdog(patient(200ms));
+    ClientOptions options = with_watchdog(short_lease);
     options.on_event = log.handler();
     Bench bench(2, options);
     const PermitId id = bench.seats.acquire();
     const PermitId kept = bench.seats.acquire();
     bench.redis.call("ZREM", leases, id.bytes());
-    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
+    CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }, 20s));
     CHECK(log.all().at(0).name == "seats");
     CHECK(log.all().at(0).detail.find(id.text()) != std::string::npos);
     CHECK(bench.client.stats().lost_holds == 1);
@@ -270,10 +271,10 @@ TEST_CASE("losing a permit under the watchdog is told") {
 }
 
 TEST_CASE("a permit with a lease of its own is not renewed any more") {
-    Bench bench(1, with_watchdog(150ms));
+    Bench bench(1, with_watchdog(short_lease));
     const PermitId id = bench.seats.acquire();
-    bench.seats.update_lease(id, Lease(50ms));
-    CHECK(eventually([&] { return !bench.seats.remaining_lease(id); }));
+    bench.seats.update_lease(id, Lease(short_lease / 2));  // so its renewal would come before its end
+    CHECK(eventually([&] { return !bench.seats.remaining_lease(id); }, 20s));
     CHECK(bench.seats.available_permits() == 1);
 }
 
@@ -312,8 +313,8 @@ TEST_CASE("messages are the new number of permits") {
     CHECK(messages.take().empty());
     bench.seats.release(ids);
     CHECK(messages.take() == Words{"3"});
-    bench.seats.acquire(Lease(patient(20ms)));
-    CHECK(eventually([&] { return bench.seats.available_permits() == 3; }));
+    bench.seats.acquire(Lease(2s));  // an answer that came after its end would have it given back, with a message
+    CHECK(eventually([&] { return bench.seats.available_permits() == 3; }, 20s));
     CHECK(messages.take() == Words{"3"});
     bench.seats.set_permits(2);
     CHECK(messages.take().empty());
@@ -369,17 +370,30 @@ TEST_CASE("fault: reply or request of a permit lost: each change takes effect on
 TEST_CASE("an acquire that is given up while its outcome is unknown is given back") {
     FaultyBench bench(4);
     const std::string digest{digested<scripts::permit_acquire>.digest()};
+    const auto scripts_run = [&] { return bench.redis.command_calls()["evalsha"]; };
+    auto before = scripts_run();
     bench.proxy.drop_next_replies(1, digest, Then::silence);
-    CHECK(bench.far_seats.try_acquire_for(60ms, 3).empty());
-    CHECK(eventually([&] { return bench.left() == "4" && bench.taken() == 0; }));
+    // On a busy machine the time may be over before anything was sent, and the server seem to be away.
+    std::error_code ec;
+    REQUIRE(succeeds_once([&] {
+        CHECK(bench.far_seats.try_acquire_for(60ms, 3, ec).empty());
+        return eventually([&] { return bench.proxy.counts().matched == 1; }, 1s);
+    }));
+    // The acquire was carried out, and so was what gives it back, of which the first answer is lost as well.
+    REQUIRE(eventually([&] { return scripts_run() >= before + 3; }, 20s));
+    CHECK(eventually([&] { return bench.left() == "4" && bench.taken() == 0; }, 20s));
     // It arrives after having been given back.
+    before = scripts_run();
     bench.proxy.hold_next_requests(1, digest);
-    CHECK_FALSE(bench.far_seats.try_acquire_for(60ms, Lease::forever()));
-    CHECK(eventually([&] { return bench.far_client.stats().commands >= 4; }));
-    const auto id = bench.far_seats.try_acquire();
+    REQUIRE(succeeds_once([&] {
+        CHECK_FALSE(bench.far_seats.try_acquire_for(60ms, Lease::forever(), ec));
+        return eventually([&] { return bench.proxy.counts().held == 1; }, 1s);
+    }));
+    REQUIRE(eventually([&] { return scripts_run() > before; }, 20s));
+    const auto id = bench.far_seats.try_acquire_for(20s);
     REQUIRE(id);
     bench.proxy.release();
-    REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }));
+    REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }, 20s));
     CHECK(bench.far_seats.acquired_permits() == 1);
     CHECK(bench.left() == "3");
 }
@@ -390,21 +404,22 @@ TEST_CASE("an acquire that was held up takes nothing when it arrives after the p
     const PermitId id = bench.far_seats.acquire(Lease::forever());
     bench.far_seats.release(id);
     bench.proxy.release();
-    REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }));
+    REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }, 20s));
     CHECK(bench.far_seats.available_permits() == 1);
     CHECK(bench.taken() == 0);
 }
 
 TEST_CASE("when memory is full an acquire is refused; releases and renewals are not") {
-    ClientOptions options = with_watchdog(300ms);
-    options.unreachable_timeout = 100ms;
-    Bench bench(3, options);
+    Bench bench(3, with_watchdog(short_lease));
     const PermitId id = bench.seats.acquire();
-    bench.seats.acquire(Lease(1ms));
+    bench.seats.acquire(Lease(200ms));
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
-    CHECK(error_of_call([&] { bench.seats.acquire(); }) == errc::overloaded);
-    CHECK(bench.seats.acquired_permits() == 1);
-    CHECK(eventually([&] { return bench.client.stats().renewals >= 3; }));
+    Client hasty(bench.server.url(), {.unreachable_timeout = 300ms});
+    HiredisPermits more(hasty, "seats");
+    // A last try that comes too late for its answer says only that there was none.
+    CHECK(eventually([&] { return error_of_call([&] { more.acquire(); }) == errc::overloaded; }, 20s));
+    CHECK(eventually([&] { return bench.seats.acquired_permits() == 1; }, 20s));
+    CHECK(eventually([&] { return bench.client.stats().renewals >= 3; }, 20s));
     CHECK(bench.seats.remaining_lease(id));
     bench.seats.release(id);
     CHECK(bench.left() == "3");
