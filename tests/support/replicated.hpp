@@ -58,7 +58,9 @@ private:
     void add(std::vector<std::string> args) {
         for (const char* word : {"--user", "repl", "on", ">secret", "+psync", "+replconf", "+ping"})
             args.push_back(word);
+        // A replica that hears nothing for the time-out takes its link for dead, so the master says something before.
         for (const char* word : {"--repl-diskless-sync-delay", "0", "--repl-timeout", "3"}) args.push_back(word);
+        for (const char* word : {"--repl-ping-replica-period", "1"}) args.push_back(word);
         servers_.push_back(std::make_unique<RedisServer>(RedisServerOptions{.tcp = true, .args = std::move(args)}));
     }
 
