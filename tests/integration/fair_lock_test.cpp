@@ -64,7 +64,7 @@ long long server_ms(RawRedis& redis) {
 struct ScriptCalls {
     explicit ScriptCalls(CommandMonitor& monitor) {
         for (const std::string& line : monitor.take_lines()) {
-            if (line.find("\"evalsha\"") == std::string::npos) continue;
+            if (line.find("\"EVALSHA\"") == std::string::npos) continue;
             const std::string refresh{redlatch::digested<redlatch::scripts::fair_refresh>.digest()};
             ++(line.find(refresh) == std::string::npos ? others : refreshes);
         }
