@@ -51,9 +51,9 @@ inline ClientOptions with_watchdog(std::chrono::milliseconds timeout) {
     return options;
 }
 
-/// A lease that is short for a test and still long enough to be renewed in time on a busy machine: the thread that does
-/// that may be left without a processor for two thirds of it.
-inline constexpr std::chrono::milliseconds short_lease{slow_build_factor > 1 ? 3750 : 2000};
+/// A lease that is short for a test and still long enough to be renewed in time on a busy machine, where a thread may
+/// get no CPU for more than a second.
+inline constexpr std::chrono::milliseconds short_lease{slow_build_factor > 1 ? 4000 : 2000};
 
 /// start(), and waits for it: "another thread does this".
 template <class Function>
