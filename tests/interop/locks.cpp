@@ -132,7 +132,7 @@ void same_wire(Match& m) {
     until_listening(m);
     same("channels", picture.channels(), wire.channels);
     const std::string& waited_for = wire.waited_for.empty() ? wire.held : wire.waited_for;
-    if (!eventually([&] { return picture.keys() == waited_for; }, milliseconds{500}))
+    if (!eventually([&] { return picture.keys() == waited_for; }))
         same("keys while one waits", picture.keys(), waited_for);
     m.holder.must("unlock", "ok");
     waiting.get("ok");
