@@ -75,10 +75,12 @@ private:
     std::chrono::milliseconds lease_;
 };
 
-/// One who takes a lock on all servers: a client and a lock each, and the RedLock over them.
+/// One who takes a lock on all servers: a client and a lock each, and the RedLock over them. Servers that do well have
+/// much time to answer, for the machine may be busy.
 template <class Lock = HiredisRLock>
 struct Party {
-    Party(const Urls& urls, const std::string& name, const ClientOptions& options, RedLockOptions red = {}) {
+    Party(const Urls& urls, const std::string& name, const ClientOptions& options,
+          RedLockOptions red = {.node_timeout = 5s}) {
         for (const std::string& url : urls) {
             clients.emplace_back(url, options);
             locks.emplace_back(clients.back(), name);
@@ -108,10 +110,11 @@ auto start_waiting(const Party<Lock>& party, Function&& function) {
     return future;
 }
 
+/// For servers that do badly.
 inline ClientOptions quick_options(std::chrono::milliseconds watchdog = short_lease) {
     ClientOptions options = with_watchdog(watchdog);
-    options.command_timeout = patient(600ms);
-    options.unreachable_timeout = patient(1500ms);
+    options.command_timeout = patient(1500ms);
+    options.unreachable_timeout = patient(2500ms);
     return options;
 }
 
@@ -124,6 +127,15 @@ std::chrono::milliseconds time_of(Function&& function) {
     const Stopwatch watch;
     std::forward<Function>(function)();
     return watch.elapsed_ms();
+}
+
+/// Whether a call takes less than that. One that takes longer is made again, a few times: the machine may have been busy
+/// with something else.
+template <class Function>
+bool takes_less_than(std::chrono::milliseconds bound, Function&& function) {
+    for (int tries = 0; tries < 4; ++tries)
+        if (time_of(function) < bound) return true;
+    return false;
 }
 
 }  // namespace redlatch::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ctest: long without=address,thread
+// ctest: long timeout=300 without=address,thread
 // RedLock and servers that were restarted: they may have forgotten a hold that is still valid, and give no vote until
 // it cannot be any more.
 #include <doctest/doctest.h>
@@ -31,7 +31,9 @@ namespace {
 
 constexpr auto lease = patient(3000ms);
 
-RedLockOptions red_options() { return {.node_timeout = patient(500ms), .longest_lease = lease}; }
+constexpr auto node_timeout = patient(2000ms);
+
+RedLockOptions red_options() { return {.node_timeout = node_timeout, .longest_lease = lease}; }
 
 ClientOptions options() { return quick_options(lease); }
 
@@ -44,17 +46,18 @@ Fleet& fleet() {
 }  // namespace
 
 TEST_CASE("right after all servers were started nobody gets the lock, and then somebody does") {
-    constexpr auto short_one = patient(300ms);
+    // Much longer than three servers take to start.
+    constexpr auto longest = patient(5s);
     std::array<RedisServer, 3> servers;
     Urls urls;
     for (const RedisServer& server : servers) urls.push_back(server.url());
-    Party mine{urls, "orders", quick_options(short_one)};
+    Party mine{urls, "orders", quick_options(longest)};
     CHECK_FALSE(mine->try_lock());
     CHECK_FALSE(mine->is_held());
     const Stopwatch watch;
     mine->lock();
     CHECK(mine->is_held());
-    CHECK(watch.within(short_one + patient(4s)));
+    CHECK(watch.within(longest + patient(8s)));
     mine->unlock();
 }
 
@@ -68,45 +71,49 @@ TEST_CASE("a server that comes back empty makes no second holder") {
     without_first[0] = "unix:///nowhere/to/be/found";
     Party careful{without_first, "orders", options(), red_options()};
     // One that believes in leases of no more than 30 ms, and so in a server that has hardly started.
-    Party careless{
-        without_first, "orders", quick_options(30ms), {.node_timeout = patient(500ms), .longest_lease = 30ms}};
-
-    std::vector<Interval> careful_history;
-    std::vector<Interval> careless_history;
-    holder->lock(Lease{lease});
-    const Interval held{1, monotonic_ns(), monotonic_ns(holder->valid_until())};
-    careful_history.push_back(held);
-    careless_history.push_back(held);
-    own.servers[1].restart();
-    REQUIRE_FALSE(own.looks[2].exists("orders"));
+    Party careless{without_first, "orders", quick_options(30ms), {.node_timeout = node_timeout, .longest_lease = 30ms}};
 
     const auto come_in = [](RedLock& lock, std::uint64_t who, std::vector<Interval>& history) {
         lock.lock();
         Interval interval{who, monotonic_ns(), 0};
-        interval.until = monotonic_ns(lock.valid_until());
+        interval.until = monotonic_ns(std::min(lock.valid_until(), SteadyClock::now()));
         history.push_back(interval);
         lock.unlock();
     };
-    come_in(*careless, 2, careless_history);
-    come_in(*careful, 3, careful_history);
+    // On a busy machine the first hold may be over before the server is back: luck is given a few rounds.
+    bool noticed = false;
+    for (int round = 0; round < 5 && !noticed; ++round) {
+        std::vector<Interval> careful_history;
+        std::vector<Interval> careless_history;
+        holder->lock(Lease{lease});
+        const Interval held{1, monotonic_ns(), monotonic_ns(holder->valid_until())};
+        careful_history.push_back(held);
+        careless_history.push_back(held);
+        own.servers[1].restart();
+        REQUIRE_FALSE(own.looks[2].exists("orders"));
+
+        for (int i = 0; i < 10 && !find_overlap(careless_history); ++i) come_in(*careless, 2, careless_history);
+        come_in(*careful, 3, careful_history);
+        noticed = find_overlap(careless_history).has_value();
+        CHECK_FALSE(find_overlap(careful_history));
+        holder->unlock();
+        own.wait_until_old(1);
+    }
     // The history notices what the rule prevents.
-    CHECK(find_overlap(careless_history));
-    CHECK_FALSE(find_overlap(careful_history));
-    holder->unlock();
+    CHECK(noticed);
 }
 
 TEST_CASE("nor does one that comes back with its data, and the holder goes on") {
-    Fleet own{3, short_lease, {.appendonly = true}};
-    const RedLockOptions red{.node_timeout = patient(500ms), .longest_lease = short_lease};
-    Party holder{own.urls(), "orders", quick_options(), red};
-    Party other{own.urls(), "orders", quick_options(), red};
+    Fleet own{3, lease, {.appendonly = true}};
+    Party holder{own.urls(), "orders", options(), red_options()};
+    Party other{own.urls(), "orders", options(), red_options()};
     holder->lock();
     const std::stop_token lost = holder->lost();
     CHECK(eventually([&] { return own.holders("orders") == 3; }));
     own.servers[1].restart();
     CHECK_FALSE(other->try_lock());
     const auto until = holder->valid_until();
-    CHECK(eventually([&] { return holder->valid_until() > until + short_lease; }, 20s));
+    CHECK(eventually([&] { return holder->valid_until() > until + lease; }, 20s));
     CHECK_FALSE(lost.stop_requested());
     own.servers[2].restart();
     CHECK_FALSE(other->try_lock());
@@ -118,8 +125,8 @@ TEST_CASE("nor does one that comes back with its data, and the holder goes on") 
 }
 
 TEST_CASE("a part that was lost is asked for again at the renewals, and votes when its server is old enough") {
-    Fleet own{5, short_lease};
-    Party mine{own.urls(), "orders", quick_options(), {.node_timeout = patient(500ms), .longest_lease = short_lease}};
+    Fleet own{5, lease};
+    Party mine{own.urls(), "orders", options(), red_options()};
     mine->lock();
     const std::stop_token lost = mine->lost();
     CHECK(eventually([&] { return own.holders("orders") == 5; }));
@@ -127,16 +134,17 @@ TEST_CASE("a part that was lost is asked for again at the renewals, and votes wh
     own.servers[3].restart();
     CHECK(eventually([&] { return RawRedis{own.servers[3]}.exists("orders"); }, 20s));
     CHECK(eventually([&] { return mine.locks[3].valid_until() > SteadyClock::now(); }, 20s));
-    own.wait_until_old(3);
+    // It is asked for its age after it gave its part, and a moment later is the time from which that answer counts.
+    std::this_thread::sleep_for(lease + lease / 100 + 1500ms);
     // From here on it is one of the three that are needed.
     own.servers[0].kill();
     own.servers[4].kill();
     const auto until = mine->valid_until();
-    CHECK(eventually([&] { return mine->valid_until() > until + short_lease; }, 20s));
+    CHECK(eventually([&] { return mine->valid_until() > until + lease; }, 20s));
     CHECK_FALSE(lost.stop_requested());
     CHECK(mine->is_held());
     mine->unlock();
-    CHECK_FALSE(RawRedis{own.servers[3]}.exists("orders"));
+    CHECK(eventually([&] { return !RawRedis{own.servers[3]}.exists("orders"); }));
 }
 
 TEST_CASE("until then it does not count") {
@@ -145,9 +153,11 @@ TEST_CASE("until then it does not count") {
     mine->lock();
     const std::stop_token lost = mine->lost();
     CHECK(eventually([&] { return own.holders("orders") == 3; }));
+    REQUIRE(eventually([&] { return mine.locks[2].valid_until() > SteadyClock::now(); }));
+    const std::stop_token part_lost = mine.locks[2].lost();  // it may be had again before anybody looks
     own.servers[2].kill();
     own.servers[2].restart();
-    CHECK(eventually([&] { return mine.locks[2].valid_until() == SteadyClock::time_point::min(); }, 20s));
+    CHECK(eventually([&] { return part_lost.stop_requested(); }, 20s));
     CHECK(eventually([&] { return mine.locks[2].valid_until() > SteadyClock::now(); }, 20s));
     CHECK_FALSE(lost.stop_requested());
     mine.locks[0].force_unlock();  // which this process knows at once
@@ -162,7 +172,9 @@ TEST_CASE("a part whose server's age is learnt after the hold began votes from t
     std::deque<HiredisClient> clients;
     std::deque<HiredisRLock> locks;
     for (std::size_t i = 0; i < 3; ++i) {
-        clients.emplace_back(fleet().proxies[i].url(), quick_options(i == 0 ? lease / 3 : lease));
+        ClientOptions patient_options = quick_options(i == 0 ? lease * 2 / 3 : lease);
+        patient_options.command_timeout = 30s;  // what is held back is late, and its connection not dead
+        clients.emplace_back(fleet().proxies[i].url(), patient_options);
         locks.emplace_back(clients.back(), "late age");
     }
     RedLock mine{locks, red_options()};
@@ -172,7 +184,7 @@ TEST_CASE("a part whose server's age is learnt after the hold began votes from t
     CHECK(fleet().holders("late age") == 3);
     CHECK(mine.valid_until() < locks[0].valid_until());
     fleet().proxies[2].release();
-    CHECK(eventually([&] { return mine.valid_until() > locks[0].valid_until() + 200ms; }));
+    CHECK(eventually([&] { return mine.valid_until() > locks[0].valid_until() + 200ms; }, 20s));
     locks[0].force_unlock();
     CHECK(mine.valid_until() > SteadyClock::now());
     CHECK_FALSE(mine.lost().stop_requested());
@@ -200,25 +212,45 @@ TEST_CASE("to take a lost lock again is a new hold, and the old one's loss is to
 // is no majority, and somebody else may have had it.
 TEST_CASE("a gap is never taken for continuity") {
     Party mine{fleet().urls(), "gap", options(), red_options()};
-    mine->lock();
-    const std::stop_token lost = mine->lost();
-    CHECK(eventually([&] { return fleet().holders("gap") == 3; }));
-    fleet().servers[0].restart();
-    REQUIRE(eventually([&] { return mine.locks[0].valid_until() == SteadyClock::time_point::min(); }, 20s));
-    REQUIRE(eventually([&] { return mine.locks[0].valid_until() > SteadyClock::now(); }, 20s));
-    fleet().looks[0].reconnect();
-    const auto uptime = std::chrono::seconds{std::stoll(fleet().looks[0].info("server", "uptime_in_seconds"))};
-    const auto votes_from = SteadyClock::now() + lease + lease / 100 + 2ms - std::max(uptime - 1s, 0s);
-    CHECK_FALSE(lost.stop_requested());
-    std::this_thread::sleep_until(votes_from - 60ms);
-    mine.locks[1].force_unlock();  // which this process knows at once
-    std::this_thread::sleep_until(votes_from + 60ms);
-    CHECK(mine.locks[0].valid_until() > SteadyClock::now());
-    CHECK(mine.locks[2].valid_until() > SteadyClock::now());
-    CHECK(mine->valid_until() == SteadyClock::time_point::min());
-    CHECK(eventually([&] { return lost.stop_requested(); }));
-    std::error_code ec;
-    mine->unlock(ec);
-    CHECK(ec == redlatch::errc::hold_lost);
-    CHECK(fleet().becomes_free("gap"));
+    // It is all about some milliseconds, for which a busy machine may have no time: then once more.
+    bool in_time = false;
+    for (int round = 0; round < 6 && !in_time; ++round) {
+        CAPTURE(round);
+        mine->lock();
+        const std::stop_token lost = mine->lost();
+        REQUIRE(eventually([&] { return mine.locks[0].valid_until() > SteadyClock::now(); }, 20s));
+        CHECK(eventually([&] { return fleet().holders("gap") == 3; }));
+        const std::stop_token part_lost = mine.locks[0].lost();
+        fleet().servers[0].restart();
+        fleet().looks[0].reconnect();
+        auto before = SteadyClock::now();  // the part was not there yet
+        REQUIRE(eventually(
+            [&] {
+                const auto now = SteadyClock::now();
+                const bool is_there = mine.locks[0].valid_until() > now;
+                if (!is_there) before = now;
+                return is_there && part_lost.stop_requested();
+            },
+            20s));
+        const auto uptime = std::chrono::seconds{std::stoll(fleet().looks[0].info("server", "uptime_in_seconds"))};
+        const auto seen = SteadyClock::now();
+        const auto votes_from = seen + lease + lease / 100 + 2ms - std::max(uptime - 1s, 0s);
+        CHECK_FALSE(lost.stop_requested());
+        std::this_thread::sleep_until(votes_from - 60ms);
+        mine.locks[1].force_unlock();  // which this process knows at once
+        in_time = seen - before < 40ms && SteadyClock::now() < votes_from - 45ms;
+        std::this_thread::sleep_until(votes_from + 60ms);
+        if (in_time) {
+            CHECK(mine.locks[0].valid_until() > SteadyClock::now());
+            CHECK(mine.locks[2].valid_until() > SteadyClock::now());
+            CHECK(mine->valid_until() == SteadyClock::time_point::min());
+            CHECK(eventually([&] { return lost.stop_requested(); }));
+        }
+        std::error_code ec;
+        mine->unlock(ec);
+        if (in_time) CHECK(ec == redlatch::errc::hold_lost);
+        CHECK(fleet().becomes_free("gap"));
+        fleet().wait_until_old(0);
+    }
+    CHECK(in_time);
 }
