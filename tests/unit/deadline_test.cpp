@@ -99,9 +99,9 @@ TEST_CASE("a time point of any clock becomes an instant of the steady clock") {
     const Instant before = Clock::now();
     const Instant in_a_minute = deadline_at(std::chrono::system_clock::now() + 1min);
     const Instant after = Clock::now();
-    // A millisecond for the rounding, a second for a machine that is busy between the clocks.
-    CHECK(in_a_minute >= before + 1min - 1s);
-    CHECK(in_a_minute <= after + 1min + 1s);
+    // A millisecond for the rounding, some seconds for a machine that is busy between the clocks.
+    CHECK(in_a_minute >= before + 1min - 10s);
+    CHECK(in_a_minute <= after + 1min + 10s);
 
     const Instant own = Clock::now() + 1h;
     CHECK(deadline_at(own) >= own - 1ms);

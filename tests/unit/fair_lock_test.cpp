@@ -225,7 +225,7 @@ TEST_CASE("without a message a waiter asks again at the time it was told, and af
     taker.finish();
 
     bench.redis.always("fair acquire", number(-1));
-    Taker other(bench, 150ms);
+    Taker other(bench, 1s);
     REQUIRE(other.is_back());
     CHECK_FALSE(other.held);
     CHECK(bench.asked_by(other.number) == 2);
@@ -241,7 +241,7 @@ TEST_CASE("all waiters of a lock are refreshed together, and who has lost its pl
     const std::size_t before = bench.redis.count("fair refresh");
     bench.redis.next("fair refresh", array({number(1), number(1)}));
     bench.redis.next("fair refresh", array({number(1), number(0)}));
-    REQUIRE(bench.redis.wait_for("fair refresh", before + 3));
+    REQUIRE(bench.redis.wait_for("fair refresh", before + 6));
     const auto sent = bench.redis.sent("fair refresh");
     const SentCommand& refresh = sent.at(before + 1);
     CHECK(refresh.posted);
@@ -249,7 +249,7 @@ TEST_CASE("all waiters of a lock are refreshed together, and who has lost its pl
     CHECK(refresh.argument(3) == bench.owner(first.number));
     CHECK(refresh.argument(4) == bench.owner(second.number));
     // Every 33 ms; the first of them may have gone out late.
-    CHECK(sent.at(before + 2).at - sent.at(before).at >= 40ms);
+    CHECK(sent.at(before + 5).at - sent.at(before).at >= 50ms);
     CHECK(eventually([&] { return bench.asked_by(second.number) == 3; }));
     CHECK(bench.asked_by(first.number) == 2);
 }
@@ -274,13 +274,13 @@ TEST_CASE("a refresh carries at most a hundred waiters, and stops with the last 
 }
 
 TEST_CASE("a refresh without an answer is sent again soon") {
-    Bench bench({.watchdog_timeout = 3000ms});  // due every 166 ms
+    Bench bench;  // due every 1666 ms
     bench.redis.always("fair acquire", number(30'000));
     bench.redis.next("fair refresh", lost());
     Taker taker(bench);
     REQUIRE(bench.redis.wait_for("fair refresh", 2));
     const auto sent = bench.redis.sent("fair refresh");
-    CHECK(sent.at(1).at - sent.at(0).at < 120ms);
+    CHECK(sent.at(1).at - sent.at(0).at < 1400ms);
 }
 
 TEST_CASE("whoever gives up gives its place back, and listens no more") {
@@ -288,7 +288,7 @@ TEST_CASE("whoever gives up gives its place back, and listens no more") {
     bench.redis.always("fair acquire", number(30'000));
     for (const bool by_deadline : {true, false}) {
         CAPTURE(by_deadline);
-        Taker taker(bench, by_deadline ? 100ms : Milliseconds::max());
+        Taker taker(bench, by_deadline ? 1500ms : Milliseconds::max());
         REQUIRE(taker.is_waiting(bench));
         if (!by_deadline) taker.stop.request_stop();
         REQUIRE(taker.is_back());

@@ -320,7 +320,7 @@ TEST_CASE("an acquire of unknown outcome is given back, on its own side") {
 }
 
 TEST_CASE("each side is renewed by its own script and in its own name, a hundred holds in a command") {
-    Bench bench({.watchdog_timeout = 600ms});
+    Bench bench({.watchdog_timeout = 3000ms});
     constexpr int locks = 120;
     std::vector<std::unique_ptr<Lock>> many;
     for (int i = 0; i < locks; ++i) {
@@ -328,23 +328,22 @@ TEST_CASE("each side is renewed by its own script and in its own name, a hundred
         many.back()->lock();
         many.back()->lock_shared();
     }
-    REQUIRE(bench.redis.wait_for("read renew", 2));
-    REQUIRE(bench.redis.wait_for("renew", 2));
-    std::size_t read = 0;
-    std::size_t written = 0;
+    // Those that this thread was slow to take find together later.
+    const auto most_together = [&](const std::string& what) {
+        std::size_t most = 0;
+        for (const auto& sent : bench.redis.sent(what)) most = std::max(most, sent.key_count());
+        return most;
+    };
+    CHECK(eventually([&] { return most_together("read renew") == 100 && most_together("renew") == 100; }, 20s));
     for (const auto& sent : bench.redis.sent("read renew")) {
         CHECK(sent.key_count() <= 100);
-        read = std::max(read, sent.key_count());
-        CHECK(sent.argument(0) == "600");
+        CHECK(sent.argument(0) == "3000");
         CHECK(sent.argument(1) == bench.owner());
     }
     for (const auto& sent : bench.redis.sent("renew")) {
         CHECK(sent.key_count() <= 100);
-        written = std::max(written, sent.key_count());
         CHECK(sent.argument(1) == bench.owner() + ":write");
     }
-    CHECK(read == 100);
-    CHECK(written == 100);
     for (auto& lock : many) {
         lock->unlock();
         lock->unlock_shared();
@@ -353,7 +352,7 @@ TEST_CASE("each side is renewed by its own script and in its own name, a hundred
 }
 
 TEST_CASE("giving back one side does not end the renewal of the other") {
-    Bench bench({.watchdog_timeout = 90ms});
+    Bench bench({.watchdog_timeout = 1500ms});
     bench.lock.lock();
     bench.lock.lock_shared();
     bench.lock.unlock_shared();
@@ -363,7 +362,7 @@ TEST_CASE("giving back one side does not end the renewal of the other") {
 }
 
 TEST_CASE("a refused renewal of a reader is a lost read hold, and the write hold stays") {
-    Bench bench({.watchdog_timeout = 300ms});
+    Bench bench({.watchdog_timeout = 1500ms});
     bench.lock.lock();
     bench.lock.lock_shared();
     bench.redis.always("read renew", array({number(0)}));

@@ -154,7 +154,7 @@ TEST_CASE("a release that is not answered goes on in the background, and the cal
     bench.redis.always("release", ScriptedRedis::hold_back);
     const Stopwatch watch;
     CHECK(unlock(bench) == errc::unreachable);
-    CHECK(watch.elapsed() < patient(1000ms));
+    CHECK(watch.elapsed() < 10s);
     CHECK(bench.lock.valid_until() == Instant::min());
     REQUIRE(bench.redis.wait_for("release", 2));
     const auto sent = bench.redis.sent("release");
@@ -175,7 +175,7 @@ TEST_CASE("a release that is not answered goes on in the background, and the cal
 
 TEST_CASE("a release that could not be delivered before its lease was over is told") {
     Bench bench({.command_timeout = 5ms});
-    bench.lock.lock(Lease(300ms));
+    bench.lock.lock(Lease(1500ms));
     bench.redis.always("release", lost());
     CHECK(unlock(bench) == errc::unreachable);
     REQUIRE(bench.wait_for_event(Event::Kind::unlock_not_delivered));
