@@ -48,7 +48,7 @@ TEST_CASE("a hold with a lease ends by itself and is never renewed") {
     CHECK(client.stats().renewals == 0);
     CHECK(eventually([&] { return lost.stop_requested(); }));
     CHECK_FALSE(orders.is_held());
-    CHECK(elsewhere([&] { return orders.try_lock(); }));
+    CHECK(elsewhere([&] { return orders.try_lock(Lease{60s}); }));
     std::error_code ec;
     orders.unlock(ec);
     CHECK(ec == errc::hold_lost);
@@ -133,7 +133,7 @@ TEST_CASE("a hold with a lease that is re-entered without one is renewed until t
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
     RLock orders{client, "orders"};
-    orders.lock(Lease{short_lease / 2});
+    orders.lock(Lease{short_lease});
     orders.lock();
     CHECK(outlives(redis, "orders", short_lease * 2));
     CHECK_FALSE(orders.lost().stop_requested());
