@@ -260,7 +260,7 @@ TEST_CASE("condition_variable_any lets readers wait together for what a writer d
 TEST_CASE("scoped_lock takes locks of every kind, in any order, without a deadlock") {
     RedisServer server;
     struct Locks {
-        explicit Locks(const std::string& url) : client(url) {}
+        explicit Locks(const std::string& url) : client(url, with_watchdog(240s)) {}
         HiredisClient client;
         RLock<> plain{client, "plain"};
         FairLock<> fair{client, "fair"};
@@ -293,7 +293,7 @@ TEST_CASE("scoped_lock takes locks of every kind, in any order, without a deadlo
     threads.push_back(repeatedly(n.book.write_lock(), n.both, n.prices, n.fenced, n.plain, n.spin, n.fair));
     threads.push_back(repeatedly(f.fair, f.spin, f.prices.read_lock(), f.plain, f.book, f.both, f.fenced));
     // Much less than a lease: nobody may have waited for the end of one.
-    for (auto& thread : threads) REQUIRE(ready(thread, 20s));
+    for (auto& thread : threads) REQUIRE(ready(thread, 60s));
     CHECK(counter.value() == times * threads.size());
     CHECK(RawRedis{server}.keys() == Words{"redisson_lock_token:{fenced}"});
 }

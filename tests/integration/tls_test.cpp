@@ -62,6 +62,7 @@ struct Place {
         ClientOptions options;
         options.tls = redlatch::tls({.ca_file = authority.file()});
         options.watchdog_timeout = watchdog_timeout;
+        options.command_timeout = 20s;  // no connection is given up because the machine is busy
         return options;
     }
 };
