@@ -32,6 +32,7 @@ void with_benches(int threads, CutReport& report, Work work) {
 
 struct GivenUp {
     std::string what;
+    std::string key;
     std::string request;
     std::function<void()> prepare;
     std::function<bool()> run;     // whether it is done; false: the caller was told that it is not, or not known
@@ -39,15 +40,16 @@ struct GivenUp {
     bool in_the_end_done = false;  // what was given up is done in the background, or taken back
 };
 
+// Each with a key of its own: what one of them still has to give back, whose answer was lost, would end another's hold.
 struct GivenUpWork {
     GivenUpWork(CutBench& bench, const ClientOptions& options)
         : client(bench.proxy.url(), options),
-          lock(client, bench.name),
-          fair(client, bench.name),
-          both(client, bench.name),
-          seats(client, bench.name),
-          slots(client, bench.name),
-          gate(client, bench.name) {
+          lock(client, bench.name + "lock"),
+          fair(client, bench.name + "fair"),
+          both(client, bench.name + "both"),
+          seats(client, bench.name + "seats"),
+          slots(client, bench.name + "slots"),
+          gate(client, bench.name + "gate") {
         const auto add_lock = [this](const std::string& kind, auto& one, const Script& acquire, const Script& release) {
             const auto take = [&one] { return one.try_lock_for(25ms); };
             const auto give = [&one] { one.unlock(); };
@@ -55,26 +57,26 @@ struct GivenUpWork {
                 std::error_code ec;
                 return one.unlock(ec), !ec;
             };
-            all.push_back({kind + " try_lock_for", digest(acquire), [] {}, take, give});
-            all.push_back({kind + " unlock", digest(release), [&one] { one.lock(); }, told, [] {}, true});
+            all.push_back({kind + " try_lock_for", one.name(), digest(acquire), [] {}, take, give});
+            all.push_back({kind + " unlock", one.name(), digest(release), [&one] { one.lock(); }, told, [] {}, true});
         };
         add_lock("RLock", lock, digested<scripts::rlock_acquire>, digested<scripts::rlock_release>);
         add_lock("FairLock", fair, digested<scripts::fair_acquire>, digested<scripts::fair_release>);
         add_lock("ReadLock", both.read_lock(), digested<scripts::read_acquire>, digested<scripts::read_release>);
         add_lock("WriteLock", both.write_lock(), digested<scripts::write_acquire>, digested<scripts::write_release>);
         const auto ten = [this] { seats.try_set_permits(10); };
-        all.push_back({"Semaphore try_acquire_for", digest(digested<scripts::semaphore_acquire>), ten,
+        all.push_back({"Semaphore try_acquire_for", seats.name(), digest(digested<scripts::semaphore_acquire>), ten,
                        [this] { return seats.try_acquire_for(25ms, 2); }, [this] { seats.release(2); }});
-        all.push_back({"Semaphore release", digest(digested<scripts::semaphore_add>), ten,
+        all.push_back({"Semaphore release", seats.name(), digest(digested<scripts::semaphore_add>), ten,
                        [this] { return seats.release(2), true; }, [] {}, true});
-        all.push_back({"PermitExpirableSemaphore try_acquire_for", digest(digested<scripts::permit_acquire>),
-                       [this] { slots.try_set_permits(10); },
+        all.push_back({"PermitExpirableSemaphore try_acquire_for", slots.name(),
+                       digest(digested<scripts::permit_acquire>), [this] { slots.try_set_permits(10); },
                        [this] { return !(ids = slots.try_acquire_for(25ms, 2)).empty(); },
                        [this] { slots.release(ids); }});
-        all.push_back({"PermitExpirableSemaphore release", digest(digested<scripts::permit_release>),
+        all.push_back({"PermitExpirableSemaphore release", slots.name(), digest(digested<scripts::permit_release>),
                        [this] { slots.try_set_permits(10), ids = slots.acquire(2); },
                        [this] { return slots.release(ids), true; }, [] {}, true});
-        all.push_back({"CountDownLatch count_down", digest(digested<scripts::count_down_latch_lower>),
+        all.push_back({"CountDownLatch count_down", gate.name(), digest(digested<scripts::count_down_latch_lower>),
                        [this] { gate.try_set_count(5); }, [this] { return gate.count_down(2), true; }, [] {}, true});
     }
 
@@ -141,7 +143,7 @@ auto patiently(Call call) {
 // One call, cut and then without any server until it has returned.
 void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutReport& report, bool& struck) {
     patiently(call.prepare);
-    const std::string before = bench.picture();
+    const std::string before = bench.picture_of(call.key);
     const auto dropped = bench.proxy.counts().dropped;
     bench.proxy.add(rule);
     bench.proxy.refuse(true);
@@ -162,10 +164,10 @@ void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutRep
         } catch (const Error&) {  // goes on in the background
         }
     const auto settled = [&] {
-        const std::string now = bench.picture();
+        const std::string now = bench.picture_of(call.key);
         return call.in_the_end_done ? now != before : now == before;
     };
-    if (!eventually(settled, 10s)) report.add(where + "left " + bench.picture() + " instead of " + before);
+    if (!eventually(settled, 10s)) report.add(where + "left " + bench.picture_of(call.key) + " instead of " + before);
     if (struck) report.count(1);
     bench.wipe();
 }

@@ -35,7 +35,9 @@ struct CutBench {
 
     // All keys of this name, in a form in which two runs can be compared: owners, permit ids, and times are left out,
     // and so are the marks that the library leaves for copies of its commands, but for one that would stay for ever.
-    std::string picture() {
+    std::string picture() { return picture_of(name); }
+
+    std::string picture_of(const std::string& key) {
         static constexpr const char* look = R"lua(
             local found = {}
             for _, key in ipairs(redis.call('keys', '*' .. ARGV[1] .. '*')) do
@@ -62,7 +64,7 @@ struct CutBench {
             table.sort(found)
             return table.concat(found, '; ')
         )lua";
-        return redis.text("EVAL", look, 0, name);
+        return redis.text("EVAL", look, 0, key);
     }
 
     // But for the marks: a command may still be sent again.
