@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: long
 // A reply, or a request, that is lost on the way: what was asked for happens once, and the caller is told the truth.
 #include "faults/fault_kit.hpp"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: long
 // Slow, silent, half-dead and absent networks: every call ends on time, and leaves nothing behind.
 #include <netinet/in.h>
 #include <pthread.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// ctest: long
 // A server that answers, and refuses: busy, full, out of memory, without replicas, with other access rights.
 #include <atomic>
 #include <thread>
