@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "raw_redis.hpp"
+#include "wait.hpp"
 
 namespace redlatch::test {
 
@@ -33,6 +36,16 @@ public:
             ++calls[name];
         }
         return calls;
+    }
+
+    /// Takes until at least so many calls of these names have come, or the deadline is over: whether they have.
+    bool take_until(const std::map<std::string, long long>& wanted, std::chrono::milliseconds deadline) {
+        std::map<std::string, long long> calls;
+        const auto have_come = [&] {
+            for (const auto& [name, count] : take()) calls[name] += count;
+            return std::ranges::all_of(wanted, [&](const auto& want) { return calls[want.first] >= want.second; });
+        };
+        return eventually(have_come, deadline);
     }
 
     /// How many commands clients sent since the last take.
