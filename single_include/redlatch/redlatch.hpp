@@ -3058,9 +3058,11 @@ inline void append_command(std::string& out, const Command& command) {
 
 #include <cstddef>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include <hiredis/read.h>
 
@@ -3095,10 +3097,14 @@ public:
         return redisReaderFeed(reader_.get(), bytes, size) == REDIS_OK;
     }
 
-    // The next complete reply, if there is one.
+    // The next complete reply, if there is one. Throws std::bad_alloc where there is no memory for it; what comes after is
+    // malformed then.
     Outcome next(Reply& out) {
         void* parsed = nullptr;
-        if (redisReaderGetReply(reader_.get(), &parsed) != REDIS_OK) return Outcome::malformed;
+        if (redisReaderGetReply(reader_.get(), &parsed) != REDIS_OK) {
+            if (std::exchange(no_memory_, false)) throw std::bad_alloc();
+            return Outcome::malformed;
+        }
         if (parsed == nullptr) return bytes_of_reply_ > most_bytes ? Outcome::malformed : Outcome::incomplete;
         const std::size_t left = reader_->len - reader_->pos;
         const bool too_long = bytes_of_reply_ - left > most_bytes;
@@ -3124,6 +3130,11 @@ private:
         return static_cast<Reply*>(task->parent->obj)->elements[static_cast<std::size_t>(task->idx)];
     }
 
+    static void* refuse_for_memory(const redisReadTask* task) noexcept {
+        static_cast<ReplyReader*>(task->privdata)->no_memory_ = true;
+        return nullptr;
+    }
+
     // The callbacks run inside C code: an exception must not pass, so a failed allocation is a refusal.
     static void* make_text(const redisReadTask* task, const char* bytes, std::size_t size) noexcept try {
         Reply& reply = slot(task);
@@ -3142,7 +3153,7 @@ private:
         reply.text.assign(bytes, size);
         return &reply;
     } catch (...) {
-        return nullptr;
+        return refuse_for_memory(task);
     }
 
     static void* make_array(const redisReadTask* task, std::size_t size) noexcept try {
@@ -3157,7 +3168,7 @@ private:
         reply.elements.resize(size);
         return &reply;
     } catch (...) {
-        return nullptr;
+        return refuse_for_memory(task);
     }
 
     static void* make_integer(const redisReadTask* task, long long number) noexcept {
@@ -3206,6 +3217,7 @@ private:
     Reply root_;
     std::size_t bytes_of_reply_ = 0;
     std::size_t elements_left_ = 0;
+    bool no_memory_ = false;  // is why a callback refused, and not the bytes
 };
 
 }  // namespace redlatch

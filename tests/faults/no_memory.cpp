@@ -212,6 +212,32 @@ TEST_CASE("fault: the n-th allocation in an acquire of permits fails, and no per
     CHECK(each(std::type_identity<PermitExpirableSemaphore<HiredisTransport>>{}) > 3);
 }
 
+// It was taken for an answer that is not Redis protocol, which no call is made again for.
+TEST_CASE("fault: no memory to read a reply: that is said, and not that the server does not speak the protocol") {
+    const std::string bytes = "*2\r\n$40\r\n" + std::string(40, 'x') + "\r\n-ERR " + std::string(40, 'y') + "\r\n";
+    long n = 0;
+    for (bool struck = true; struck; ++n) {
+        ReplyReader reader;
+        REQUIRE(reader.feed(bytes.data(), bytes.size()));
+        Reply reply;
+        bool is_said = false;
+        bool is_read = false;
+        {
+            FailingMemory memory{FailingMemory::Of::caller, n};
+            try {
+                is_read = reader.next(reply) == ReplyReader::Outcome::reply;
+            } catch (const std::bad_alloc&) {
+                is_said = true;
+            }
+            struck = memory.struck();
+        }
+        CAPTURE(n);
+        CHECK(is_said == struck);
+        CHECK(is_read != struck);
+    }
+    CHECK(n > 3);
+}
+
 TEST_CASE(
     "fault: the n-th allocation of a thread of the library fails: holds are kept or reported, waiters get their turn") {
     Place place;
