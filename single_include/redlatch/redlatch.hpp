@@ -2912,6 +2912,21 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/core/wait_on.hpp
+
+namespace redlatch {
+
+// Waits until notified, at the latest until the instant; also wakes for no reason. `never` is no instant that a system
+// call could be given.
+inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
+    if (until == never)
+        wake.wait(lock);
+    else
+        wake.wait_until(lock, until);
+}
+
+}  // namespace redlatch
+
 // redlatch/client.hpp
 
 #if __has_include(<hiredis/read.h>)
@@ -4102,9 +4117,9 @@ private:
             if (connecting_ == Connecting::one_attempt && failures_ != failures) return copy_of(why_not_);
             if (now >= deadline) return why_not();
             if (opening_ || reading_ || writing_) {
-                wait_change(lock, deadline);
+                wait_on(changed_, lock, deadline);
             } else if (now < next_attempt_) {
-                wait_change(lock, std::min(next_attempt_, deadline));
+                wait_on(changed_, lock, std::min(next_attempt_, deadline));
             } else if (auto refusal = attempt_open(lock, std::min(deadline, now + timeout_))) {
                 // The driver did not try while this thread did.
                 if (in_flight() > 0) call_driver(lock);
@@ -4122,13 +4137,6 @@ private:
         fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
         close_if_failed(lock);
         next_attempt_ = {};
-    }
-
-    void wait_change(std::unique_lock<std::mutex>& lock, Instant until) {
-        if (until == never)
-            changed_.wait(lock);
-        else
-            changed_.wait_until(lock, until);
     }
 
     // Why there is no connection at a caller's deadline: when no attempt had its full time, it is only that.
@@ -5212,7 +5220,7 @@ private:
                 }
                 until = std::min(until, next_question());
             }
-            wait(lock, until);
+            wait_on(changed_, lock, until);
         }
     }
 
@@ -5224,14 +5232,7 @@ private:
         if (const auto asked = begin_question(Clock::now()))
             ask(lock, asked, deadline);
         else
-            wait(lock, std::min(deadline, next_question()));
-    }
-
-    void wait(std::unique_lock<std::mutex>& lock, Instant until) {
-        if (until == never)
-            changed_.wait(lock);
-        else
-            changed_.wait_until(lock, until);
+            wait_on(changed_, lock, std::min(deadline, next_question()));
     }
 
     Reply not_found() const {
@@ -7091,12 +7092,7 @@ namespace redlatch {
 class Sleeper {
 public:
     // The owner sleeps, until then or until it is roused.
-    void sleep(std::unique_lock<std::mutex>& lock, Instant until) {
-        if (until == never)
-            wake_.wait(lock);
-        else
-            wake_.wait_until(lock, until);
-    }
+    void sleep(std::unique_lock<std::mutex>& lock, Instant until) { wait_on(wake_, lock, until); }
 
     // The same where messages come in. False when this thread has to be told by another one.
     template <class Runtime>
@@ -8210,10 +8206,7 @@ public:
                 continue;
             }
             may_watch = true;
-            if (until == never)
-                changed_.wait(lock);
-            else
-                changed_.wait_until(lock, until);
+            wait_on(changed_, lock, until);
         }
         return refusal_;
     }

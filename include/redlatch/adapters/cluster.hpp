@@ -8,6 +8,7 @@
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/slots.hpp"
 #include "redlatch/core/url.hpp"
+#include "redlatch/core/wait_on.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <algorithm>
@@ -367,7 +368,7 @@ private:
                 }
                 until = std::min(until, next_question());
             }
-            wait(lock, until);
+            wait_on(changed_, lock, until);
         }
     }
 
@@ -379,14 +380,7 @@ private:
         if (const auto asked = begin_question(Clock::now()))
             ask(lock, asked, deadline);
         else
-            wait(lock, std::min(deadline, next_question()));
-    }
-
-    void wait(std::unique_lock<std::mutex>& lock, Instant until) {
-        if (until == never)
-            changed_.wait(lock);
-        else
-            changed_.wait_until(lock, until);
+            wait_on(changed_, lock, std::min(deadline, next_question()));
     }
 
     Reply not_found() const {

@@ -5,6 +5,7 @@
 #include "redlatch/adapters/parker.hpp"
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/brief_wait.hpp"
+#include "redlatch/core/wait_on.hpp"
 
 #include <algorithm>
 #include <array>
@@ -225,9 +226,9 @@ private:
             if (connecting_ == Connecting::one_attempt && failures_ != failures) return copy_of(why_not_);
             if (now >= deadline) return why_not();
             if (opening_ || reading_ || writing_) {
-                wait_change(lock, deadline);
+                wait_on(changed_, lock, deadline);
             } else if (now < next_attempt_) {
-                wait_change(lock, std::min(next_attempt_, deadline));
+                wait_on(changed_, lock, std::min(next_attempt_, deadline));
             } else if (auto refusal = attempt_open(lock, std::min(deadline, now + timeout_))) {
                 // The driver did not try while this thread did.
                 if (in_flight() > 0) call_driver(lock);
@@ -245,13 +246,6 @@ private:
         fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
         close_if_failed(lock);
         next_attempt_ = {};
-    }
-
-    void wait_change(std::unique_lock<std::mutex>& lock, Instant until) {
-        if (until == never)
-            changed_.wait(lock);
-        else
-            changed_.wait_until(lock, until);
     }
 
     // Why there is no connection at a caller's deadline: when no attempt had its full time, it is only that.

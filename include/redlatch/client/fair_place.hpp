@@ -4,6 +4,7 @@
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/client/watched.hpp"
 #include "redlatch/core/deadline.hpp"
+#include "redlatch/core/wait_on.hpp"
 #include "redlatch/transport/reply.hpp"
 
 #include <condition_variable>
@@ -76,10 +77,7 @@ public:
                 continue;
             }
             may_watch = true;
-            if (until == never)
-                changed_.wait(lock);
-            else
-                changed_.wait_until(lock, until);
+            wait_on(changed_, lock, until);
         }
         return refusal_;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/core/deadline.hpp"
+#include "redlatch/core/wait_on.hpp"
 
 #include <condition_variable>
 #include <mutex>
@@ -14,12 +15,7 @@ namespace redlatch {
 class Sleeper {
 public:
     // The owner sleeps, until then or until it is roused.
-    void sleep(std::unique_lock<std::mutex>& lock, Instant until) {
-        if (until == never)
-            wake_.wait(lock);
-        else
-            wake_.wait_until(lock, until);
-    }
+    void sleep(std::unique_lock<std::mutex>& lock, Instant until) { wait_on(wake_, lock, until); }
 
     // The same where messages come in. False when this thread has to be told by another one.
     template <class Runtime>
