@@ -1,32 +1,10 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=600 long
 // A Redis Cluster whose masters die or freeze: what becomes of holds and waiters. Slots that move: cluster_test.cpp.
-#include "faults/fault_kit.hpp"
-#include "support/cluster_servers.hpp"
+#include "faults/cluster_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;
-
-namespace {
-
-// A bound, not a time: a failover takes about three seconds.
-constexpr auto failover = 120s;
-constexpr auto soon = 20s;
-
-// Leases longer than a failover, so that what ends does not end by itself.
-ClientOptions steady() {
-    ClientOptions options = quick();
-    options.watchdog_timeout = 180s;
-    options.unreachable_timeout = 180s;
-    return options;
-}
-
-bool is_listened_to(RedisServer& node, const std::string& name) {
-    return eventually([&] { return RawRedis{node}.list("PUBSUB", "SHARDNUMSUB", channel_of(name)).at(1) == "1"; },
-                      soon);
-}
-
-}  // namespace
 
 TEST_CASE("fault: a master dies: holds go on at its replica, waiters come in, and other shards notice nothing") {
     ClusterServers cluster;

@@ -4,25 +4,12 @@
 #include <array>
 #include <sstream>
 
-#include "faults/fault_kit.hpp"
-#include "support/cluster_servers.hpp"
+#include "faults/cluster_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;
 
 namespace {
-
-// A bound, not a time: a failover takes about three seconds.
-constexpr auto failover = 120s;
-constexpr auto soon = 20s;
-
-// Leases longer than a failover, so that what ends does not end by itself.
-ClientOptions steady() {
-    ClientOptions options = quick();
-    options.watchdog_timeout = 180s;
-    options.unreachable_timeout = 180s;
-    return options;
-}
 
 // What clients sent to this node, carried out or not.
 long long commands_at(RedisServer& node) {
@@ -38,11 +25,6 @@ long long commands_at(RedisServer& node) {
         }
     }
     return sum;
-}
-
-bool is_listened_to(RedisServer& node, const std::string& name) {
-    return eventually([&] { return RawRedis{node}.list("PUBSUB", "SHARDNUMSUB", channel_of(name)).at(1) == "1"; },
-                      soon);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "integration/rlock_helpers.hpp"
 #include "support/process.hpp"
+#include "support/sentinels.hpp"
 #include "support/tls_server.hpp"
 
 using namespace redlatch::test;
@@ -33,7 +34,7 @@ public:
         if (!eventually([&] { return RawRedis{master}.info("replication", "connected_slaves") == "1"; }, 30s))
             throw std::runtime_error("the replica does not come:\n" + replica.log());
         for (int tries = 0; !process_ && tries < 20; ++tries) launch();
-        if (!process_ || !eventually([&] { return field("num-slaves") == "1"; }, 30s))
+        if (!process_ || !eventually([&] { return sentinel_field(socket(), "num-slaves") == "1"; }, 30s))
             throw std::runtime_error("the sentinel does not work");
     }
 
@@ -56,13 +57,6 @@ public:
 private:
     std::string socket() const { return dir_.file("sentinel.sock"); }
 
-    std::string field(const std::string& name) const {
-        const std::vector<std::string> fields = RawRedis{socket()}.list("SENTINEL", "MASTER", "orders");
-        for (std::size_t i = 0; i + 1 < fields.size(); i += 2)
-            if (fields[i] == name) return fields[i + 1];
-        return {};
-    }
-
     void launch() {
         port_ = pick_free_port();
         const std::string file = dir_.file("sentinel.conf");
@@ -72,19 +66,7 @@ private:
                             << "\ntls-auth-clients no\ntls-replication yes\nsentinel monitor orders 127.0.0.1 "
                             << master.port() << " 1\nsentinel down-after-milliseconds orders 1000"
                             << "\nsentinel failover-timeout orders 3000\n";
-        process_.emplace(ChildProcess::exec(
-            {.path = redis_server_program(), .args = {file, "--sentinel"}, .output = dir_.file("sentinel.log")}));
-        const bool answers = eventually(
-            [&] {
-                if (!process_->running()) return true;
-                try {
-                    return RawRedis{socket()}.text("PING") == "PONG";
-                } catch (const std::exception&) {
-                    return false;
-                }
-            },
-            20s, 5ms);
-        if (!answers || !process_->running()) process_.reset();  // the port was taken in the meantime, most likely
+        process_ = start_sentinel(file, dir_.file("sentinel.log"), socket());
     }
 
     int port_ = 0;

@@ -21,6 +21,34 @@
 
 namespace redlatch::test {
 
+/// Starts a sentinel by this configuration and waits until it answers at the URL. Nothing when it does not: a port was
+/// taken in the meantime, most likely.
+inline std::optional<ChildProcess> start_sentinel(const std::string& configuration, const std::string& log,
+                                                  const std::string& url) {
+    std::optional<ChildProcess> process =
+        ChildProcess::exec({.path = redis_server_program(), .args = {configuration, "--sentinel"}, .output = log});
+    const bool answers = eventually(
+        [&] {
+            if (!process->running()) return true;
+            try {
+                return RawRedis{url}.text("PING") == "PONG";
+            } catch (const std::exception&) {
+                return false;
+            }
+        },
+        std::chrono::seconds{20}, std::chrono::milliseconds{5});
+    if (!answers || !process->running()) process.reset();
+    return process;
+}
+
+/// One field of what the sentinel at the URL says of the master "orders".
+inline std::string sentinel_field(const std::string& url, const std::string& name) {
+    const std::vector<std::string> fields = RawRedis{url}.list("SENTINEL", "MASTER", "orders");
+    for (std::size_t i = 0; i + 1 < fields.size(); i += 2)
+        if (fields[i] == name) return fields[i + 1];
+    return {};
+}
+
 /// A private redis-server --sentinel that watches one master by the name "orders".
 class SentinelProcess {
 public:
@@ -44,13 +72,7 @@ public:
     }
 
     /// One field of SENTINEL MASTER.
-    std::string field(const std::string& name) const {
-        RawRedis redis{url()};
-        const std::vector<std::string> fields = redis.list("SENTINEL", "MASTER", "orders");
-        for (std::size_t i = 0; i + 1 < fields.size(); i += 2)
-            if (fields[i] == name) return fields[i + 1];
-        return {};
-    }
+    std::string field(const std::string& name) const { return sentinel_field(url(), name); }
 
     int master_port() const {
         RawRedis redis{url()};
@@ -65,19 +87,7 @@ private:
                             << "\nsentinel monitor orders 127.0.0.1 " << master_port << " 2"
                             << "\nsentinel down-after-milliseconds orders 1000"
                             << "\nsentinel failover-timeout orders 3000\n";
-        process_.emplace(ChildProcess::exec(
-            {.path = redis_server_program(), .args = {file, "--sentinel"}, .output = dir_.file("sentinel.log")}));
-        const bool answers = eventually(
-            [&] {
-                if (!process_->running()) return true;
-                try {
-                    return RawRedis{url()}.text("PING") == "PONG";
-                } catch (const std::exception&) {
-                    return false;
-                }
-            },
-            std::chrono::seconds{20}, std::chrono::milliseconds{5});
-        if (!answers || !process_->running()) process_.reset();  // the port was taken in the meantime, most likely
+        process_ = start_sentinel(file, dir_.file("sentinel.log"), url());
     }
 
     int port_ = 0;

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+
+#include "faults/fault_kit.hpp"
+#include "support/cluster_servers.hpp"
+
+// What the fault tests of a cluster share.
+namespace redlatch::fault {
+
+// A bound, not a time: a failover takes about three seconds.
+inline constexpr auto failover = 120s;
+inline constexpr auto soon = 20s;
+
+// Leases longer than a failover, so that what ends does not end by itself.
+inline ClientOptions steady() {
+    ClientOptions options = quick();
+    options.watchdog_timeout = 180s;
+    options.unreachable_timeout = 180s;
+    return options;
+}
+
+inline bool is_listened_to(RedisServer& node, const std::string& name) {
+    return eventually([&] { return RawRedis{node}.list("PUBSUB", "SHARDNUMSUB", channel_of(name)).at(1) == "1"; },
+                      soon);
+}
+
+}  // namespace redlatch::fault
