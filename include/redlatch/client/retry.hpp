@@ -18,6 +18,7 @@ enum class Verdict {
     no_script,    // the server does not know the script yet: send its text
     no_answer,    // send it again: it may or may not have taken effect
     refused_now,  // send it again after a pause: it took no effect, and the server may change its mind
+    late,         // it came after the instant until which it was wanted, and took no effect
     refused,      // sending it again is useless
 };
 
@@ -65,6 +66,7 @@ inline Verdict judge(const Reply& reply) {
     }
     const std::string_view code = detail::error_code_word(reply.text);
     if (code == "NOSCRIPT") return Verdict::no_script;
+    if (code == "LATE") return Verdict::late;
     if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return Verdict::refused_now;
     return Verdict::refused;
 }
@@ -84,6 +86,8 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     if (reply.text.starts_with(Reply::untrusted))
         return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
     const std::string said = "the server says " + printable(reply.text, 160);
+    if (code == "LATE")
+        return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
     if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
     if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
     if (code == "WRONGTYPE")

@@ -6,6 +6,7 @@
 #include "redlatch/client/options.hpp"
 #include "redlatch/client/replicas.hpp"
 #include "redlatch/client/retry.hpp"
+#include "redlatch/client/server_clock.hpp"
 #include "redlatch/client/subscriptions.hpp"
 #include "redlatch/client/timers.hpp"
 #include "redlatch/core/backoff.hpp"
@@ -20,9 +21,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -210,6 +213,64 @@ public:
         if constexpr (LetsAttend<T>) transport_.wake();
     }
 
+    // --- until when a command is wanted ---------------------------------------------------------------------------
+
+    // What the clock of the server of this key shows now. Asks it, in one round trip, where that is not known; nothing,
+    // and the reason in `failure`, when there is no answer.
+    std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
+        const std::uint32_t route = transport_.route(key);
+        const Instant asked = Clock::now();
+        if (const auto known = clock_.at(route, asked)) return known;
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        failure = call({words, 0, key}, deadline);
+        return learn_time(route, asked, failure);
+    }
+
+    // The same without waiting: `then(time, failure)` is called at once, or on any thread when the server has answered.
+    template <class Then>
+    void with_server_time(std::string_view key, Receiver receiver, Then then) {
+        const std::uint32_t route = transport_.route(key);
+        const Instant asked = Clock::now();
+        if (const auto known = clock_.at(route, asked)) return then(known, Reply{});
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        post(
+            {words, 0, key},
+            [this, route, asked, then = std::move(then)](Reply reply) mutable {
+                const auto time = learn_time(route, asked, reply);
+                then(time, std::move(reply));
+            },
+            receiver);
+    }
+
+    // What a renewal says, which must not wait: an old reading of the clock will do. Without any it is never void.
+    ServerMilliseconds wanted_until(std::string_view key) const {
+        const auto now = clock_.roughly_at(transport_.route(key), Clock::now());
+        return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
+    }
+
+    // A script that was sent at `sent` said that it came too late: by what clock.
+    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+        const auto now = read_late(reply);
+        if (now) clock_.learn(transport_.route(key), sent, *now);
+        return now.has_value();
+    }
+
+    ServerClock& server_clock() noexcept { return clock_; }
+
+    // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
+    // round trip, or two where the server's time is not known. A server whose clock has jumped is asked once more.
+    template <class Send>
+    Reply call_wanted(std::string_view key, Instant deadline, Send send) {
+        for (int tries = 1;; ++tries) {
+            Reply failure;
+            const auto now = server_time(key, deadline, failure);
+            if (!now) return failure;
+            const Instant sent = Clock::now();
+            Reply reply = send(*now + options_.command_timeout.count());
+            if (!learn_if_late(key, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+        }
+    }
+
     // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
     // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout.
     template <class Send>
@@ -231,7 +292,11 @@ public:
             if (verdict == Verdict::refused_now)
                 redlatch::pause(std::min(deadline, Clock::now() + backoff.next()), stop);
             if (Clock::now() >= deadline) return reply;
-            if (verdict == Verdict::no_answer) gone();
+            if (verdict == Verdict::no_answer) {
+                // What answers next may be another server, or this one with another clock.
+                clock_.doubt();
+                gone();
+            }
             count(resends_);
         }
     }
@@ -321,6 +386,18 @@ public:
 private:
     static constexpr std::size_t renewals_a_call = 100;
     static constexpr Milliseconds longest_farewell{1000};
+
+    // The time that TIME answered. Without an answer nothing was changed, so the command that was to follow was not sent.
+    std::optional<ServerMilliseconds> learn_time(std::uint32_t route, Instant asked, Reply& reply) {
+        const auto time = read_time(reply);
+        if (!time) {
+            if (judge(reply) == Verdict::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
+            if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::not_sent;
+            return std::nullopt;
+        }
+        clock_.learn(route, asked, *time);
+        return clock_.at(route, Clock::now());
+    }
 
     // What grants something has a key.
     std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
@@ -546,6 +623,7 @@ private:
     // Holds may be lost there; who waits is told by the subscription that is made anew.
     void moved() {
         replicas_.forget();
+        clock_.doubt();
         std::vector<std::shared_ptr<Watched>> states;
         {
             const std::lock_guard lock(mutex_);
@@ -586,6 +664,7 @@ private:
     Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
     Counter last_request_{0};
     NativeDelete native_delete_;
+    ServerClock clock_;
     std::atomic<bool> away_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> background_started_{false};
