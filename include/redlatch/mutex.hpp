@@ -53,7 +53,7 @@ public:
     // One at most. Without a command when this process knows of no hold: nobody else can have taken one in its name.
     int ask_hold_count(OwnerNumber owner, Instant limit = never) {
         const std::uint64_t hold = this->state().part(owner).hold;
-        return hold != 0 && value(limit) == this->state().wire().text(owner, hold).view() ? 1 : 0;
+        return hold != 0 && value(limit) == this->state().wire().text(hold).view() ? 1 : 0;
     }
 
     std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {

@@ -49,7 +49,7 @@ class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
             auto& state = this->state();
             return ask_count(
                 state.runtime(), state.key(),
-                [&](Instant deadline) { return state.wire().hold_count(owner, deadline); }, limit);
+                [&](Instant deadline) { return state.wire().hold_count(state.part(owner).hold, deadline); }, limit);
         }
         std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
             auto& state = this->state();

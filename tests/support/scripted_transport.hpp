@@ -188,6 +188,10 @@ private:
             changed.notify_all();
         }
 
+        bool asks_only_for_time(const Command& command) {
+            return command.words.front() == "TIME" && next["TIME"].empty() && !always.contains("TIME");
+        }
+
         // The command in the log, and who answers it.
         std::pair<SentCommand, Handler> take(const Command& command, bool posted, Instant deadline) {
             SentCommand sent;
@@ -218,12 +222,14 @@ private:
         };
         if (is(digested<scripts::rlock_acquire>)) return "acquire";
         if (is(digested<scripts::rlock_release>)) return "release";
+        if (is(digested<scripts::rlock_give_up>)) return "give up";
         if (is(digested<scripts::rlock_hand_over>)) return "hand over";
         if (is(digested<scripts::rlock_force_release>)) return "force release";
         if (is(digested<scripts::rlock_renew>)) return "renew";
         if (is(digested<scripts::rlock_remaining_lease>)) return "remaining lease";
         if (is(digested<scripts::mutex_acquire>)) return "mutex acquire";
         if (is(digested<scripts::mutex_release>)) return "mutex release";
+        if (is(digested<scripts::mutex_give_up>)) return "mutex give up";
         if (is(digested<scripts::mutex_hand_over>)) return "mutex hand over";
         if (is(digested<scripts::mutex_force_release>)) return "mutex force release";
         if (is(digested<scripts::mutex_remaining_lease>)) return "mutex remaining lease";
@@ -247,9 +253,11 @@ private:
         if (is(digested<scripts::permit_renew>)) return "renew permits";
         if (is(digested<scripts::read_acquire>)) return "read acquire";
         if (is(digested<scripts::read_release>)) return "read release";
+        if (is(digested<scripts::read_give_up>)) return "read give up";
         if (is(digested<scripts::read_renew>)) return "read renew";
         if (is(digested<scripts::write_acquire>)) return "write acquire";
         if (is(digested<scripts::write_release>)) return "write release";
+        if (is(digested<scripts::write_give_up>)) return "write give up";
         if (is(digested<scripts::write_withdraw>)) return "withdraw";
         if (is(digested<scripts::fair_acquire>)) return "fair acquire";
         if (is(digested<scripts::fair_release>)) return "fair release";
@@ -259,7 +267,19 @@ private:
         return "unknown script";
     }
 
+    // What its clock shows, in milliseconds since 1970. TIME is answered by it, and not recorded, unless the test says what.
+    static std::int64_t server_now() {
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+    }
+
+    static Reply time() {
+        const std::int64_t now = server_now();
+        return array({text(std::to_string(now / 1000)), text(std::to_string(now % 1000 * 1000))});
+    }
+
     static std::optional<Reply> play_free_server(const SentCommand& command) {
+        if (command.what.ends_with("give up") || command.what == "fair leave") return number(server_now());
         if (command.what == "SET" || command.what == "mutex acquire") return text("OK");
         if (command.what == "DELEX" || command.what == "DELIFEQ") return error("ERR unknown command");
         if (command.what == "GET") return nil();
@@ -273,7 +293,7 @@ private:
         if (command.what == "release") return command.argument(1) == "0" ? number(0) : number(-1);
         if (command.what == "fair release") return command.argument(3) == "0" ? number(0) : number(-1);
         if (command.what == "fair refresh")
-            return array(std::vector<Reply>(command.words.size() - 3 - command.key_count() - 3, number(1)));
+            return array(std::vector<Reply>(command.words.size() - 3 - command.key_count() - 4, number(1)));
         if (command.what == "renew") return array(std::vector<Reply>(command.key_count(), number(1)));
         if (command.what == "remaining lease") return number(-2);
         if (command.what == "HLEN") return number(0);
@@ -340,6 +360,7 @@ public:
 
     Reply call(const Command& command, Instant deadline) {
         std::unique_lock lock(state_->mutex);
+        if (state_->asks_only_for_time(command)) return ScriptedRedis::time();
         const auto [sent, handler] = state_->take(command, false, deadline);
         lock.unlock();
         std::optional<Reply> reply = handler(sent);
@@ -359,6 +380,8 @@ public:
 
     void post(const Command& command, Completion done) {
         const std::lock_guard lock(state_->mutex);
+        if (state_->asks_only_for_time(command))
+            return state_->add_job([done = std::move(done)](Listener&) { done(ScriptedRedis::time()); });
         auto [sent, handler] = state_->take(command, true, never);
         state_->add_job([state = state_.get(), sent = sent, handler = handler, done = std::move(done)](Listener&) {
             if (std::optional<Reply> reply = handler(sent)) return done(std::move(*reply));

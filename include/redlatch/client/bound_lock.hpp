@@ -30,7 +30,8 @@ public:
     std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
     bool ask_locked(Instant limit = never) { return redlatch::ask_locked(state().runtime(), state().key(), limit); }
     int ask_hold_count(OwnerNumber owner, Instant limit = never) {
-        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner), limit);
+        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(state().part(owner).hold),
+                                        limit);
     }
     std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
         return redlatch::ask_remaining_lease(state().runtime(), state().key(), limit);

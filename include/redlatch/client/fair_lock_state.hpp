@@ -51,23 +51,24 @@ public:
         if (request.stop.stop_requested()) return false;
         std::unique_lock lock(mutex_);
         if (waiting_ == 0) failing_since_.reset();
-        if (!settle(lock, request)) return false;
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
-        if (!settle(lock, request)) return false;
         if (request.one_try) {
             const auto answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
                 return wire_.acquire(claim, runtime_.calling(deadline, Effect::grants));
             });
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
-        // Who still listens from an earlier wait misses no message between the question and the sleep.
-        const auto warm = places_.find(request.owner);
-        Question first;
-        if (warm != places_.end()) first.generation = warm->second->generation();
-        if (!ask_or_queue(lock, request, first)) return false;
-        if (first.held) return true;
-        runtime_.count_wait();
-        return wait(lock, request, first);
+        for (;;) {
+            Question question{.number = spare_number()};
+            // Who still listens from an earlier wait misses no message between the question and the sleep.
+            if (const auto warm = places_.find(question.number); warm != places_.end())
+                question.generation = warm->second->generation();
+            if (!ask_at_first(lock, request, question)) return false;
+            if (question.held) return true;
+            runtime_.count_wait();
+            if (wait(lock, request, question)) return true;
+            if (!question.in_vain) return false;
+        }
     }
 
     // --- the background ---------------------------------------------------------------------------------------
@@ -94,39 +95,87 @@ public:
     void disconnected() override {}
 
 private:
-    using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_, Keeper::pending_, Keeper::reenter;
-    using Keeper::runtime_, Keeper::settle, Keeper::take_back, Keeper::wire_;
+    using Keeper::ask, Keeper::failing_since_, Keeper::holds_, Keeper::lease_of, Keeper::live_hold, Keeper::mutex_;
+    using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::runtime_;
+    using Keeper::take_back, Keeper::wire_;
+    using typename Keeper::Asked;
 
     // What a waiter knows of its last question.
     struct Question {
+        std::uint64_t number = 0;      // of the place in the queue, and of the hold
         std::uint64_t generation = 0;  // from before it
+        std::int64_t unsettled = 0;    // some question remained without an answer: until when it may take effect
         bool held = false;
-        Instant ask_again{};  // unless there is news before
+        bool in_vain = false;  // what it gave came too late, and is given back: the next one needs another number
+        Instant ask_again{};   // unless there is news before
     };
 
-    // A holder without a TTL, or a queue whose times are far away: asked about again after this anyway.
-    static constexpr Milliseconds slow_poll{5000};
+    // A queue whose times are far away is asked about again after this anyway.
     static constexpr Milliseconds longest_sleep{30'000};
     static constexpr std::size_t waiters_a_refresh = 100;
 
     bool is_waited_for() const override { return waiting_ > 0; }
 
-    // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
-    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
-        const std::optional<AcquireAnswer> answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
-            return wire_.acquire_or_queue(claim, runtime_.calling(deadline, Effect::grants));
+    // A number is used again, with the channel that it listens to already, where nothing that was sent in its name can
+    // still be on its way.
+    std::uint64_t spare_number() {
+        while (!spare_.empty()) {
+            const std::uint64_t number = spare_.back();
+            spare_.pop_back();
+            if (places_.contains(number)) return number;
+        }
+        return next_number();
+    }
+
+    std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+        const std::uint64_t number = hold.id;
+        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
+        return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
+            if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && places_.contains(number))
+                spare_.push_back(number);
         });
+    }
+
+    // Before there is a place to give back.
+    bool ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
+        bool answered = false;
+        try {
+            answered = ask_or_queue(lock, request, question, true);
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            take_back(lock, request, question);
+            throw;
+        }
+        if (!answered) take_back(lock, request, question);
+        return answered;
+    }
+
+    void take_back(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Question& question) {
+        if (pending_.has(question.number)) return;
+        Asked asked;
+        asked.hold = question.number;
+        asked.unsettled = question.unsettled;
+        Keeper::take_back(lock, asked, lease_of(request.lease));
+    }
+
+    // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
+    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question, bool first) {
+        const std::optional<AcquireAnswer> answer = ask(
+            lock, request, question.number, first,
+            [&](const Claim& claim, Instant deadline) {
+                return wire_.acquire_or_queue(claim, runtime_.calling(deadline, Effect::grants));
+            },
+            &question.unsettled);
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
-        const Milliseconds told =
-            answer->holder_lease < Milliseconds::zero() ? slow_poll : std::min(answer->holder_lease, longest_sleep);
+        question.in_vain = !question.held && pending_.has(question.number);
         // One more than told: the key is gone only in the millisecond after its last.
-        question.ask_again = Clock::now() + told + Milliseconds(1);
+        question.ask_again = Clock::now() + std::min(answer->holder_lease, longest_sleep) + Milliseconds(1);
         return true;
     }
 
-    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question question) {
-        const std::shared_ptr<Place> place = place_or_leave(lock, request);
+    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
+        const std::shared_ptr<Place> place = place_or_leave(lock, request, question);
         ++waiting_;
         if (refresh_at_ == never) {
             refresh_at_ = Clock::now() + wire_.slot() / 3;
@@ -145,11 +194,11 @@ private:
             lock.unlock();
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
-            leave(lock, request, *place, false);
+            leave(lock, request, *place, question, false);
             throw;
         }
         lock.lock();
-        leave(lock, request, *place, held);
+        leave(lock, request, *place, question, held);
         return held;
     }
 
@@ -157,11 +206,12 @@ private:
                        Question& question) {
         for (;;) {
             const Instant now = Clock::now();
-            if (request.stop.stop_requested() || now >= request.deadline) return false;
+            if (question.in_vain || request.stop.stop_requested() || now >= request.deadline) return false;
             const std::uint64_t generation = place.generation();
-            if (generation != question.generation || now >= question.ask_again) {
+            if (generation != question.generation || now >= std::min(question.ask_again, place.ask_at())) {
                 question.generation = generation;
-                if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;
+                place.ask();
+                if (!ask_or_queue(lock, request, question, false)) return false;
                 if (question.held) return true;
                 continue;
             }
@@ -172,23 +222,25 @@ private:
         }
     }
 
-    std::shared_ptr<Place> place_of(OwnerNumber owner) {
-        if (const auto found = places_.find(owner); found != places_.end()) return found->second;
-        return places_.emplace(owner, std::make_shared<Place>(runtime_, wire_.channel(owner))).first->second;
+    std::shared_ptr<Place> place_of(std::uint64_t number) {
+        if (const auto found = places_.find(number); found != places_.end()) return found->second;
+        return places_.emplace(number, std::make_shared<Place>(runtime_, wire_.channel(number))).first->second;
     }
 
     // Without memory for a place here there is none in the queue either.
-    std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+    std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                          const Question& question) {
         try {
-            return place_of(request.owner);
+            return place_of(question.number);
         } catch (...) {
-            take_back(lock, request.owner, 0, Clock::now() + lease_of(request.lease));
+            take_back(lock, request, question);
             throw;
         }
     }
 
     // Whoever goes without the lock gives its place in the queue back, and the server passes the turn on.
-    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place, bool held) {
+    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place, const Question& question,
+               bool held) {
         const Instant now = Clock::now();
         place.end(held, now);
         if (--waiting_ == 0) {
@@ -199,16 +251,16 @@ private:
             runtime_.timers().schedule(*this, now + Subscriptions::keep_warm);
             return;
         }
-        places_.erase(request.owner);
-        if (!pending_.has(request.owner)) take_back(lock, request.owner, 0, now + lease_of(request.lease));
+        places_.erase(question.number);
+        take_back(lock, request, question);
     }
 
     // --- being alive ------------------------------------------------------------------------------------------
 
     void refresh(std::unique_lock<std::mutex>& lock, Instant now) {
-        std::vector<OwnerNumber> waiters;
-        for (const auto& [owner, place] : places_)
-            if (place->is_waiting()) waiters.push_back(owner);
+        std::vector<std::uint64_t> waiters;
+        for (const auto& [number, place] : places_)
+            if (place->is_waiting()) waiters.push_back(number);
         refresh_at_ = waiters.empty() ? never : now + wire_.slot() / 3;
         lock.unlock();
         for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
@@ -218,14 +270,17 @@ private:
         lock.lock();
     }
 
-    void post_refresh(std::span<const OwnerNumber> waiters) {
+    void post_refresh(std::span<const std::uint64_t> waiters) {
         wire_.post_refresh(waiters, [self = std::static_pointer_cast<FairLockState>(this->shared_from_this()),
-                                     asked = std::vector<OwnerNumber>(waiters.begin(), waiters.end())](
-                                        const Reply& reply) { self->refreshed(asked, reply); });
+                                     asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
+                                     sent = Clock::now()](const Reply& reply) {
+            self->runtime_.learn_if_late(self->key(), sent, reply);
+            self->refreshed(asked, reply);
+        });
     }
 
     // Whoever has lost its place, because it was not refreshed in time or the server lost its data, queues up again.
-    void refreshed(const std::vector<OwnerNumber>& waiters, const Reply& reply) {
+    void refreshed(const std::vector<std::uint64_t>& waiters, const Reply& reply) {
         const std::lock_guard lock(mutex_);
         if (judge(reply) != Verdict::answered) {
             if (waiting_ == 0) return;
@@ -241,7 +296,8 @@ private:
         }
     }
 
-    std::map<OwnerNumber, std::shared_ptr<Place>> places_;  // of those who wait, and of those who did a moment ago
+    std::map<std::uint64_t, std::shared_ptr<Place>> places_;  // of those who wait, and of those who did a moment ago
+    std::vector<std::uint64_t> spare_;                        // numbers of the latter
     std::size_t waiting_ = 0;
     Instant refresh_at_ = never;
 };

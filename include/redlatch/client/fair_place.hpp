@@ -7,6 +7,8 @@
 #include "redlatch/core/wait_on.hpp"
 #include "redlatch/transport/reply.hpp"
 
+#include <algorithm>
+#include <charconv>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -14,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -38,6 +41,7 @@ public:
     void begin() {
         const std::lock_guard lock(mutex_);
         waiting_ = true;
+        ask_at_ = never;
         refusal_.reset();
         thread_ = std::this_thread::get_id();
         const bool confirmed = runtime_.subscriptions().want(channel_, *this);
@@ -56,6 +60,16 @@ public:
             runtime_.subscriptions().forget(channel_, *this);
     }
 
+    // When a message said to ask at the latest. Forgotten when the question is asked.
+    Instant ask_at() {
+        const std::lock_guard lock(mutex_);
+        return ask_at_;
+    }
+    void ask() {
+        const std::lock_guard lock(mutex_);
+        ask_at_ = never;
+    }
+
     std::uint64_t generation() {
         const std::lock_guard lock(mutex_);
         return generation_;
@@ -66,18 +80,19 @@ public:
     std::optional<Reply> sleep(std::uint64_t seen, Instant until) {
         std::unique_lock lock(mutex_);
         bool may_watch = true;
-        while (!refusal_ && generation_ == seen && Clock::now() < until) {
+        while (!refusal_ && generation_ == seen && Clock::now() < std::min(until, ask_at_)) {
             if (confirmed_ && std::exchange(may_watch, false)) {
                 watching_ = true;
+                const Instant latest = std::min(until, ask_at_);
                 lock.unlock();
-                const bool watched = runtime_.watch(until);
+                const bool watched = runtime_.watch(latest);
                 lock.lock();
                 watching_ = false;
                 may_watch = watched;
                 continue;
             }
             may_watch = true;
-            wait_on(changed_, lock, until);
+            wait_on(changed_, lock, std::min(until, ask_at_));
         }
         return refusal_;
     }
@@ -116,7 +131,16 @@ public:
         tell();
     }
 
-    void message(std::string_view) override { news(); }
+    // That the lock is free; or, for who has become the first, after how many ms the new holder's lease is over.
+    void message(std::string_view payload) override {
+        std::int64_t lease = 0;
+        const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
+        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return news();
+        const std::lock_guard lock(mutex_);
+        // One more than told: the key is gone only in the millisecond after its last.
+        ask_at_ = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
+        wake_up();
+    }
 
     void disconnected() override {
         const std::lock_guard lock(mutex_);
@@ -130,6 +154,10 @@ public:
 private:
     void tell() {
         ++generation_;
+        wake_up();
+    }
+
+    void wake_up() {
         changed_.notify_one();
         if (watching_ && thread_ != std::this_thread::get_id()) runtime_.interrupt_watch();
     }
@@ -140,6 +168,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::uint64_t generation_ = 1;
+    Instant ask_at_ = never;
     bool waiting_ = false;
     bool confirmed_ = false;  // so messages do come
     bool watching_ = false;   // it sleeps in the transport

@@ -3,7 +3,7 @@
 
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
-#include "redlatch/client/release_latch.hpp"
+#include "redlatch/client/request_mark.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/names.hpp"
@@ -23,12 +23,12 @@
 namespace redlatch {
 
 // The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
-// command may be sent again; `again` says so, and then the giving-back ones leave a mark against their own delayed
-// copies.
+// command may be sent again, and may arrive late.
 template <Transport T>
 class FairWire {
 public:
     static constexpr std::string_view kind = "fair ";
+    static constexpr std::string_view family = "FairLock";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
     static constexpr bool reentrant = true;
@@ -42,14 +42,15 @@ public:
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
-          latches_(key_, runtime.uuid()),
+          marks_(key_, runtime.uuid()),
           slot_(std::clamp(runtime.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
 
     const std::string& key() const noexcept { return key_; }
-    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return {runtime_.uuid(), owner}; }
+    // How a hold's owner is called on the wire, and while it waits.
+    OwnerText text(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
 
     // Where this waiter is told that it is its turn.
-    std::string channel(OwnerNumber owner) const { return channels_ + std::string(text(owner).view()); }
+    std::string channel(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
 
     // How long a waiter counts as alive without a refresh: a few seconds, less where holds are short, too.
     Milliseconds slot() const noexcept { return slot_; }
@@ -70,33 +71,32 @@ public:
     }
 
     template <class Send>
-    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                 Send send) {
-        return send(digested<scripts::fair_release>, keys_and(latches_.of(request)),
-                    Texts<6>{publish(), channels_, text(owner), NumberText(remaining), NumberText(lease.count()),
-                             ReleaseLatches::ttl(again)});
+    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
+        return send(digested<scripts::fair_release>, keys(),
+                    Texts<5>{publish(), channels_, text(hold), NumberText(remaining), NumberText(lease.count())});
     }
 
-    // Gives up whatever the owner has: its hold, and its place in the queue.
+    // Gives up whatever the number has: its hold, and its place in the queue. Answered with the server's clock.
     template <class Send>
-    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
-        return send(digested<scripts::fair_leave>, keys_and(latches_.of(request)),
-                    Texts<4>{publish(), channels_, text(owner), ReleaseLatches::ttl(again)});
+    auto give_up(const Unwanted& unwanted, Send send) {
+        return send(digested<scripts::fair_leave>, keys(), Texts<3>{publish(), channels_, text(unwanted.hold)});
     }
 
     // Up to 100 waiters of this process say that they are alive.
-    void post_refresh(std::span<const OwnerNumber> waiters, Completion done) {
-        const NumberText slot(slot_.count());
+    void post_refresh(std::span<const std::uint64_t> waiters, Completion done) {
+        const NumberText slot(slot_.count()), until(runtime_.wanted_until(key_));
         std::vector<OwnerText> texts;
         texts.reserve(waiters.size());
-        std::vector<std::string_view> arguments{publish(), channels_, slot};
-        for (const OwnerNumber waiter : waiters) arguments.push_back(texts.emplace_back(text(waiter)));
+        std::vector<std::string_view> arguments{publish(), channels_, slot, until};
+        for (const std::uint64_t waiter : waiters) arguments.push_back(texts.emplace_back(text(waiter)));
         runtime_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
     }
 
     template <class Send>
-    auto force_release(Send send) {
-        return send(digested<scripts::fair_force_release>, keys(), Texts<2>{publish(), channels_});
+    auto force_release(std::uint64_t request, std::int64_t until, Send send) {
+        return send(digested<scripts::fair_force_release>,
+                    Texts<5>{key_, queue_, timeouts_, slots_, marks_.of(request)},
+                    Texts<3>{publish(), channels_, NumberText(until)});
     }
 
 private:
@@ -106,13 +106,12 @@ private:
     template <class Send>
     auto acquire_with(const Claim& claim, Milliseconds slot, Send send) {
         return send(digested<scripts::fair_acquire>, keys(),
-                    Texts<6>{publish(), channels_, text(claim.owner), NumberText(claim.count),
-                             NumberText(claim.lease.count()), NumberText(slot.count())});
+                    Texts<7>{publish(), channels_, text(claim.hold), NumberText(claim.count),
+                             NumberText(claim.lease.count()), NumberText(slot.count()), NumberText(claim.until)});
     }
 
     std::string_view publish() const { return runtime_.transport().publish_command(); }
     Texts<4> keys() const { return {key_, queue_, timeouts_, slots_}; }
-    Texts<5> keys_and(std::string_view latch) const { return {key_, queue_, timeouts_, slots_, latch}; }
 
     Runtime<T>& runtime_;
     const std::string key_;
@@ -120,7 +119,7 @@ private:
     const std::string timeouts_;
     const std::string slots_;
     const std::string channels_;  // what the channels of all waiters begin with
-    const ReleaseLatches latches_;
+    const RequestMarks marks_;
     const Milliseconds slot_;
 };
 

@@ -20,6 +20,7 @@ template <Transport T>
 class FencedWire : public RLockWire<T> {
 public:
     static constexpr std::string_view kind = "fenced lock ";
+    static constexpr std::string_view family = "FencedLock";
 
     FencedWire(Runtime<T>& runtime, std::string key)
         : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
@@ -27,15 +28,15 @@ public:
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         return send(digested<scripts::fenced_acquire>, Texts<2>{this->key(), counter_},
-                    Texts<3>{this->text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count())});
+                    Texts<4>{this->text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
+                             NumberText(claim.until)});
     }
 
     template <class Send>
-    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
-        return send(digested<scripts::fenced_hand_over>,
-                    Texts<4>{this->key(), counter_, this->latches().of(request), this->channel()},
-                    Texts<5>{this->text(owner), this->text(heir.owner), NumberText(heir.lease.count()),
-                             ReleaseLatches::ttl(again), this->publish_command()});
+    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
+        return send(digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->channel()},
+                    Texts<5>{this->text(hold), this->text(heir.hold), NumberText(heir.lease.count()),
+                             this->publish_command(), NumberText(heir.until)});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {

@@ -3,6 +3,7 @@
 
 #include "redlatch/client/holds.hpp"
 #include "redlatch/client/inquiry.hpp"
+#include "redlatch/client/key_holds.hpp"
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
 #include "redlatch/client/options.hpp"
@@ -13,7 +14,7 @@
 #include "redlatch/core/error.hpp"
 
 #include <algorithm>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,22 +33,25 @@ namespace redlatch {
 // One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
 // to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
 // lock:
+//   family          what kind of lock it is; two of them on one key would take each other's holds for their own
 //   renewal         the script that renews holds of its kind
 //   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
-//   reentrant       whether its holder may take it once more. If so, the server knows a hold by its owner. If not, it knows
-//                   it by its number too, and whatever gives it back carries that number
+//   reentrant       whether its holder may take it once more
 //   hands_over      whether a hold can go from one thread of this process to the next
 //   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
 //   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
 //
+// Each first hold has a number of its own, by which the server knows its owner. So what arrives late names a hold that is
+// gone. Which thread has which hold is known here alone.
+//
 // mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
-// settled_ wakes threads that wait for a pending release in their own name.
 template <class T, template <class> class Wire>
 class HoldKeeper : public Watched {
 public:
     static constexpr std::string_view kind = Wire<T>::kind;
 
-    HoldKeeper(Runtime<T>& runtime, const std::string& key) : runtime_(runtime), wire_(runtime, key) {}
+    HoldKeeper(Runtime<T>& runtime, const std::string& key)
+        : runtime_(runtime), wire_(runtime, key), key_holds_(runtime.key_holds(key)) {}
 
     ~HoldKeeper() override { runtime_.timers().forget(*this); }
 
@@ -57,7 +61,7 @@ public:
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && errands_.empty() && !is_waited_for();
+        return !holds_.any_live() && pending_.empty() && errands_ == 0 && !is_waited_for();
     }
 
     // --- taking, without waiting ------------------------------------------------------------------------------
@@ -67,36 +71,52 @@ public:
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         std::unique_lock lock(mutex_);
-        if (!is_settled(owner) || contains(asking_, owner) || contains(leaving_, owner)) {
+        if (contains(trying_, owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier command of this thread is not answered yet
+            tell({TryAnswer::Kind::failed});  // an earlier try of this thread is not answered yet
             return;
         }
-        Hold* hold = holds_.find(owner);
-        if (hold && refuses_reentry(*hold)) {
+        Hold* hold = live_hold(owner);
+        std::optional<Error> refusal;
+        if (hold && refuses_reentry(*hold)) refusal = not_reentrant();
+        if (!hold) refusal = mixed_kinds();
+        if (refusal) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed, 0, not_reentrant()});
+            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
         }
-        const bool again = hold && hold->live();
-        const std::uint64_t id = again ? hold->id : 0;
-        const Claim claim{owner, again ? id : next_request(), again ? hold->count + 1 : 1, lease_of(lease)};
-        errands_.push_back({owner, true});
+        hold = live_hold(owner);
+        Claim claim =
+            hold ? claim_of(owner, hold->id, hold->count + 1, lease) : claim_of(owner, next_number(), 1, lease);
+        const std::uint64_t id = hold ? hold->id : 0;
+        trying_.push_back(owner);
+        ++errands_;
         lock.unlock();
-        Asked asked;
-        asked.hold = claim.hold;
-        asked.begun = asked.sent = Clock::now();
-        Completion done = [self = self(), owner, lease, id, asked, tell = std::move(tell)](Reply reply) mutable {
-            asked.reply = std::move(reply);
-            asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
-            self->tried(owner, lease, id, asked, tell);
+        const auto ask = [self = self(), claim, lease, id, receiver, begun = Clock::now(), tell](
+                             std::optional<ServerMilliseconds> now, Reply failure) mutable {
+            Asked asked;
+            asked.hold = claim.hold;
+            asked.begun = asked.sent = begun;
+            asked.reply = std::move(failure);
+            if (!now) return self->tried(claim.owner, lease, id, asked, tell);
+            claim.until = *now + self->runtime_.options().command_timeout.count();
+            asked.sent = Clock::now();
+            Completion done = [self, owner = claim.owner, lease, id, asked, until = claim.until,
+                               tell](Reply reply) mutable {
+                asked.reply = std::move(reply);
+                self->runtime_.learn_if_late(self->key(), asked.sent, asked.reply);
+                if (!asked.reply.answered() && !asked.reply.is_unsent()) asked.unsettled = until;
+                self->tried(owner, lease, id, asked, tell);
+            };
+            self->wire_.acquire(std::as_const(claim),
+                                self->runtime_.posting(std::move(done), receiver, Effect::grants));
         };
         try {
-            wire_.acquire(claim, runtime_.posting(std::move(done), receiver, Effect::grants));
+            runtime_.with_server_time(key(), receiver, ask);
         } catch (...) {
             // Nothing was sent.
             lock.lock();
-            end_errand(owner, true);
+            end_try(owner);
             throw;
         }
     }
@@ -107,15 +127,8 @@ public:
     // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
     std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(mutex_);
-        Hold* hold = holds_.find(owner);
-        if (!hold) {
-            // In a forked child it is most likely a guard of the parent's that is being unwound.
-            if (runtime_.is_fork_child()) return errc::hold_lost;
-            throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
-        }
-        if (!is_still_held(lock, *hold)) return errc::hold_lost;
-        overtake(owner);
-        const Among leaving(leaving_, owner, lock);
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) return gone_before(owner);
         return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
     } catch (const std::bad_alloc&) {
         // What could not be sent ends with its lease.
@@ -125,34 +138,34 @@ public:
     // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         std::unique_lock lock(mutex_);
-        Hold* hold = holds_.find(owner);
-        if (!hold || !is_still_held(lock, *hold)) {
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) {
             lock.unlock();
+            // One lost level less, if there is one.
+            runtime_.lost_levels().take(kind, key(), owner);
             return done(errc::hold_lost);
         }
-        overtake(owner);
-        const Leaving leaving = leave(*hold);
-        const std::uint64_t request = release_number(leaving.hold);
-        errands_.push_back({owner, false});
+        const Leaving leaving = leave_level(*hold);
+        ++errands_;
         lock.unlock();
-        Completion answered = [self = self(), owner, leaving, request, sent = Clock::now(), done](const Reply& reply) {
+        Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
             std::unique_lock relock(self->mutex_);
-            self->end_errand(owner, false);
+            self->end_errand();
             const std::error_code outcome =
-                leaving.remaining > 0 ? self->level_released(reply, owner, leaving, sent)
-                                      : self->last_released(relock, reply, owner, request, leaving.until, false,
-                                                            [&](const ReleaseAnswer&) { self->news(); });
+                leaving.remaining > 0
+                    ? self->level_released(reply, owner, leaving, sent)
+                    : self->last_released(relock, reply, leaving, false, [&](const ReleaseAnswer&) { self->news(); });
             relock.unlock();
             done(outcome);
         };
         try {
-            wire_.release(owner, leaving.remaining, leaving.lease, request, false,
+            wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
                           runtime_.posting(std::move(answered), receiver));
         } catch (...) {
             // Nothing was sent yet; the background goes on trying.
             lock.lock();
-            end_errand(owner, false);
-            if (leaving.remaining == 0) pending_.add(owner, request, leaving.until, Clock::now());
+            end_errand();
+            if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
             schedule();
             throw;
         }
@@ -167,13 +180,27 @@ public:
             for (const Hold& hold : holds_)
                 if (hold.live()) ended.push_back(hold.id);
         }
+        const std::uint64_t request = next_number();
+        // All copies are wanted until the same instant: the mark of the first that arrives lasts until then.
+        std::optional<ServerMilliseconds> until;
         const Reply reply = detail::inquire(
-            runtime_, key(), [&](Instant deadline) { return wire_.force_release(runtime_.calling(deadline)); }, limit);
+            runtime_, key(),
+            [&](Instant deadline) {
+                Reply failure;
+                const auto now = runtime_.server_time(key(), deadline, failure);
+                if (!now) return failure;
+                if (!until) until = *now + forced_within(limit).count();
+                const Instant sent = Clock::now();
+                Reply answer = wire_.force_release(request, *until, runtime_.calling(deadline));
+                runtime_.learn_if_late(key(), sent, answer);
+                return answer;
+            },
+            limit);
         if (!reply.is_integer()) throw unexpected(reply, key());
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_)
-            if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
-                lose(hold, "ended by force");
+            if (hold.live() && contains(ended, hold.id)) lose(hold, "ended by force");
+        holds_.erase_lost();
         return reply.integer == 1;
     }
 
@@ -222,16 +249,15 @@ public:
                 if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
                 lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
             } else if (!hold.renewing && hold.ask_at() <= horizon) {
-                due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal,
-                               wire_.text(hold.owner, hold.id)});
+                due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.id)});
                 if (!hold.watched()) due.back().lease = Milliseconds(1);
                 hold.renewing = true;
             }
         }
-        for (std::size_t n = pending_.end_leases(now); n > 0; --n)
+        holds_.erase_lost();
+        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
             runtime_.raise(Event::Kind::unlock_not_delivered, key(),
                            "its lease is over, so others are not blocked any more");
-        settled_.notify_all();
         schedule();
         deliver_pending(lock);
         lock.unlock();
@@ -255,14 +281,13 @@ public:
                 case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
+            holds_.erase_lost();
             schedule();
-        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes &&
-                   !takes_over(renewal.owner)) {
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
             // Lost for us, but prolonged on the server after all: it must not block others for another lease. But its
             // owner was told a little early, and was promised that time.
             const Instant now = Clock::now();
-            const Instant over = now + runtime_.options().watchdog_timeout;
-            pending_.add(renewal.owner, release_number(renewal.hold), over, now + Hold::notice);
+            pending_.add({renewal.hold}, 0, now + runtime_.options().watchdog_timeout, now + Hold::notice);
             schedule();
             deliver_pending(lock);
         }
@@ -282,83 +307,59 @@ protected:
         return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
     }
 
-    // Whether nothing is on its way in this owner's name.
-    virtual bool is_settled(OwnerNumber owner) const {
-        return !pending_.has(owner) &&
-               std::none_of(errands_.begin(), errands_.end(), [owner](const Errand& e) { return e.owner == owner; });
-    }
-
     // ------------------------------------------------------------------------------------------------------------
 
     struct Asked {
         Reply reply;
         Instant begun;
-        Instant sent;            // of the last sending, which the reply answers
-        bool unknown = false;    // a sending remained without an answer
-        std::uint64_t hold = 0;  // what was asked for
+        Instant sent;                // of the last sending, which the reply answers
+        std::int64_t unsettled = 0;  // a sending remained without an answer: until when it may take effect
+        std::uint64_t hold = 0;      // what was asked for
     };
 
-    std::uint64_t next_request() { return runtime_.next_request(); }
-
-    // Of a request that gives this hold back.
-    std::uint64_t release_number(std::uint64_t hold) { return Wire<T>::reentrant ? next_request() : hold; }
+    std::uint64_t next_number() { return runtime_.next_request(); }
 
     std::shared_ptr<HoldKeeper> self() { return std::static_pointer_cast<HoldKeeper>(shared_from_this()); }
 
-    // --- what is on its way in the background, one thing at a time for an owner -------------------------------------
-
-    // A try or a release of this owner's.
-    struct Errand {
-        OwnerNumber owner;
-        bool taking;
-        bool overtaken = false;  // a release was sent after it, on whatever way: what it gives is not known
-    };
-
-    auto find_errand(OwnerNumber owner, bool taking) {
-        return std::find_if(errands_.begin(), errands_.end(),
-                            [&](const Errand& e) { return e.owner == owner && e.taking == taking; });
+    Hold* live_hold(OwnerNumber owner) {
+        Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? hold : nullptr;
     }
 
-    void overtake(OwnerNumber owner) {
-        if (const auto errand = find_errand(owner, true); errand != errands_.end()) errand->overtaken = true;
+    Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
+                   const std::optional<Milliseconds>& lease) const {
+        Claim claim{owner, number, count, lease_of(lease)};
+        if constexpr (Wire<T>::shared) claim.writer = key_holds_->writer_of(owner);
+        return claim;
     }
 
-    void end_errand(OwnerNumber owner, bool taking) {
-        errands_.erase(find_errand(owner, taking));
-        settled_.notify_all();
+    // Why a first hold cannot be asked for, if this process holds the key as another kind of lock.
+    std::optional<Error> mixed_kinds() const {
+        const std::string_view other = key_holds_->other_than(Wire<T>::family);
+        if (other.empty()) return std::nullopt;
+        return Error(errc::wrong_type, key(),
+                     "this process holds it as a " + std::string(other) + ", so it cannot be a " +
+                         std::string(Wire<T>::family) + "; choose another name");
+    }
+
+    // --- what is on its way in the background ---------------------------------------------------------------------
+
+    void end_errand() {
+        --errands_;
         // The state may be forgotten when nobody uses it any more; that is not urgent.
         runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000));
     }
 
-    static bool contains(const std::vector<OwnerNumber>& owners, OwnerNumber owner) {
-        return std::find(owners.begin(), owners.end(), owner) != owners.end();
+    void end_try(OwnerNumber owner) {
+        if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
+            trying_.erase(mine);
+        end_errand();
     }
 
-    // An owner's place among those whose commands a caller waits for. Without memory for it there is none: a hold must
-    // be given back all the same.
-    class Among {
-    public:
-        Among(std::vector<OwnerNumber>& owners, OwnerNumber owner, std::unique_lock<std::mutex>& lock)
-            : owners_(owners), owner_(owner), lock_(lock) {
-            try {
-                owners_.push_back(owner);
-            } catch (const std::bad_alloc&) {
-            }
-        }
-        Among(const Among&) = delete;
-        Among& operator=(const Among&) = delete;
-
-        ~Among() {
-            if (!lock_.owns_lock()) lock_.lock();
-            if (const auto place = std::find(owners_.begin(), owners_.end(), owner_); place != owners_.end())
-                owners_.erase(place);
-        }
-
-    private:
-        std::vector<OwnerNumber>& owners_;
-        const OwnerNumber owner_;
-        std::unique_lock<std::mutex>& lock_;
-    };
+    template <class Value>
+    static bool contains(const std::vector<Value>& values, Value value) {
+        return std::find(values.begin(), values.end(), value) != values.end();
+    }
 
     // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
     void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
@@ -373,7 +374,7 @@ protected:
         } catch (...) {  // no memory: nobody has learned of it
         }
         if (!lock.owns_lock()) lock.lock();
-        end_errand(owner, true);
+        end_try(owner);
         lock.unlock();
         if (answer.kind == TryAnswer::Kind::held && !wanted)
             release_in_background(
@@ -385,12 +386,8 @@ protected:
         using Kind = TryAnswer::Kind;
         try {
             if (judge(asked.reply) != Verdict::answered) {
-                if (asked.unknown && id == 0) take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+                if (asked.unsettled != 0 && id == 0) take_back(lock, asked, lease_of(lease));
                 return {Kind::failed, 0, error_of(asked.reply, key())};
-            }
-            if (find_errand(owner, true)->overtaken) {
-                take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
-                return {Kind::refused};
             }
             const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
                                       : take_in_again(lock, owner, id, lease, asked);
@@ -405,51 +402,45 @@ protected:
         return lease ? *lease : runtime_.options().watchdog_timeout;
     }
 
-    // Waits until nothing is pending in the owner's name: false at the deadline or when stopped.
-    bool settle(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        // A call with a deadline has its own limit.
-        const Instant give_up =
-            request.deadline == never ? deadline_after(Clock::now(), runtime_.options().unreachable_timeout) : never;
-        while (!is_settled(request.owner)) {
-            const Instant now = Clock::now();
-            if (request.stop.stop_requested() || request.one_try || now >= request.deadline) return false;
-            if (now >= give_up)
-                throw Error(errc::unreachable, key(),
-                            "an earlier command of this thread, whose outcome is unknown, cannot be taken back yet");
-            // In slices, because a stop request does not reach this condition variable.
-            settled_.wait_until(lock, std::min(request.deadline, now + Milliseconds(20)));
-        }
-        return true;
-    }
-
     // --- asking the server ------------------------------------------------------------------------------------
 
-    Instant give_up_at(const LockRequest& request) const {
+    // What a question is allowed at least: a server may be slow to connect to, and a free lock is not to be missed for
+    // that.
+    static constexpr Milliseconds honest_try{250};
+
+    // `first`: the first question of a call.
+    Instant give_up_at(const LockRequest& request, bool first) const {
         const Instant now = Clock::now();
         const ClientOptions& options = runtime_.options();
-        if (request.one_try)
-            return now + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        const Milliseconds one_try =
+            std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        if (request.one_try) return now + one_try;
         // Threads in line share the time that a server was unreachable, but each gets an honest try.
-        const Instant give_up = deadline_after(failing_since_.value_or(now), runtime_.options().unreachable_timeout);
-        return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+        const Instant give_up = deadline_after(failing_since_.value_or(now), options.unreachable_timeout);
+        const Instant deadline = std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+        return first ? std::max(deadline, now + std::min(one_try, honest_try)) : deadline;
     }
 
     // `send(claim, deadline)` sends the acquire command.
     template <class Send>
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, Send send) {
-        const Instant give_up = give_up_at(request);
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
+                       Send send) {
+        const Instant give_up = give_up_at(request, first);
         Asked asked;
         asked.hold = claim.hold;
         asked.begun = Clock::now();
-        const Among asking(asking_, request.owner, lock);
         lock.unlock();
-        asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
+        const auto send_once = [&](Instant deadline, bool again) {
             if (again) claim.first = false;
-            asked.sent = Clock::now();
-            Reply reply = send(std::as_const(claim), deadline);
-            if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
-            return reply;
-        });
+            return runtime_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
+                claim.until = until;
+                asked.sent = Clock::now();
+                Reply reply = send(std::as_const(claim), deadline);
+                if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
+                return reply;
+            });
+        };
+        asked.reply = runtime_.persist(give_up, request.stop, send_once, request.one_try);
         lock.lock();
         if (judge(asked.reply) == Verdict::answered)
             failing_since_.reset();
@@ -463,7 +454,7 @@ protected:
         if (request.stop.stop_requested()) return false;
         // A server that was given less than its time is slow, not away.
         const Instant now = Clock::now();
-        const bool perhaps_slow = asked.unknown || asked.reply.kind == Reply::Kind::no_time;
+        const bool perhaps_slow = asked.unsettled != 0 || asked.reply.kind == Reply::Kind::no_time;
         if (now >= request.deadline && perhaps_slow && now - asked.begun < runtime_.options().command_timeout)
             return false;
         throw error_of(asked.reply, key());
@@ -474,31 +465,46 @@ protected:
     template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
                                      Send send) {
-        const bool announced = request.precedence && !request.one_try;
-        const Claim claim{request.owner, next_request(), 1, lease_of(request.lease), announced, first};
-        const Asked asked = send_acquire(lock, request, claim, send);
+        return ask(lock, request, next_number(), first, send);
+    }
+
+    // The same under a number that is given. With `waiting`, the caller goes on to wait under that number if it is
+    // blocked, and gives it back itself if there is no answer; what remains unsettled of it is kept there.
+    template <class Send>
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                     std::uint64_t number, bool first, Send send, std::int64_t* waiting = nullptr) {
+        if (auto refusal = mixed_kinds()) throw *std::move(refusal);
+        Claim claim = claim_of(request.owner, number, 1, request.lease);
+        claim.announced = request.precedence && !request.one_try;
+        claim.first = first;
+        Asked asked = send_acquire(lock, request, claim, first, send);
+        if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (judge(asked.reply) != Verdict::answered) {
-            if (asked.unknown) take_back(lock, request.owner, asked.hold, Clock::now() + lease_of(request.lease));
+            if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
             no_answer(request, asked);
             return std::nullopt;
         }
-        return take_in(lock, request.owner, request.lease, asked);
+        return take_in(lock, request.owner, request.lease, asked, waiting != nullptr);
     }
 
     // What the answer to the question for a first hold gives.
     AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                          const std::optional<Milliseconds>& wanted, const Asked& asked) {
+                          const std::optional<Milliseconds>& wanted, const Asked& asked, bool waits_on = false) {
         const Instant now = Clock::now();
         const Milliseconds lease = lease_of(wanted);
-        const AcquireAnswer answer = decode(lock, asked, owner, now + lease);
-        if (answer.kind != AcquireAnswer::Kind::held) return answer;
+        const AcquireAnswer answer = decode(lock, asked, lease);
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            // A copy that was left without an answer may still take it.
+            if (asked.unsettled != 0 && !waits_on) take_back(lock, asked, lease);
+            return answer;
+        }
         if (!asked.reply.replicated) {
-            take_back(lock, owner, asked.hold, now + lease);
+            take_back(lock, asked, lease);
             throw not_replicated(key());
         }
-        if (now >= redlatch::valid_until(asked.sent, lease)) {
-            // The answer took longer than the lease lasts.
-            take_back(lock, owner, asked.hold, now + lease);
+        // The answer took longer than the lease lasts; or it is for a thread that has got a hold by another way since.
+        if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {
+            take_back(lock, asked, lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
         record_or_take_back(lock, owner, wanted, asked, answer.token);
@@ -509,51 +515,63 @@ protected:
     void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
                              const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
         try {
-            record(owner, asked.hold, asked.sent, lease, token);
+            record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
         } catch (...) {
             forget(owner);
-            take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+            take_back(lock, asked, lease_of(lease));
             throw;
         }
     }
 
     void forget(OwnerNumber owner) {
-        if (Hold* hold = holds_.find(owner)) holds_.finish(*hold);
+        if (Hold* hold = holds_.find(owner)) finish(*hold);
     }
 
-    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, OwnerNumber owner, Instant until) {
+    // The hold is over here.
+    void finish(Hold& hold) {
+        key_holds_->ended(hold.id);
+        holds_.finish(hold);
+    }
+
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
         try {
             return wire_.read_acquire(asked.reply, key());
         } catch (...) {
-            take_back(lock, owner, asked.hold, until);
+            take_back(lock, asked, lease);
             throw;
         }
     }
 
-    void record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                std::int64_t token) {
+    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                 std::int64_t token) {
         Hold& hold = holds_.start(owner, id);
         hold.token = token;
         hold.enter(sent, lease, runtime_.options().watchdog_timeout);
+        key_holds_->taken({Wire<T>::family, owner, id, !Wire<T>::shared});
+        // To give it back must not need memory.
+        pending_.make_room();
         runtime_.count_acquisition();
         schedule();
         runtime_.start_background();
+        return hold;
     }
 
     // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it
     // because the hold it had turns out to be lost.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        Hold* hold = holds_.find(request.owner);
+        Hold* hold = live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
-        if (!hold || !hold->live()) return std::nullopt;
+        hold = live_hold(request.owner);
+        if (!hold) return std::nullopt;
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
-        const Claim claim{request.owner, id, count, lease_of(request.lease)};
-        const Asked asked = send_acquire(lock, request, claim, [&](const Claim& sent, Instant deadline) {
+        const Claim claim = claim_of(request.owner, id, count, request.lease);
+        const Asked asked = send_acquire(lock, request, claim, true, [&](const Claim& sent, Instant deadline) {
             return wire_.acquire(sent, runtime_.calling(deadline, Effect::grants));
         });
+        if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
         if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
@@ -567,11 +585,12 @@ protected:
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // Lost while we asked: what the answer gave belongs to nobody.
-            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, owner, id, Clock::now() + lease_of(wanted));
+            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, asked, lease_of(wanted));
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
             lose(*hold, "the server says that it is not held any more");
+            holds_.erase_lost();
             return false;
         }
         // The server has one level more than we; the next command of this hold says how many there are.
@@ -586,6 +605,7 @@ protected:
         if (Wire<T>::reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
         lose(hold, "its lease ran out");
+        holds_.erase_lost();
         return false;
     }
 
@@ -602,45 +622,55 @@ protected:
     struct Leaving {
         std::uint64_t hold;
         std::uint32_t remaining;
-        Milliseconds lease;  // of what remains: only of the watchdog's
-        Instant until;
+        Milliseconds lease;      // of what remains: only of the watchdog's
+        Instant until;           // when the lease is over
+        std::int64_t unsettled;  // of the hold's
     };
 
     // From here on nothing renews a hold whose last level this was.
-    Leaving leave(Hold& hold) {
-        const Instant until = hold.valid_until;
-        const std::uint64_t id = hold.id;
+    Leaving leave_level(Hold& hold) {
+        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
         if (hold.count == 1) {
-            holds_.finish(hold);
-            return {id, 0, Milliseconds(0), until};
+            finish(hold);
+            return leaving;
         }
         hold.leave();
-        return {id, hold.count, hold.watched() ? runtime_.options().watchdog_timeout : Milliseconds(0), until};
+        if (hold.watched()) leaving.lease = runtime_.options().watchdog_timeout;
+        return leaving;
     }
 
-    // Whether there is a live hold to release a level of; otherwise a level of a lost one is over with.
-    bool is_still_held(std::unique_lock<std::mutex>& lock, Hold& hold) {
-        if (hold.live() && Clock::now() >= hold.valid_until) {
-            give_back_later(hold);
-            lose(hold, "its lease ran out");
-        }
-        if (hold.live()) return true;
-        if (--hold.dead == 0) holds_.erase(hold.owner);
+    // The owner's hold, if it is still there.
+    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
+        Hold* hold = live_hold(owner);
+        if (!hold || Clock::now() < hold->valid_until) return hold;
+        give_back_later(*hold, Clock::now());
+        lose(*hold, "its lease ran out");
+        holds_.erase_lost();
         deliver_pending(lock);
-        return false;
+        return nullptr;
+    }
+
+    // What unlock() says when the owner holds nothing. Throws Error(errc::not_owner) to one that never did.
+    std::error_code gone_before(OwnerNumber owner) {
+        // In a forked child it is most likely a guard of the parent's that is being unwound.
+        if (runtime_.lost_levels().take(kind, key(), owner) || runtime_.is_fork_child()) return errc::hold_lost;
+        throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
     }
 
     std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
         const OwnerNumber owner = held.owner;
-        const Leaving leaving = leave(held);
-        const std::uint64_t request = next_request();
+        const Leaving leaving = leave_level(held);
         Instant sent{};
+        bool unknown = false;
         lock.unlock();
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             sent = Clock::now();
-            return wire_.release(owner, leaving.remaining, leaving.lease, request, again, runtime_.calling(deadline));
+            unknown = again;
+            return wire_.release(leaving.hold, leaving.remaining, leaving.lease, again, runtime_.calling(deadline));
         });
         lock.lock();
+        if (Hold* hold = live_hold(owner); hold && hold->id == leaving.hold)
+            hold->doubtful |= unknown || !reply.answered();
         return level_released(reply, owner, leaving, sent);
     }
 
@@ -653,6 +683,7 @@ protected:
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
             lose(*hold, "the server says that it is not held any more");
+            holds_.erase_lost();
             return errc::hold_lost;
         }
         if (leaving.lease > Milliseconds(0))
@@ -661,41 +692,62 @@ protected:
         return {};
     }
 
+    // While a last release or a hand-over is on its way, nobody here asks the server. Ends that also when it fails.
+    class Underway {
+    public:
+        Underway(HoldKeeper& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
+            if (!Wire<T>::shared) keeper_.releasing_ = true;
+        }
+        Underway(const Underway&) = delete;
+        Underway& operator=(const Underway&) = delete;
+        ~Underway() {
+            if (!lock_.owns_lock()) lock_.lock();
+            if (!Wire<T>::shared) keeper_.releasing_ = false;
+        }
+
+    private:
+        HoldKeeper& keeper_;
+        std::unique_lock<std::mutex>& lock_;
+    };
+
     // The last level goes back to the server. `released(answer, resent)` is told of it, with mutex_ held.
     template <class Released>
     std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
-        const OwnerNumber owner = held.owner;
-        const Leaving leaving = leave(held);
-        const std::uint64_t request = release_number(leaving.hold);
-        return send_last(lock, owner, request, leaving.until, released);
+        return send_last(lock, leave_level(held), released);
     }
 
     // The same for a hold of which nothing is kept here any more.
     template <class Released>
-    std::error_code send_last(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t request,
-                              Instant until, Released released) {
-        releasing_ = !Wire<T>::shared;
-        lock.unlock();
+    std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
         bool resent = false;
-        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
-            resent = again;
-            return wire_.release(owner, 0, Milliseconds(0), request, again, runtime_.calling(deadline));
-        });
-        lock.lock();
-        releasing_ = false;
-        return last_released(lock, reply, owner, request, until, resent,
+        Reply reply;
+        try {
+            const Underway underway(*this, lock);
+            lock.unlock();
+            reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+                resent = again;
+                return wire_.release(leaving.hold, 0, Milliseconds(0), again, runtime_.calling(deadline));
+            });
+        } catch (...) {  // no memory: as if it had not been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+        return last_released(lock, reply, leaving, resent,
                              [&](const ReleaseAnswer& answer) { released(answer, resent); });
     }
 
     template <class Released>
-    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
-                                  std::uint64_t request, Instant until, bool resent, Released released) {
+    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
+                                  bool resent, Released released) {
         const ReleaseAnswer answer = wire_.read_release(reply);
         if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
-            return not_delivered(lock, reply, owner, request, until);
+            return not_delivered(lock, reply, leaving);
         released(answer);
+        // A copy of the acquire that was left without an answer may still come.
+        if (leaving.unsettled != 0) give_back_later(leaving, unsettled_until(leaving.unsettled));
         // A release that was sent twice and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
+            // The server's clock may have jumped.
+            runtime_.server_clock().doubt();
             report_loss("the server says that it was not held any more");
             return errc::hold_lost;
         }
@@ -703,12 +755,11 @@ protected:
     }
 
     // What is refused for good (the key is something else by now) is lost; everything else is sent again.
-    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
-                                  std::uint64_t request, Instant until) {
+    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
         if (judge(reply) == Verdict::refused && reply.is_error())
             report_loss(printable(reply.text, 160));
         else
-            pending_.add(owner, request, until, Clock::now(), true);
+            give_back_later(leaving, Clock::now());
         news();
         schedule();
         deliver_pending(lock);
@@ -718,9 +769,17 @@ protected:
 
     // --- what is still to be given back -----------------------------------------------------------------------
 
-    // An acquire of unknown outcome, or one that nobody wants: released in the background.
-    void take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t hold, Instant until) {
-        pending_.add(owner, release_number(hold), until, Clock::now());
+    // When the server's clock will be beyond this, most likely.
+    Instant unsettled_until(std::int64_t unsettled) const {
+        const Instant now = Clock::now();
+        const auto server_now = runtime_.server_clock().roughly_at(runtime_.transport().route(key()), now);
+        return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
+    }
+
+    // A question of unknown outcome, or a hold that nobody wants: released in the background.
+    void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
+        const Instant now = Clock::now();
+        pending_.add({asked.hold}, asked.unsettled, now + lease + runtime_.options().command_timeout, now);
         schedule();
         // Sent by this thread, so that it follows the acquire on the same connection.
         deliver_pending(lock);
@@ -736,9 +795,14 @@ protected:
         }
     }
 
-    void give_back_later(const Hold& hold, Instant from = Clock::now()) {
-        const Instant over = Clock::now() + runtime_.options().watchdog_timeout;
-        pending_.add(hold.owner, release_number(hold.id), over, from);
+    void give_back_later(const Hold& hold, Instant from) {
+        pending_.add({hold.id}, hold.unsettled, Clock::now() + runtime_.options().watchdog_timeout, from);
+        schedule();
+    }
+
+    void give_back_later(const Leaving& leaving, Instant from) {
+        const Instant over = std::max(leaving.until, from + runtime_.options().command_timeout);
+        pending_.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
         schedule();
     }
 
@@ -747,26 +811,26 @@ protected:
         if (due.empty()) return;
         lock.unlock();
         for (const auto& item : due) {
+            const std::uint64_t hold = item.unwanted.hold;
             try {
-                wire_.give_up(item.owner, item.request, item.again,
-                              runtime_.posting([self = self(), request = item.request](Reply reply) {
-                                  self->delivered(request, reply);
-                              }));
+                wire_.give_up(item.unwanted,
+                              runtime_.posting([self = self(), hold](Reply reply) { self->delivered(hold, reply); }));
             } catch (...) {  // no memory, no thread: again in a moment
-                delivered(item.request, Reply::of(Reply::Kind::not_sent, std::string()));
+                delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
             }
         }
         lock.lock();
     }
 
-    void delivered(std::uint64_t request, const Reply& reply) {
+    void delivered(std::uint64_t hold, const Reply& reply) {
         const std::lock_guard lock(mutex_);
         const Verdict verdict = judge(reply);
-        if (verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error()))
-            pending_.delivered(request);
+        if (verdict == Verdict::answered && reply.is_integer())
+            pending_.answered(hold, reply.integer, Clock::now());
+        else if (verdict == Verdict::refused && reply.is_error())
+            pending_.forget(hold);
         else
-            pending_.failed(request, Clock::now());
-        settled_.notify_all();
+            pending_.failed(hold, Clock::now());
         // The state may be forgotten now.
         if (pending_.empty()) runtime_.timers().schedule(*this, Clock::now());
         news();
@@ -775,22 +839,18 @@ protected:
 
     // --- losing -----------------------------------------------------------------------------------------------
 
+    // The levels that were held wait for their unlock(), which will find out. The hold is to be taken out of holds_ by
+    // the caller, which may be on its way through them.
     void lose(Hold& hold, const char* why) {
         // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        runtime_.lost_levels().add(kind, key(), hold.owner, hold.count);
         if (hold.lost) runtime_.notify([source = *hold.lost]() mutable { source.request_stop(); });
-        hold.lose();
+        key_holds_->ended(hold.id);
+        hold.count = 0;
         hold.lost.reset();
         report_loss(why);
         news();
-    }
-
-    // Whether a hold of the owner's that we believed lost is its own again: where the server knows holds by their owner
-    // only, by one that was taken since, or is just being asked for.
-    bool takes_over(OwnerNumber owner) {
-        if (!Wire<T>::reentrant) return false;
-        const Hold* hold = holds_.find(owner);
-        return (hold && hold->live()) || contains(asking_, owner);
     }
 
     void report_loss(std::string_view why) noexcept {
@@ -805,20 +865,26 @@ protected:
         if (at != never) runtime_.timers().schedule(*this, at);
     }
 
+    // How long copies of a forced release are sent.
+    Milliseconds forced_within(Instant limit) const {
+        const Milliseconds patience = std::min(runtime_.options().unreachable_timeout, Milliseconds(3'600'000));
+        if (limit == never) return patience + runtime_.options().command_timeout;
+        return std::min(patience, round_wait(limit - Clock::now())) + runtime_.options().command_timeout;
+    }
+
     Runtime<T>& runtime_;
     Wire<T> wire_;
+    const std::shared_ptr<KeyHolds> key_holds_;
 
     std::mutex mutex_;
-    std::condition_variable settled_;
     Holds holds_;
     PendingReleases pending_;
     std::optional<Instant> failing_since_;  // no server has answered since then
     bool releasing_ = false;                // a last release is on its way
 
 private:
-    std::vector<Errand> errands_;                 // what is on its way in the background
-    std::vector<OwnerNumber> asking_;             // whose acquires are on their way
-    std::vector<OwnerNumber> leaving_;            // whose releases are
+    std::size_t errands_ = 0;                     // tries and releases that are on their way in the background
+    std::vector<OwnerNumber> trying_;             // whose tries are
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
 };
 

@@ -17,7 +17,8 @@ namespace redlatch {
 // The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
 struct Hold {
     OwnerNumber owner = 0;
-    std::uint64_t id = 0;            // new for each hold, so that late answers meet no later hold
+    std::uint64_t id = 0;            // new for each hold, and its owner's number on the wire
+    std::int64_t unsettled = 0;      // until then, by the server's clock, a late copy may take the lock in its name
     std::uint32_t count = 0;         // levels; 0 when the hold is lost
     std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
     std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
@@ -25,6 +26,7 @@ struct Hold {
     Instant valid_until{};
     Instant renew_at{};
     Instant check_at = never;              // of a hold without the watchdog: when to ask whether the server has it
+    bool doubtful = false;                 // something that was sent in its name was left without an answer
     bool renewing = false;                 // a renewal, or such a question, is on its way
     std::optional<std::stop_source> lost;  // made when somebody asks for the token
 
@@ -65,6 +67,7 @@ struct Hold {
     // The answer to a renewal did not come: again soon, so that a lost message costs a fraction of the margin.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
+        doubtful = true;
         (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
     }
 
@@ -112,8 +115,10 @@ public:
             hold->owner = owner;
         }
         hold->id = id;
+        hold->unsettled = 0;
         hold->valid_until = {};
         hold->check_at = never;
+        hold->doubtful = false;
         hold->renewing = false;
         hold->lost.reset();
         return *hold;
@@ -121,6 +126,11 @@ public:
 
     void erase(OwnerNumber owner) {
         std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
+    }
+
+    // Forgets holds that were lost, but for those of which levels are still to be given back.
+    void erase_lost() {
+        std::erase_if(holds_, [](const Hold& h) { return !h.live() && h.dead == 0; });
     }
 
     // Forgets the live part of a hold that was given back; lost levels below it are remembered.

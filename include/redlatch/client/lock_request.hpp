@@ -30,11 +30,19 @@ struct LockRequest {
 // What one acquire command asks of the server.
 struct Claim {
     OwnerNumber owner = 0;
-    std::uint64_t hold = 0;   // a number for the hold, never used before by this client
+    std::uint64_t hold = 0;   // the number of the hold on the wire: new for each first hold
     std::uint32_t count = 1;  // the level
     Milliseconds lease{};
-    bool announced = false;  // new readers are to stay out while it waits
-    bool first = true;       // neither was it sent before, nor is the lock known to be taken
+    std::int64_t until = 0;    // when the server has no use for it any more, by its clock
+    std::uint64_t writer = 0;  // a reader's: the number of its owner's hold as the writer
+    bool announced = false;    // new readers are to stay out while it waits
+    bool first = true;         // neither was it sent before, nor is the lock known to be taken
+};
+
+// Numbers that are to be released, whatever they have: of a hold, and of the one that it was to be handed over to.
+struct Unwanted {
+    std::uint64_t hold = 0;
+    std::uint64_t heir = 0;  // 0 for none
 };
 
 }  // namespace redlatch

@@ -46,9 +46,7 @@ public:
         if (request.stop.stop_requested()) return false;
         std::unique_lock lock(mutex_);
         if (line_.empty()) failing_since_.reset();
-        if (!settle(lock, request)) return false;
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
-        if (!settle(lock, request)) return false;
         if (request.one_try || (line_.empty() && !busy())) {
             if (ask(lock, request, true)) return true;
             if (request.one_try) return false;
@@ -98,14 +96,14 @@ public:
     }
 
 private:
-    using Keeper::deliver_pending, Keeper::failing_since_, Keeper::foreground_deadline, Keeper::holds_;
-    using Keeper::lease_of, Keeper::mutex_, Keeper::next_request, Keeper::not_delivered, Keeper::pending_;
-    using Keeper::record, Keeper::reenter, Keeper::release_last, Keeper::release_number, Keeper::releasing_;
-    using Keeper::report_loss, Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_,
-        Keeper::withdraw;
+    using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_, Keeper::finish;
+    using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
+    using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
+    using Keeper::releasing_, Keeper::report_loss, Keeper::runtime_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;
+    using typename Keeper::Leaving, typename Keeper::Underway;
 
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
-    bool busy() const { return releasing_ || handing_over_ != 0 || held_here_until() > Clock::now(); }
+    bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
 
     // Until when a thread of this process excludes the others; the past when none does.
     Instant held_here_until() const { return Wire<T>::shared ? Instant{} : holds_.held_until(); }
@@ -123,11 +121,9 @@ private:
         if (Waiter* front = line_.front()) rouse(*front);
     }
 
-    bool is_waited_for() const override { return !line_.empty() || handing_over_ != 0; }
+    bool is_waited_for() const override { return !line_.empty() || releasing_; }
 
     void news() override { tell_representative(); }
-
-    bool is_settled(OwnerNumber owner) const override { return Keeper::is_settled(owner) && handing_over_ != owner; }
 
     std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
         if constexpr (Wire<T>::hands_over)
@@ -214,18 +210,18 @@ private:
         pause(me);
         for (;;) {
             if (me.granted) {
-                if (const Hold* hold = holds_.find(me.owner); hold && hold->live()) return true;
+                if (live_hold(me.owner)) return true;
                 stand_again(me);  // handed over, and lost before we woke up
             }
             if (me.error) std::rethrow_exception(me.error);
             const Instant now = Clock::now();
             if (request.stop.stop_requested() || now >= request.deadline) return false;
             Instant sleep_until = request.deadline;
-            if (line_.is_front(me) && !releasing_ && handing_over_ == 0) {
+            if (line_.is_front(me) && !releasing_) {
                 const WaitLine::Step step = line_.step(now, held_here_until(), me.ask_again);
                 if (step.ask) {
                     me.trying = true;
-                    const bool held = settle(lock, request) && ask(lock, request, false);
+                    const bool held = ask(lock, request, false);
                     me.trying = false;
                     if (held) return true;
                     pause(me);
@@ -247,7 +243,7 @@ private:
     }
 
     void stand_again(Waiter& me) {
-        if (Hold* hold = holds_.find(me.owner); hold && --hold->dead == 0) holds_.erase(me.owner);
+        runtime_.lost_levels().take(Keeper::kind, key(), me.owner);
         me.granted = false;
         line_.join_first(me);
     }
@@ -283,32 +279,41 @@ private:
     // requires).
     template <class = void>
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
-        const OwnerNumber owner = held.owner;
-        const OwnerNumber heir = next.owner;
         const std::optional<Milliseconds> heir_lease = next.lease;
-        const Claim claim{heir, next_request(), 1, lease_of(heir_lease)};
-        const Instant until = held.valid_until;
-        const std::uint64_t request = release_number(held.id);
-        holds_.finish(held);
+        Claim claim = claim_of(next.owner, next_number(), 1, heir_lease);
+        const Leaving leaving = this->leave_level(held);
         line_.leave(next);
         heir_ = &next;
-        handing_over_ = heir;
         Instant sent{};
-        lock.unlock();
-        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
-            // The heir's lease counts from the first sending that may have taken effect: a later one prolongs nothing.
-            if (!again) sent = Clock::now();
-            return wire_.hand_over(owner, claim, request, again, runtime_.calling(deadline, Effect::grants));
-        });
-        lock.lock();
-        handing_over_ = 0;
+        bool unknown = false;
+        Reply reply;
+        try {
+            const Underway underway(*this, lock);
+            lock.unlock();
+            reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool) {
+                return runtime_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
+                    claim.until = until;
+                    // The heir's lease counts from the first sending that may have taken effect: a later one prolongs
+                    // nothing.
+                    if (!unknown) sent = Clock::now();
+                    Reply one =
+                        wire_.hand_over(leaving.hold, std::as_const(claim), runtime_.calling(deadline, Effect::grants));
+                    if (!one.answered() && !one.is_unsent()) unknown = true;
+                    return one;
+                });
+            });
+        } catch (...) {  // no memory: as if it had not been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
         Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
         const Instant now = Clock::now();
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
-            recorded(heir, claim.hold, sent, heir_lease, answer.token)) {
+            recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
+            // A copy of the acquire that was left without an answer may still come.
+            if (leaving.unsettled != 0) this->give_back_later(leaving, this->unsettled_until(leaving.unsettled));
             ++handoffs_;
             runtime_.count_handoff();
             line_.held_here();
@@ -317,27 +322,28 @@ private:
             return {};
         }
         if (waiting) line_.join_first(*waiting);
-        // Handed to somebody who left, too late for its lease, or unknown to the replicas that should know: given back
-        // in the heir's name. Without a proper answer it belongs to either of the two.
-        if (handed || !answered) pending_.add(heir, release_number(claim.hold), now + claim.lease, now);
-        settled_.notify_all();
-        if (judge(reply) == Verdict::refused && reply.is_error()) return release_instead(lock, owner, request, until);
-        if (!answered) return not_delivered(lock, reply, owner, request, until);
+        // Refused for good, perhaps for a reason of its own, such as a right that only its script needs: then the hold
+        // goes back to the server as ever.
+        if (judge(reply) == Verdict::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
+        // Without a proper answer the lock belongs to either of the two numbers: both are released. Otherwise it was
+        // handed to somebody who left, too late for its lease, or unknown to the replicas that should know.
+        const Instant over = now + claim.lease;
+        if (handed) pending_.add({claim.hold}, 0, over, now);
+        if (!answered) pending_.add({leaving.hold, claim.hold}, leaving.unsettled, std::max(over, leaving.until), now);
         tell_representative();
         schedule();
         deliver_pending(lock);
         if (handed) return {};
+        if (!answered)
+            return judge(reply) == Verdict::answered ? make_error_code(errc::protocol_error)
+                                                     : error_of(reply, key()).code();
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
     }
 
-    // A hand-over that was refused for good may be refused for a reason of its own, such as a right that only its
-    // script needs: then the hold goes back to the server as ever.
-    std::error_code release_instead(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t request,
-                                    Instant until) {
-        const auto outcome = this->send_last(lock, owner, request, until, [&](const ReleaseAnswer& answer, bool) {
-            released_here(answer.listeners > 1);
-        });
+    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
+        const auto outcome = this->send_last(
+            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
         schedule();
         deliver_pending(lock);
         return outcome;
@@ -356,9 +362,8 @@ private:
     }
 
     WaitLine line_;
-    unsigned handoffs_ = 0;         // in a row, within this process
-    OwnerNumber handing_over_ = 0;  // to whom a hold is on its way
-    Waiter* heir_ = nullptr;        // the same one, as long as it waits
+    unsigned handoffs_ = 0;   // in a row, within this process
+    Waiter* heir_ = nullptr;  // to whom a hold is on its way, as long as it waits
     bool wants_messages_ = false;
     bool subscribed_ = false;     // confirmed, so messages do come
     std::uint64_t messages_ = 0;  // so far

@@ -4,6 +4,7 @@
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
 #include "redlatch/client/native_delete.hpp"
+#include "redlatch/client/request_mark.hpp"
 #include "redlatch/client/retry.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
@@ -17,19 +18,20 @@
 
 namespace redlatch {
 
-// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner and the number
-// of the hold. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
+// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner's text. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
 template <Transport T>
 class MutexWire {
 public:
     static constexpr std::string_view kind = "mutex ";
+    static constexpr std::string_view family = "Mutex";
     static constexpr const Script& renewal = digested<scripts::mutex_renew>;
     static constexpr bool shared = false;
     static constexpr bool reentrant = false;
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
 
-    MutexWire(Runtime<T>& runtime, std::string key) : runtime_(runtime), key_(std::move(key)) {}
+    MutexWire(Runtime<T>& runtime, std::string key)
+        : runtime_(runtime), key_(std::move(key)), marks_(key_, runtime.uuid()) {}
 
     const std::string& key() const noexcept { return key_; }
 
@@ -37,22 +39,25 @@ public:
     const std::string& channel() const noexcept { return no_channel_; }
 
     // The value of a hold.
-    OwnerText text(OwnerNumber owner, std::uint64_t hold) const noexcept { return {runtime_.uuid(), owner, hold}; }
+    OwnerText text(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
 
     // The first time by the plain command. If that is refused it does not say why, so the script asks once more, and is
     // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the
     // holder has left, and that the key is no lock at all.
+    //
+    // The plain command says when the lease is over, by the server's clock: a copy that arrives late holds no longer
+    // than the first would have. Servers before 6.2 know only how long it lasts.
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
-        const OwnerText value = text(claim.owner, claim.hold);
+        const OwnerText value = text(claim.hold);
         const NumberText lease(claim.lease.count());
         if constexpr (std::invocable<Send&, Texts<6>>) {
             if (claim.first) {
-                Reply reply = send(Texts<6>{"SET", key_, value, "NX", "PX", lease});
+                Reply reply = send_plain(claim, value, lease, send);
                 if (!reply.is_nil()) return reply;
             }
         }
-        return send(digested<scripts::mutex_acquire>, Texts<1>{key_}, Texts<2>{value, lease});
+        return send(digested<scripts::mutex_acquire>, Texts<1>{key_}, Texts<3>{value, lease, NumberText(claim.until)});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -63,8 +68,8 @@ public:
 
     // By the server's own command where it has one. What was sent before without an answer is sent as a script.
     template <class Send>
-    auto release(OwnerNumber owner, std::uint32_t, Milliseconds, std::uint64_t hold, bool again, Send send) {
-        const OwnerText value = text(owner, hold);
+    auto release(std::uint64_t hold, std::uint32_t, Milliseconds, bool again, Send send) {
+        const OwnerText value = text(hold);
         if constexpr (std::invocable<Send&, Texts<4>>) {
             for (auto form = native().form(); !again && form != NativeDelete::Form::none; form = native().form()) {
                 Reply reply = form == NativeDelete::Form::delex ? send(Texts<4>{"DELEX", key_, "IFEQ", value})
@@ -76,10 +81,11 @@ public:
         return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{value});
     }
 
-    // Gives up this hold, or whatever came of asking for it.
+    // Gives up what these numbers have. Answered with the server's clock.
     template <class Send>
-    auto give_up(OwnerNumber owner, std::uint64_t hold, bool, Send send) {
-        return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{text(owner, hold)});
+    auto give_up(const Unwanted& unwanted, Send send) {
+        return send(digested<scripts::mutex_give_up>, Texts<1>{key_},
+                    Texts<2>{text(unwanted.hold), text(unwanted.heir)});
     }
 
     static ReleaseAnswer read_release(const Reply& reply) noexcept {
@@ -88,16 +94,17 @@ public:
     }
 
     template <class Send>
-    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t hold, bool, Send send) {
+    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
         return send(digested<scripts::mutex_hand_over>, Texts<1>{key_},
-                    Texts<3>{text(owner, hold), text(heir.owner, heir.hold), NumberText(heir.lease.count())});
+                    Texts<4>{text(hold), text(heir.hold), NumberText(heir.lease.count()), NumberText(heir.until)});
     }
 
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
 
     template <class Send>
-    auto force_release(Send send) {
-        return send(digested<scripts::mutex_force_release>, Texts<1>{key_}, Texts<0>{});
+    auto force_release(std::uint64_t request, std::int64_t until, Send send) {
+        return send(digested<scripts::mutex_force_release>, Texts<2>{key_, marks_.of(request)},
+                    Texts<1>{NumberText(until)});
     }
 
     template <class Send>
@@ -112,10 +119,22 @@ public:
     }
 
 private:
+    template <class Send>
+    Reply send_plain(const Claim& claim, std::string_view value, std::string_view lease, Send& send) {
+        if (runtime_.knows_expiry_times()) {
+            const NumberText end(runtime_.lease_end(claim.until, claim.lease));
+            Reply reply = send(Texts<6>{"SET", key_, value, "NX", "PXAT", end});
+            if (!reply.is_error() || !reply.text.starts_with("ERR syntax")) return reply;
+            runtime_.forget_expiry_times();
+        }
+        return send(Texts<6>{"SET", key_, value, "NX", "PX", lease});
+    }
+
     NativeDelete& native() const noexcept { return runtime_.native_delete(); }
 
     Runtime<T>& runtime_;
     const std::string key_;
+    const RequestMarks marks_;
     const std::string no_channel_{};
 };
 

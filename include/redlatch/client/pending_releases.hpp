@@ -1,45 +1,42 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/lock_request.hpp"
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/deadline.hpp"
-#include "redlatch/core/ids.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace redlatch {
 
-// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of
-// acquires whose outcome is unknown. Each is sent until it is answered; one that was never sent, at most until the
-// lease it is about is over. Until then nothing else may be done in that owner's name, or a late copy would end the
-// wrong hold.
+// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of numbers
+// of which nobody knows what they have, because an answer did not come. Each is sent until it is answered by a server
+// whose clock is beyond the instant until which a late copy could take something in that number's name; at most until
+// the lease is over that it is about. A copy of a release itself does no harm: its number is never used again.
 class PendingReleases {
 public:
     struct Item {
-        OwnerNumber owner;
-        std::uint64_t request;
-        Instant give_up;  // when the lease is over at last
-        Instant next;     // when to send
-        bool again;       // a copy of it may be on its way already
+        Unwanted unwanted;
+        std::int64_t unsettled;  // by the server's clock: until then it has to be released once more; 0: no longer
+        Instant give_up;         // when the lease is over at last
+        Instant next;            // when to send
         bool on_the_way = false;
-        bool over = false;  // the lease is, but a copy may still arrive
         Backoff backoff{Milliseconds(50), Milliseconds(1000)};
     };
 
-    // `from`: when to send it first. `again`: it was sent in the foreground already.
-    void add(OwnerNumber owner, std::uint64_t request, Instant give_up, Instant from, bool again = false) {
-        items_.push_back({owner, request, give_up, from, again});
+    // So that the next add() needs no memory.
+    void make_room() { items_.reserve(items_.size() + 1); }
+
+    // `from`: when to send it first.
+    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from) {
+        items_.push_back({unwanted, unsettled, give_up, from});
     }
 
-    bool has(OwnerNumber owner) const {
-        return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.owner == owner; });
-    }
-
-    bool has_request(std::uint64_t request) const {
-        return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.request == request; });
+    bool has(std::uint64_t hold) const {
+        return std::any_of(items_.begin(), items_.end(), [hold](const Item& i) { return i.unwanted.hold == hold; });
     }
 
     bool empty() const { return items_.empty(); }
@@ -49,23 +46,11 @@ public:
         std::vector<Item> due;
         due.reserve(items_.size());  // so that a failure leaves all as it is
         for (Item& item : items_) {
-            if (item.on_the_way || item.next > now || (now >= item.give_up && !item.over)) continue;
+            if (item.on_the_way || item.next > now || now >= item.give_up) continue;
             item.on_the_way = true;
             due.push_back(item);
-            item.again = true;
         }
         return due;
-    }
-
-    // How many leases have ended since the last look. What was never sent is forgotten; what was stays until it is
-    // answered, for a copy that is still on its way would end the owner's next hold.
-    std::size_t end_leases(Instant now) {
-        const std::size_t before = items_.size();
-        std::erase_if(items_, [&](const Item& i) { return now >= i.give_up && !i.again && !i.on_the_way; });
-        std::size_t ended = before - items_.size();
-        for (Item& item : items_)
-            if (now >= item.give_up && !std::exchange(item.over, true)) ++ended;
-        return ended;
     }
 
     // Takes out those whose time is over: how many there were.
@@ -73,13 +58,27 @@ public:
         return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
     }
 
-    void delivered(std::uint64_t request) {
-        std::erase_if(items_, [&](const Item& i) { return i.request == request; });
+    // Answered by a server whose clock showed this.
+    void answered(std::uint64_t hold, std::int64_t server_now, Instant now) {
+        for (Item& item : items_) {
+            if (item.unwanted.hold != hold || item.unsettled < server_now) continue;
+            // The first millisecond of that clock that is beyond it.
+            item.next = now + Milliseconds(item.unsettled - server_now + 2);
+            // What an answered release left is nobody's; what a late copy takes lasts for a lease from then on.
+            item.give_up += Milliseconds(item.unsettled - server_now + 2);
+            item.on_the_way = false;
+            return;
+        }
+        forget(hold);
     }
 
-    void failed(std::uint64_t request, Instant now) {
+    void forget(std::uint64_t hold) {
+        std::erase_if(items_, [&](const Item& i) { return i.unwanted.hold == hold; });
+    }
+
+    void failed(std::uint64_t hold, Instant now) {
         for (Item& item : items_)
-            if (item.request == request) {
+            if (item.unwanted.hold == hold) {
                 item.on_the_way = false;
                 item.next = now + item.backoff.next();
             }
@@ -87,10 +86,7 @@ public:
 
     Instant look_at() const {
         Instant at = never;
-        for (const Item& i : items_) {
-            if (!i.over) at = std::min(at, i.give_up);
-            if (!i.on_the_way) at = std::min(at, i.next);
-        }
+        for (const Item& i : items_) at = std::min({at, i.give_up, i.on_the_way ? never : i.next});
         return at;
     }
 

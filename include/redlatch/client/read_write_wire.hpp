@@ -3,7 +3,7 @@
 
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
-#include "redlatch/client/release_latch.hpp"
+#include "redlatch/client/request_mark.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/names.hpp"
@@ -23,6 +23,7 @@ namespace redlatch {
 template <Transport T>
 class ReadWriteWire {
 public:
+    static constexpr std::string_view family = "ReadWriteLock";
     static constexpr bool reentrant = true;
 
     const std::string& key() const noexcept { return key_; }
@@ -38,33 +39,37 @@ protected:
           channel_(prefixed_key("redisson_rwlock", key_)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
           mark_(suffixed_key(key_, "redlatch_writer_waits")),
-          latches_(key_, runtime.uuid()) {}
+          marks_(key_, runtime.uuid()) {}
     ~ReadWriteWire() = default;
 
     // `field` is the owner as a holder of this side.
     template <class Send>
-    auto release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease,
-                 std::uint64_t request, bool again, Send send) {
-        return send(script, Texts<3>{key_, channel_, latches_.of(request)},
-                    Texts<6>{field, NumberText(remaining), NumberText(lease.count()), ReleaseLatches::ttl(again),
-                             publish_command(), tag_});
+    auto release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease, Send send) {
+        return send(script, Texts<2>{key_, channel_},
+                    Texts<5>{field, NumberText(remaining), NumberText(lease.count()), publish_command(), tag_});
     }
 
     template <class Send>
-    auto force_release(const Script& script, Send send) {
-        return send(script, Texts<2>{key_, channel_}, Texts<2>{publish_command(), tag_});
+    auto give_up(const Script& script, std::string_view field, Send send) {
+        return send(script, Texts<2>{key_, channel_}, Texts<3>{publish_command(), tag_, field});
+    }
+
+    template <class Send>
+    auto force_release(const Script& script, std::uint64_t request, std::int64_t until, Send send) {
+        return send(script, Texts<3>{key_, marks_.of(request), channel_},
+                    Texts<3>{NumberText(until), publish_command(), tag_});
     }
 
     std::string_view publish_command() { return runtime_.transport().publish_command(); }
-    OwnerText reader(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
-    OwnerText writer(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner, ":write"}; }
+    OwnerText reader(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
+    OwnerText writer(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold, ":write"}; }
 
     Runtime<T>& runtime_;
     const std::string key_;
     const std::string channel_;
     const std::string tag_;   // where the names of the timeout keys begin
     const std::string mark_;  // ours alone: there while a writer waits that has precedence
-    const ReleaseLatches latches_;
+    const RequestMarks marks_;
 };
 
 // The commands of the readers' side.
@@ -82,26 +87,25 @@ public:
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         return send(digested<scripts::read_acquire>, Texts<2>{this->key_, this->mark_},
-                    Texts<5>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count()),
-                             this->writer(claim.owner), this->tag_});
+                    Texts<6>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
+                             this->writer(claim.writer), this->tag_, NumberText(claim.until)});
     }
 
     template <class Send>
-    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                 Send send) {
-        return ReadWriteWire<T>::release(digested<scripts::read_release>, text(owner), remaining, lease, request, again,
+    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
+        return ReadWriteWire<T>::release(digested<scripts::read_release>, text(hold), remaining, lease,
                                          std::move(send));
     }
 
-    // Gives up whatever the owner has.
+    // Releases whatever the number has. Answered with the server's clock.
     template <class Send>
-    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
-        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
+    auto give_up(const Unwanted& unwanted, Send send) {
+        return ReadWriteWire<T>::give_up(digested<scripts::read_give_up>, text(unwanted.hold), std::move(send));
     }
 
     template <class Send>
-    auto force_release(Send send) {
-        return ReadWriteWire<T>::force_release(digested<scripts::read_force_release>, std::move(send));
+    auto force_release(std::uint64_t request, std::int64_t until, Send send) {
+        return ReadWriteWire<T>::force_release(digested<scripts::read_force_release>, request, until, std::move(send));
     }
 
     template <class Send>
@@ -109,12 +113,12 @@ public:
         return send(digested<scripts::read_remaining_lease>, Texts<1>{this->key_}, Texts<1>{this->tag_});
     }
 
-    Reply hold_count(OwnerNumber owner, Instant deadline) {
+    Reply hold_count(std::uint64_t hold, Instant deadline) {
         return this->runtime_.calling(deadline)(digested<scripts::read_hold_count>, Texts<1>{this->key_},
-                                                Texts<2>{text(owner), this->tag_});
+                                                Texts<2>{text(hold), this->tag_});
     }
 
-    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return this->reader(owner); }
+    OwnerText text(std::uint64_t hold) const noexcept { return this->reader(hold); }
 };
 
 // The commands of the writer's side.
@@ -134,8 +138,8 @@ public:
     auto acquire(const Claim& claim, Send send) {
         if (claim.announced) marked_ = true;
         return send(digested<scripts::write_acquire>, Texts<2>{this->key_, this->mark_},
-                    Texts<6>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count()), this->tag_,
-                             this->runtime_.uuid(), claim.announced ? mark_ttl : "0"});
+                    Texts<7>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()), this->tag_,
+                             this->runtime_.uuid(), claim.announced ? mark_ttl : "0", NumberText(claim.until)});
     }
 
     AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -154,21 +158,20 @@ public:
     }
 
     template <class Send>
-    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                 Send send) {
-        return ReadWriteWire<T>::release(digested<scripts::write_release>, text(owner), remaining, lease, request,
-                                         again, std::move(send));
+    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
+        return ReadWriteWire<T>::release(digested<scripts::write_release>, text(hold), remaining, lease,
+                                         std::move(send));
     }
 
-    // Gives up whatever the owner has.
+    // Releases whatever the number has. Answered with the server's clock.
     template <class Send>
-    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
-        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
+    auto give_up(const Unwanted& unwanted, Send send) {
+        return ReadWriteWire<T>::give_up(digested<scripts::write_give_up>, text(unwanted.hold), std::move(send));
     }
 
     template <class Send>
-    auto force_release(Send send) {
-        return ReadWriteWire<T>::force_release(digested<scripts::write_force_release>, std::move(send));
+    auto force_release(std::uint64_t request, std::int64_t until, Send send) {
+        return ReadWriteWire<T>::force_release(digested<scripts::write_force_release>, request, until, std::move(send));
     }
 
     template <class Send>
@@ -176,13 +179,13 @@ public:
         return send(digested<scripts::write_remaining_lease>, Texts<1>{this->key_}, Texts<0>{});
     }
 
-    Reply hold_count(OwnerNumber owner, Instant deadline) {
-        const OwnerText field = text(owner);
+    Reply hold_count(std::uint64_t hold, Instant deadline) {
+        const OwnerText field = text(hold);
         const std::array<std::string_view, 3> words{"HGET", this->key_, field};
         return this->runtime_.call({words, 1}, deadline);
     }
 
-    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return this->writer(owner); }
+    OwnerText text(std::uint64_t hold) const noexcept { return this->writer(hold); }
 
 private:
     // What a writer that dies while it waits can cost the readers; renewed after half of it.

@@ -3,7 +3,7 @@
 
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
-#include "redlatch/client/release_latch.hpp"
+#include "redlatch/client/request_mark.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/names.hpp"
@@ -18,12 +18,12 @@
 namespace redlatch {
 
 // The commands of the reentrant lock: keys and arguments of its scripts, for `send`, which calls or posts them
-// (Runtime::calling, Runtime::posting). Every command may be sent again; `again` says so, and then the giving-back ones
-// leave a mark against their own delayed copies.
+// (Runtime::calling, Runtime::posting). Every command may be sent again, and may arrive late.
 template <Transport T>
 class RLockWire {
 public:
     static constexpr std::string_view kind = "rlock ";
+    static constexpr std::string_view family = "RLock";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
     static constexpr bool reentrant = true;
@@ -34,7 +34,7 @@ public:
         : runtime_(runtime),
           key_(std::move(key)),
           channel_(prefixed_key("redisson_lock__channel", key_)),
-          latches_(key_, runtime.uuid()) {}
+          marks_(key_, runtime.uuid()) {}
 
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
@@ -42,7 +42,8 @@ public:
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         return send(digested<scripts::rlock_acquire>, Texts<1>{key_},
-                    Texts<3>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count())});
+                    Texts<4>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
+                             NumberText(claim.until)});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
@@ -50,42 +51,46 @@ public:
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
 
     template <class Send>
-    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                 Send send) {
-        return send(digested<scripts::rlock_release>, Texts<3>{key_, channel_, latches_.of(request)},
-                    Texts<5>{text(owner), NumberText(remaining), NumberText(lease.count()), ReleaseLatches::ttl(again),
-                             publish_command()});
+    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
+        return send(digested<scripts::rlock_release>, keys(),
+                    Texts<4>{text(hold), NumberText(remaining), NumberText(lease.count()), publish_command()});
     }
 
-    // Gives up whatever the owner has.
+    // Releases whatever the numbers have. Answered with the server's clock.
     template <class Send>
-    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
-        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
-    }
-
-    template <class Send>
-    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
-        return send(digested<scripts::rlock_hand_over>, Texts<3>{key_, latches_.of(request), channel_},
-                    Texts<5>{text(owner), text(heir.owner), NumberText(heir.lease.count()), ReleaseLatches::ttl(again),
-                             publish_command()});
+    auto give_up(const Unwanted& unwanted, Send send) {
+        if (unwanted.heir == 0)
+            return send(digested<scripts::rlock_give_up>, keys(),
+                        Texts<3>{publish_command(), std::string_view(), text(unwanted.hold)});
+        return send(digested<scripts::rlock_give_up>, keys(),
+                    Texts<4>{publish_command(), std::string_view(), text(unwanted.hold), text(unwanted.heir)});
     }
 
     template <class Send>
-    auto force_release(Send send) {
-        return send(digested<scripts::rlock_force_release>, Texts<2>{key_, channel_}, Texts<1>{publish_command()});
+    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
+        return send(digested<scripts::rlock_hand_over>, keys(),
+                    Texts<5>{text(hold), text(heir.hold), NumberText(heir.lease.count()), publish_command(),
+                             NumberText(heir.until)});
     }
 
-    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return {runtime_.uuid(), owner}; }
+    template <class Send>
+    auto force_release(std::uint64_t request, std::int64_t until, Send send) {
+        return send(digested<scripts::rlock_force_release>, Texts<3>{key_, marks_.of(request), channel_},
+                    Texts<2>{NumberText(until), publish_command()});
+    }
+
+    // How a hold's owner is called on the wire.
+    OwnerText text(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
 
 protected:
-    const ReleaseLatches& latches() const noexcept { return latches_; }
+    Texts<2> keys() const { return {key_, channel_}; }
     std::string_view publish_command() const { return runtime_.transport().publish_command(); }
 
 private:
     Runtime<T>& runtime_;
     const std::string key_;
     const std::string channel_;
-    const ReleaseLatches latches_;
+    const RequestMarks marks_;
 };
 
 }  // namespace redlatch

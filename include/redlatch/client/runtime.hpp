@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/key_holds.hpp"
+#include "redlatch/client/lost_levels.hpp"
 #include "redlatch/client/native_delete.hpp"
 #include "redlatch/client/notifier.hpp"
 #include "redlatch/client/options.hpp"
 #include "redlatch/client/replicas.hpp"
 #include "redlatch/client/retry.hpp"
-#include "redlatch/client/server_clock.hpp"
+#include "redlatch/client/remote_clock.hpp"
 #include "redlatch/client/subscriptions.hpp"
 #include "redlatch/client/timers.hpp"
 #include "redlatch/core/backoff.hpp"
@@ -56,7 +58,7 @@ enum class Effect { any, grants };
 //
 // The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
 // bring up, and sends renewals. mutex_ guards states_, and may be held when a state's own mutex is taken, never the
-// other way round; background_mutex_ guards the start of the thread; posts_mutex_ guards posts_, and posts_done_ tells
+// other way round; key_holds_mutex_ guards key_holds_ and its limit; background_mutex_ guards the start of the thread; posts_mutex_ guards posts_, and posts_done_ tells
 // the destructor that none is left.
 template <Transport T>
 class Runtime {
@@ -255,7 +257,18 @@ public:
         return now.has_value();
     }
 
-    ServerClock& server_clock() noexcept { return clock_; }
+    RemoteClock& server_clock() noexcept { return clock_; }
+
+    // When a lease is over that begins now, by the server's clock, of a command that is wanted `until`. Not earlier than
+    // the server would reckon it itself: clocks drift by less than a part in a thousand.
+    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
+        const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - clock_.read_at());
+        return until - options_.command_timeout.count() + lease.count() + age.count() / 1000 + 1;
+    }
+
+    // Whether the server knows SET … PXAT: Redis does from 6.2 on.
+    bool knows_expiry_times() const noexcept { return knows_expiry_times_.load(std::memory_order_relaxed); }
+    void forget_expiry_times() noexcept { knows_expiry_times_ = false; }
 
     // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
     // round trip, or two where the server's time is not known. A server whose clock has jumped is asked once more.
@@ -272,9 +285,10 @@ public:
     }
 
     // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
-    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout.
+    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout. With `one_try`, what
+    // the server refuses for now is refused.
     template <class Send>
-    Reply persist(Instant deadline, const std::stop_token& stop, Send send) {
+    Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
         Backoff backoff(Milliseconds(2), Milliseconds(500));
         bool again = false;
         for (;;) {
@@ -287,10 +301,10 @@ public:
             }
             // no_script here: the server did not even take the text.
             if (verdict == Verdict::refused || verdict == Verdict::no_script || stop.stop_requested()) return reply;
+            if (one_try && verdict == Verdict::refused_now) return reply;
             if (reply.kind == Reply::Kind::unanswered) again = true;
             // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
-            if (verdict == Verdict::refused_now)
-                redlatch::pause(std::min(deadline, Clock::now() + backoff.next()), stop);
+            if (verdict == Verdict::refused_now) rest(std::min(deadline, Clock::now() + backoff.next()), stop);
             if (Clock::now() >= deadline) return reply;
             if (verdict == Verdict::no_answer) {
                 // What answers next may be another server, or this one with another clock.
@@ -355,6 +369,23 @@ public:
         if constexpr (requires { transport_.reconnects(); }) s.reconnects = transport_.reconnects();
         return s;
     }
+
+    // --- what is known of a key beyond one state -----------------------------------------------------------------
+
+    // Who of this process holds the key, whatever the kind of lock.
+    std::shared_ptr<KeyHolds> key_holds(const std::string& key) {
+        const std::lock_guard lock(key_holds_mutex_);
+        if (key_holds_.size() >= key_holds_limit_) {
+            std::erase_if(key_holds_, [](const auto& entry) { return entry.second.expired(); });
+            key_holds_limit_ = std::max<std::size_t>(64, key_holds_.size() * 2);
+        }
+        std::weak_ptr<KeyHolds>& entry = key_holds_[key];
+        auto holds = entry.lock();
+        if (!holds) entry = holds = std::make_shared<KeyHolds>();
+        return holds;
+    }
+
+    LostLevels& lost_levels() noexcept { return lost_levels_; }
 
     // --- the local state of names -----------------------------------------------------------------------------
 
@@ -436,6 +467,15 @@ private:
     }
 
     static constexpr const char* no_memory = "out of memory";
+
+    // A pause; a short one where there is no memory for what it takes.
+    static void rest(Instant until, const std::stop_token& stop) {
+        try {
+            redlatch::pause(until, stop);
+        } catch (const std::bad_alloc&) {
+            std::this_thread::sleep_for(Milliseconds(1));
+        }
+    }
 
     // A command for which there was no memory was not sent, and is tried again like any such.
     template <class Send>
@@ -568,8 +608,9 @@ private:
 
     void renew_together(std::vector<Renewal> batch) {
         const NumberText lease(batch.front().lease.value_or(options_.watchdog_timeout).count());
+        const NumberText until(wanted_until(batch.front().key));
         std::vector<std::string_view> keys;
-        std::vector<std::string_view> arguments{lease};
+        std::vector<std::string_view> arguments{lease, until};
         for (const Renewal& renewal : batch) {
             keys.push_back(renewal.key);
             arguments.push_back(renewal.field);
@@ -580,6 +621,7 @@ private:
             script, keys, arguments,
             [this, sent, batch = std::move(batch)](Reply reply) {
                 judge(reply) == Verdict::no_answer ? gone() : back_again();
+                learn_if_late(batch.front().key, sent, reply);
                 const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
                 for (std::size_t i = 0; i < batch.size(); ++i) {
                     auto outcome = Watched::Renewed::unknown;
@@ -664,7 +706,9 @@ private:
     Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
     Counter last_request_{0};
     NativeDelete native_delete_;
-    ServerClock clock_;
+    RemoteClock clock_;
+    LostLevels lost_levels_;
+    std::atomic<bool> knows_expiry_times_{true};
     std::atomic<bool> away_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> background_started_{false};
@@ -673,6 +717,9 @@ private:
     Timers timers_;
     Subscriptions subscriptions_;
     std::mutex mutex_;
+    std::mutex key_holds_mutex_;
+    std::unordered_map<std::string, std::weak_ptr<KeyHolds>> key_holds_;
+    std::size_t key_holds_limit_ = 64;  // then those that are gone are taken out
     std::mutex background_mutex_;
     std::mutex posts_mutex_;
     std::condition_variable posts_done_;

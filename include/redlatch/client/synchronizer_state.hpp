@@ -4,7 +4,7 @@
 #include "redlatch/client/caller_line.hpp"
 #include "redlatch/client/marked_commands.hpp"
 #include "redlatch/client/options.hpp"
-#include "redlatch/client/pending_releases.hpp"
+#include "redlatch/client/pending_requests.hpp"
 #include "redlatch/client/request_lanes.hpp"
 #include "redlatch/client/retry.hpp"
 #include "redlatch/client/runtime.hpp"
@@ -416,7 +416,7 @@ private:
     // --- what is still to be delivered ------------------------------------------------------------------------
 
     void deliver(std::unique_lock<std::mutex>& lock) {
-        const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
+        const std::vector<PendingRequests::Item> due = pending_.take_due(Clock::now());
         if (due.empty()) return;
         for (const auto& item : due) {
             try {
@@ -434,7 +434,7 @@ private:
         }
     }
 
-    void delivered(const PendingReleases::Item& item, const Reply& reply) {
+    void delivered(const PendingRequests::Item& item, const Reply& reply) {
         const std::lock_guard lock(mutex_);
         if (is_settled(reply)) {
             pending_.delivered(item.request);
@@ -450,7 +450,7 @@ private:
     }
 
     CallerLine<Want> line_;
-    PendingReleases pending_;                                                           // of lanes, in place of owners
+    PendingRequests pending_;                                                           // of lanes, in place of owners
     std::unordered_map<std::uint64_t, std::function<void(bool, Completion)>> errands_;  // by request
     std::optional<Instant> failing_since_;  // no server has answered since then
     bool wants_messages_ = false;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/scripts/giving_back.hpp"
 #include "redlatch/scripts/script.hpp"
+#include "redlatch/scripts/wanted_until.hpp"
 
 #include <string_view>
 
 // The scripts of the fair lock. The lock itself is the hash of the reentrant lock, and as there everything that is
-// sent twice takes effect once: a hold count is absolute, a waiter has one place, and giving back or leaving in a
-// second sending leaves a mark, the latch, against copies that are late.
+// sent twice takes effect once: a hold count is absolute, a waiter has one place. What is late names a hold or a place
+// that is gone, or says that it is wanted no more.
 //
 // The queue is Redisson's: a list of the waiting owners, the first is the next, and a sorted set that says until when
 // each of them counts as alive, in milliseconds of the server's clock. Beside it stands a sorted set that only we
@@ -24,9 +26,7 @@ inline constexpr std::string_view fair_queue = R"lua(
 local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, channel = ARGV[1], ARGV[2]
 local foreign_patience = 300000
-
-local time = redis.call('time')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = time_in_ms()
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -59,6 +59,16 @@ local function wake(waiter)
     return redis.call(publish, channel .. waiter, '0')
 end
 
+-- Who becomes the first while somebody holds the lock: after how many ms it is time to ask, if no message comes before.
+-- That is a number above those that mean something to Redisson's waiters.
+local function tell_next()
+    local head = first_alive()
+    local left = redis.call('pttl', lock)
+    if head and left > 0 and redis.call('zscore', slots, head) then
+        redis.call(publish, channel .. head, text(math.max(left, 2)))
+    end
+end
+
 -- A queue that everybody has forgotten goes, an hour after the last of its times.
 local function limit_keys()
     local last = redis.call('zrange', timeouts, '-1', '-1', 'withscores')[2] or now
@@ -71,10 +81,11 @@ end
 
 inline constexpr std::string_view fair_acquire = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted
--- count (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up).
--- Answer: nil = held; n >= -1 = blocked, and n ms later it is time to ask again without any message (-1: nobody
--- knows when); -2 = the hold that should be re-entered is gone.
-local owner, count, lease, slot = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+-- count (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), until when it is wanted.
+-- Answer: nil = held; n >= 0 = blocked, and n ms later it is time to ask again without any message; -2 = the hold that
+-- should be re-entered is gone.
+local owner, count, lease, slot, wanted_until = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('hget', lock, owner)
 local left = redis.call('pttl', lock)
 if current then
@@ -101,10 +112,14 @@ if free and (not head or head == owner) then
         redis.call('lpop', queue)
         redis.call('zrem', timeouts, owner)
         redis.call('zrem', slots, owner)
+        tell_next()
     end
     return nil
 end
-if free and purged then wake(head) end
+if not free and left == -1 then return no_lease() end
+if purged then
+    if free then wake(head) else tell_next() end
+end
 
 if slot ~= '0' then
     local ends = now + slot
@@ -120,23 +135,19 @@ if slot ~= '0' then
     if not head or head == owner then rest = 0 end
 end
 if free then return rest end
-if left < 0 then return -1 end
 return left + rest
 )lua";
 
 inline constexpr std::string_view fair_release = R"lua(
--- KEYS: lock, queue, timeouts, slots, latch.  ARGV: publish command, prefix of the waiters' channels, owner,
--- count that remains, lease in ms for a remaining hold, latch TTL in ms ('0' = first sending, leaves no latch).
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner,
+-- count that remains, lease in ms for a remaining hold.
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, the next waiter's n listeners told;
 -- -1 = still held.
-local latch = KEYS[5]
-local owner, count, lease, latch_ttl = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-if redis.call('exists', latch) == 1 then return 0 end
+local owner, count, lease = ARGV[3], ARGV[4], ARGV[5]
 local current = redis.call('hget', lock, owner)
 if not current then
     -- A hold that ran out woke nobody.
     if redis.call('exists', lock) == 0 then wake(first_alive()) end
-    if latch_ttl ~= '0' then redis.pcall('set', latch, '1', 'px', latch_ttl) end
     return nil
 end
 if count ~= '0' then
@@ -146,33 +157,31 @@ if count ~= '0' then
     return -1
 end
 redis.call('del', lock)
-if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
 return wake(first_alive())
 )lua";
 
 inline constexpr std::string_view fair_leave = R"lua(
--- KEYS: lock, queue, timeouts, slots, latch.  ARGV: publish command, prefix of the waiters' channels, owner,
--- latch TTL in ms ('0' = first sending, leaves no latch).
--- The owner wants nothing any more: neither its place, nor a hold that an answer did not tell it of.
--- Answer: how many listeners of the next waiter were told that the lock is free.
-local latch = KEYS[5]
-local owner, latch_ttl = ARGV[3], ARGV[4]
-if redis.call('exists', latch) == 1 then return 0 end
-if redis.call('hexists', lock, owner) == 1 then redis.call('del', lock) end
-redis.call('lrem', queue, '0', owner)
-redis.call('zrem', timeouts, owner)
-redis.call('zrem', slots, owner)
-if latch_ttl ~= '0' then redis.pcall('set', latch, '1', 'px', latch_ttl) end
-if redis.call('exists', lock) == 1 then return 0 end
-return wake(first_alive())
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owners that want nothing any
+-- more: neither a place, nor a hold that an answer did not tell of.
+-- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+for i = 3, #ARGV do
+    local owner = ARGV[i]
+    if redis.call('hexists', lock, owner) == 1 then redis.call('del', lock) end
+    redis.call('lrem', queue, '0', owner)
+    redis.call('zrem', timeouts, owner)
+    redis.call('zrem', slots, owner)
+end
+if redis.call('exists', lock) == 0 then wake(first_alive()) else tell_next() end
+return now
 )lua";
 
 inline constexpr std::string_view fair_refresh = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, then up to
--- 100 waiters.
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, until when it
+-- is wanted, then up to 100 waiters.
 -- Answer: for each of them 1 = it goes on waiting, 0 = it has no place any more.
 -- On this occasion dead waiters at the head are taken out, and a head whose lock is free is told so.
-local slot = ARGV[3]
+local slot, wanted_until = ARGV[3], ARGV[4]
+if now > tonumber(wanted_until) then return late(now) end
 -- Under maxmemory Redis refuses ZADD to a script that has not written before.
 limit_keys()
 
@@ -189,14 +198,14 @@ if foreign_waiters() > 0 then
 end
 
 local waits = {}
-for i = 4, #ARGV do
+for i = 5, #ARGV do
     local waiter = ARGV[i]
-    waits[i - 3] = 0
+    waits[i - 4] = 0
     if redis.call('zscore', timeouts, waiter) then
         local ends = now + slot
         redis.call('zadd', slots, text(ends), waiter)
         redis.call('zadd', timeouts, text(ends + (foreign_before[waiter] or 0) * foreign_patience), waiter)
-        waits[i - 3] = 1
+        waits[i - 4] = 1
     else
         redis.call('zrem', slots, waiter)
     end
@@ -207,20 +216,32 @@ return waits
 )lua";
 
 inline constexpr std::string_view fair_force_release = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels.
+-- KEYS: lock, queue, timeouts, slots, mark of this request.  ARGV: publish command, prefix of the waiters' channels, until
+-- when it is wanted.
 -- Answer: 1 = there was a hold, and it is over; 0 = there was none.
+local mark, wanted_until = KEYS[5], ARGV[3]
+local before = once(mark, wanted_until)
+if before then return before end
 if redis.call('hlen', lock) == 0 then return 0 end
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+mark_as_done(mark, wanted_until, 1)
 redis.call('del', lock)
 wake(first_alive())
 return 1
 )lua";
 
+template <const std::string_view&... Bodies>
+inline constexpr std::string_view with_fair_queue = joined<wanted_until, fair_queue, Bodies...>;
+
 }  // namespace detail
 
-inline constexpr std::string_view fair_acquire = joined<detail::fair_queue, detail::fair_acquire>;
-inline constexpr std::string_view fair_release = joined<detail::fair_queue, detail::fair_release>;
-inline constexpr std::string_view fair_leave = joined<detail::fair_queue, detail::fair_leave>;
-inline constexpr std::string_view fair_refresh = joined<detail::fair_queue, detail::fair_refresh>;
-inline constexpr std::string_view fair_force_release = joined<detail::fair_queue, detail::fair_force_release>;
+inline constexpr std::string_view fair_acquire = detail::with_fair_queue<detail::no_lease, detail::fair_acquire>;
+inline constexpr std::string_view fair_release = detail::with_fair_queue<detail::fair_release>;
+inline constexpr std::string_view fair_leave = detail::with_fair_queue<detail::fair_leave>;
+inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail::fair_refresh>;
+inline constexpr std::string_view fair_force_release =
+    detail::with_fair_queue<detail::once, detail::fair_force_release>;
 
 }  // namespace redlatch::scripts

@@ -2,7 +2,9 @@
 #pragma once
 
 #include "redlatch/scripts/exact_count.hpp"
+#include "redlatch/scripts/giving_back.hpp"
 #include "redlatch/scripts/script.hpp"
+#include "redlatch/scripts/wanted_until.hpp"
 
 #include <string_view>
 
@@ -36,10 +38,12 @@ end
 )lua"};
 
 inline constexpr std::string_view fenced_acquire{R"lua(
--- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
+-- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms, until when it is wanted.
 -- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
 local lock, counter = KEYS[1], KEYS[2]
-local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
+local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 if redis.call('exists', lock) == 0 then
     if count ~= '1' then return {-2, 0} end
     local token = next_token(counter)
@@ -60,53 +64,41 @@ if not current and count ~= '1' then return {-2, 0} end
 if redis.call('hexists', lock, 'mode') == 1 then
     return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
-if not current then return {0, redis.call('pttl', lock)} end
--- The same command once more, or what this owner held before and could not give back, is a new hold nevertheless.
--- Reentry keeps the token of its hold, for none was drawn since.
-local anew = count == '1'
+if not current then
+    local left = redis.call('pttl', lock)
+    if left == -1 then return no_lease() end
+    return {0, left}
+end
+-- The same command once more, or reentry: the token is that of the hold, for none was drawn since.
 local token = last_token(counter)
-if anew then token = next_token(counter) end
 if not token then return no_token() end
 if current ~= count then redis.call('hincrby', lock, owner, count - current) end
 if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
-if anew then redis.call('set', counter, string.format('%.0f', token)) end
 return {1, token}
 )lua"};
 
 inline constexpr std::string_view fenced_hand_over{R"lua(
--- KEYS: lock, token counter, latch, channel.  ARGV: owner, next owner, the next owner's lease in ms,
--- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
+-- KEYS: lock, token counter, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, until when
+-- it is wanted.
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
-local lock, counter, latch, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local owner, heir, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
--- What came of an earlier sending: the heir's token or, when neither held it, '0'.
-local before = redis.call('get', latch)
-if before == '0' then return nil end
-if before then return {1, tonumber(before)} end
-if redis.call('hexists', lock, owner) == 0 then
-    if latch_ttl == '0' then return nil end
-    local token
-    if redis.call('hexists', lock, heir) == 1 then
-        -- By an earlier sending; or by a hold of long before, should the server have lost what it wrote last. The counter may
-        -- then be behind the tokens that were given out, so it is a new one in any case.
-        token = next_token(counter)
-        if not token then return no_token() end
-        redis.call('pexpire', lock, lease)
-        redis.call('set', counter, string.format('%.0f', token))
-    end
-    redis.pcall('set', latch, token and string.format('%.0f', token) or '0', 'px', latch_ttl)
-    if not token then return nil end
+local lock, counter, channel = KEYS[1], KEYS[2], KEYS[3]
+local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if redis.call('hexists', lock, heir) == 1 then
+    -- By an earlier sending, which drew the last token.
+    local token = last_token(counter)
+    if not token then return no_token() end
     return {1, token}
 end
+if redis.call('hexists', lock, owner) == 0 then return nil end
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
 redis.call('pexpire', lock, lease)
-local text = string.format('%.0f', token)
-redis.call('set', counter, text)
+redis.call('set', counter, string.format('%.0f', token))
 redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, text, 'px', latch_ttl) end
 -- Others who wait count on a longer lease than there is now.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
@@ -115,8 +107,8 @@ return {1, token}
 }  // namespace detail
 
 inline constexpr std::string_view fenced_acquire{
-    joined<detail::exact_count, detail::fenced_token, detail::fenced_acquire>};
+    joined<detail::wanted_until, detail::no_lease, detail::exact_count, detail::fenced_token, detail::fenced_acquire>};
 inline constexpr std::string_view fenced_hand_over{
-    joined<detail::exact_count, detail::fenced_token, detail::fenced_hand_over>};
+    joined<detail::wanted_until, detail::exact_count, detail::fenced_token, detail::fenced_hand_over>};
 
 }  // namespace redlatch::scripts

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/scripts/giving_back.hpp"
 #include "redlatch/scripts/script.hpp"
+#include "redlatch/scripts/wanted_until.hpp"
+
+#include <string_view>
 
 // The scripts of the plain mutex. Key: a string, the holder's value, with a TTL; whoever else locks by SET NX PX writes
 // just that. The value is new for each hold, so that a command may be sent twice, or come late: it finds another value,
@@ -11,11 +15,16 @@
 // begins with PEXPIRE or DEL.
 namespace redlatch::scripts {
 
+namespace detail {
+
 inline constexpr std::string_view mutex_acquire{R"lua(
 -- What SET lock value NX PX lease is, for a value that may be there already, and with an answer that says more.
--- KEYS: lock.  ARGV: value, lease in ms.  Answer: OK = held; n >= -1 = blocked, the holder's PTTL.
+-- KEYS: lock.  ARGV: value, lease in ms, until when it is wanted.
+-- Answer: OK = held; n >= -1 = blocked, the holder's PTTL.
 local lock = KEYS[1]
-local value, lease = ARGV[1], ARGV[2]
+local value, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('get', lock)
 if not current then return redis.call('set', lock, value, 'px', lease) end
 local left = redis.call('pttl', lock)
@@ -24,53 +33,83 @@ if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
 return redis.status_reply('OK')
 )lua"};
 
-inline constexpr std::string_view mutex_release{R"lua(
--- KEYS: lock.  ARGV: value.  Answer: 1 = released; 0 = not held with this value (any more).
-if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('del', KEYS[1])
+inline constexpr std::string_view mutex_give_up{R"lua(
+-- KEYS: lock.  ARGV: values that are wanted no more.
+-- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+local current = redis.call('get', KEYS[1])
+for i = 1, #ARGV do
+    if current == ARGV[i] then redis.call('del', KEYS[1]) end
+end
+return time_in_ms()
 )lua"};
 
 inline constexpr std::string_view mutex_hand_over{R"lua(
--- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms.
+-- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms, until when it is wanted.
 -- Answer: 1 = the next holder has it; nil = neither of them does.
 local lock = KEYS[1]
-local value, heir, lease = ARGV[1], ARGV[2], ARGV[3]
+local value, heir, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local current = redis.call('get', lock)
 if current == heir then return 1 end
 if current ~= value then return nil end
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 redis.call('pexpire', lock, lease)
 redis.call('set', lock, heir, 'px', lease)
 return 1
 )lua"};
 
 inline constexpr std::string_view mutex_force_release{R"lua(
--- KEYS: lock.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
-if not redis.call('get', KEYS[1]) then return 0 end
-return redis.call('del', KEYS[1])
-)lua"};
-
-inline constexpr std::string_view mutex_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
-if not redis.call('get', KEYS[1]) then return -2 end
-return redis.call('pttl', KEYS[1])
+-- KEYS: lock, mark of this request.  ARGV: until when it is wanted.
+-- Answer: 1 = there was a hold, and it is over; 0 = there was none.
+local lock, mark, wanted_until = KEYS[1], KEYS[2], ARGV[1]
+local before = once(mark, wanted_until)
+if before then return before end
+if not redis.call('get', lock) then return 0 end
+mark_as_done(mark, wanted_until, 1)
+redis.call('del', lock)
+return 1
 )lua"};
 
 inline constexpr std::string_view mutex_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, then the value of each lock.
+-- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
-local lease = tonumber(ARGV[1])
+local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local renewed = {}
 for i, lock in ipairs(KEYS) do
     local current = redis.pcall('get', lock)
     -- A key that became something else is lost, and no reason to let the others expire.
     if type(current) == 'table' and not string.find(current.err, 'WRONGTYPE', 1, true) then return current end
     renewed[i] = 0
-    if current == ARGV[i + 1] then
+    if current == ARGV[i + 2] then
         renewed[i] = 1
         if redis.call('pttl', lock) < lease then redis.call('pexpire', lock, ARGV[1]) end
     end
 end
 return renewed
+)lua"};
+
+}  // namespace detail
+
+inline constexpr std::string_view mutex_acquire = joined<detail::wanted_until, detail::mutex_acquire>;
+
+inline constexpr std::string_view mutex_release{R"lua(
+-- KEYS: lock.  ARGV: value.  Answer: 1 = released; 0 = not held with this value (any more).
+if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('del', KEYS[1])
+)lua"};
+
+inline constexpr std::string_view mutex_give_up = joined<detail::wanted_until, detail::mutex_give_up>;
+inline constexpr std::string_view mutex_hand_over = joined<detail::wanted_until, detail::mutex_hand_over>;
+inline constexpr std::string_view mutex_force_release =
+    joined<detail::wanted_until, detail::once, detail::mutex_force_release>;
+inline constexpr std::string_view mutex_renew = joined<detail::wanted_until, detail::mutex_renew>;
+
+inline constexpr std::string_view mutex_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
+if not redis.call('get', KEYS[1]) then return -2 end
+return redis.call('pttl', KEYS[1])
 )lua"};
 
 }  // namespace redlatch::scripts

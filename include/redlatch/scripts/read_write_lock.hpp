@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/scripts/giving_back.hpp"
 #include "redlatch/scripts/script.hpp"
+#include "redlatch/scripts/wanted_until.hpp"
 
 #include <array>
 #include <cstddef>
@@ -40,14 +42,15 @@ local function read_lease(lock, tag)
 end
 )lua"};
 
-}  // namespace detail
-
 inline constexpr std::string_view read_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
--- ARGV: owner, wanted count (1 = a first hold), lease in ms, the owner's field as a writer, tag.
+-- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field of the writer who asks, if it is one, tag, until
+-- when it is wanted.
 -- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
 local lock, mark = KEYS[1], KEYS[2]
-local owner, count, lease, writer, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local owner, count, lease, writer, tag, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
 local mode = redis.call('hget', lock, 'mode')
 local current = mode and tonumber(redis.call('hget', lock, owner) or 0) or 0
@@ -84,56 +87,52 @@ end
 return nil
 )lua"};
 
-namespace detail {
+// The owner gives levels back. What is answered: nil = not held by the owner (any more); 0 = released, nobody was told;
+// n = released, n listeners told; -1 = still held.
 inline constexpr std::string_view read_release{R"lua(
--- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
--- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
--- Answer: nil = not held by the owner (any more); 0 = released, nobody was told; n = released, n listeners told;
--- -1 = still held.
-local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
-local owner, count, lease, latch_ttl, publish, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
-if redis.call('exists', latch) == 1 then return 0 end
-local mode = redis.call('hget', lock, 'mode')
-local current = mode and redis.call('hget', lock, owner)
-if not current then
-    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
-    return nil
-end
-if count ~= '0' then
-    -- The hold lasts as long as the longest of its leases, so the level below inherits.
-    for i = tonumber(count), tonumber(current) do
-        lease = math.max(lease, redis.call('pttl', timeout .. i))
+-- KEYS: lock, channel.
+local lock, channel = KEYS[1], KEYS[2]
+local function release(owner, count, lease, publish, tag)
+    local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+    local mode = redis.call('hget', lock, 'mode')
+    local current = mode and redis.call('hget', lock, owner)
+    if not current then return nil end
+    if count ~= '0' then
+        -- The hold lasts as long as the longest of its leases, so the level below inherits.
+        for i = tonumber(count), tonumber(current) do
+            lease = math.max(lease, redis.call('pttl', timeout .. i))
+        end
+        redis.call('pexpire', lock, math.max(1, lease, redis.call('pttl', lock)))
+        for i = count + 1, tonumber(current) do redis.call('del', timeout .. i) end
+        if tonumber(lease) > 0 then redis.call('set', timeout .. count, '1', 'px', lease) end
+        if current ~= count then redis.call('hset', lock, owner, count) end
+        return -1
     end
-    redis.call('pexpire', lock, math.max(1, lease, redis.call('pttl', lock)))
-    for i = count + 1, tonumber(current) do redis.call('del', timeout .. i) end
-    if tonumber(lease) > 0 then redis.call('set', timeout .. count, '1', 'px', lease) end
-    if current ~= count then redis.call('hset', lock, owner, count) end
-    return -1
+    for i = 1, tonumber(current) do redis.call('del', timeout .. i) end
+    redis.call('hdel', lock, owner)
+    if mode == 'write' then return 0 end
+    local left = read_lease(lock, tag)
+    if left == -2 then
+        redis.call('del', lock)
+        return redis.call(publish, channel, '0')
+    end
+    local before = redis.call('pttl', lock)
+    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
+    -- Waiting writers count on a much longer lease than there is now.
+    if left * 2 < before then return redis.call(publish, channel, '0') end
+    return 0
 end
-for i = 1, tonumber(current) do redis.call('del', timeout .. i) end
-redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
-if mode == 'write' then return 0 end
-local left = read_lease(lock, tag)
-if left == -2 then
-    redis.call('del', lock)
-    return redis.call(publish, channel, '0')
-end
-local before = redis.call('pttl', lock)
-if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
--- Waiting writers count on a much longer lease than there is now.
-if left * 2 < before then return redis.call(publish, channel, '0') end
-return 0
 )lua"};
 
 inline constexpr std::string_view write_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
 -- ARGV: the owner's field, wanted count (1 = a first hold), lease in ms, tag, who leaves the mark,
--- TTL of the mark in ms ('0' = leave none).
+-- TTL of the mark in ms ('0' = leave none), until when it is wanted.
 -- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
 local lock, mark = KEYS[1], KEYS[2]
 local writer, count, lease, tag, who, mark_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local now = time_in_ms()
+if now > tonumber(ARGV[7]) then return late(now) end
 local mode = redis.call('hget', lock, 'mode')
 if mode == 'write' then
     local current = redis.call('hget', lock, writer)
@@ -170,44 +169,41 @@ redis.call('del', mark)
 return nil
 )lua"};
 
+// As read_release.
 inline constexpr std::string_view write_release{R"lua(
--- KEYS: lock, channel, latch.  ARGV: the owner's field, count that remains, lease in ms for a remaining hold,
--- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
--- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
--- -1 = still held.
-local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
-local writer, count, lease, latch_ttl, publish, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-if redis.call('exists', latch) == 1 then return 0 end
-local current = redis.call('hget', lock, writer)
-if not current then
-    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
-    return nil
+-- KEYS: lock, channel.
+local lock, channel = KEYS[1], KEYS[2]
+local function release(writer, count, lease, publish, tag)
+    local current = redis.call('hget', lock, writer)
+    if not current then return nil end
+    if count ~= '0' then
+        redis.call('pexpire', lock, math.max(lease, redis.call('pttl', lock)))
+        if current ~= count then redis.call('hincrby', lock, writer, count - current) end
+        return -1
+    end
+    local left = read_lease(lock, tag)
+    if left == -2 then
+        redis.call('del', lock)
+    else
+        -- The writer goes on as a reader, and others may join it.
+        if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
+        redis.call('hdel', lock, writer)
+        redis.call('hset', lock, 'mode', 'read')
+    end
+    return redis.call(publish, channel, '1')
 end
-if count ~= '0' then
-    redis.call('pexpire', lock, math.max(lease, redis.call('pttl', lock)))
-    if current ~= count then redis.call('hincrby', lock, writer, count - current) end
-    return -1
-end
-local left = read_lease(lock, tag)
-if left == -2 then
-    redis.call('del', lock)
-else
-    -- The writer goes on as a reader, and others may join it.
-    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
-    redis.call('hdel', lock, writer)
-    redis.call('hset', lock, 'mode', 'read')
-end
-if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
-return redis.call(publish, channel, '1')
 )lua"};
 
 inline constexpr std::string_view read_force_release{R"lua(
--- KEYS: lock, channel.  ARGV: publish command, tag.
+-- KEYS: lock, mark of this request, channel.  ARGV: until when it is wanted, publish command, tag.
 -- Answer: 1 = there were read holds, and they are over; 0 = there were none.
-local lock, channel = KEYS[1], KEYS[2]
-local publish, tag = ARGV[1], ARGV[2]
+local lock, request, channel = KEYS[1], KEYS[2], KEYS[3]
+local wanted_until, publish, tag = ARGV[1], ARGV[2], ARGV[3]
+local before = once(request, wanted_until)
+if before then return before end
 local mode = redis.call('hget', lock, 'mode')
 if not mode or read_lease(lock, tag) == -2 then return 0 end
+mark_as_done(request, wanted_until, 1)
 local fields = redis.call('hgetall', lock)
 for at = 1, #fields, 2 do
     local owner, count = fields[at], tonumber(fields[at + 1])
@@ -222,11 +218,14 @@ return 1
 )lua"};
 
 inline constexpr std::string_view write_force_release{R"lua(
--- KEYS: lock, channel.  ARGV: publish command, tag.
+-- KEYS: lock, mark of this request, channel.  ARGV: until when it is wanted, publish command, tag.
 -- Answer: 1 = there was a writer, and its hold is over; 0 = there was none. Read holds of the writer stay.
-local lock, channel = KEYS[1], KEYS[2]
-local publish, tag = ARGV[1], ARGV[2]
+local lock, request, channel = KEYS[1], KEYS[2], KEYS[3]
+local wanted_until, publish, tag = ARGV[1], ARGV[2], ARGV[3]
+local before = once(request, wanted_until)
+if before then return before end
 if redis.call('hget', lock, 'mode') ~= 'write' then return 0 end
+mark_as_done(request, wanted_until, 1)
 local left = read_lease(lock, tag)
 if left == -2 then
     redis.call('del', lock)
@@ -241,6 +240,35 @@ redis.call(publish, channel, '1')
 return 1
 )lua"};
 
+inline constexpr std::string_view read_renew{R"lua(
+-- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the owner of a read hold of each lock.
+-- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
+-- readers may have longer leases.
+local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    local owner = ARGV[i + 2]
+    local count = redis.pcall('hget', lock, owner)
+    renewed[i] = 0
+    if type(count) == 'table' then
+        -- A key that became something else is lost, and no reason to let the others expire.
+        if not string.find(count.err, 'WRONGTYPE', 1, true) then return count end
+        count = 0
+    end
+    local tag = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
+    for level = 1, tonumber(count or 0) do
+        local timeout = tag .. ':' .. owner .. ':rwlock_timeout:' .. level
+        local left = redis.call('pttl', timeout)
+        if left ~= -2 then renewed[i] = 1 end
+        if left ~= -2 and left < lease then redis.call('pexpire', timeout, lease) end
+    end
+    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
+end
+return renewed
+)lua"};
+
 inline constexpr std::string_view read_remaining_lease{R"lua(
 -- KEYS: lock.  ARGV: tag.  Answer: what the longest read hold has left in ms; -1 = no TTL; -2 = there is none.
 return read_lease(KEYS[1], ARGV[1])
@@ -248,12 +276,23 @@ return read_lease(KEYS[1], ARGV[1])
 
 }  // namespace detail
 
-inline constexpr std::string_view read_release = joined<detail::read_lease, detail::read_release>;
-inline constexpr std::string_view read_force_release = joined<detail::read_lease, detail::read_force_release>;
+inline constexpr std::string_view read_acquire = joined<detail::wanted_until, detail::read_acquire>;
+inline constexpr std::string_view read_release =
+    joined<detail::read_lease, detail::read_release, detail::release_levels>;
+inline constexpr std::string_view read_give_up =
+    joined<detail::wanted_until, detail::read_lease, detail::read_release, detail::give_up>;
+inline constexpr std::string_view read_force_release =
+    joined<detail::wanted_until, detail::once, detail::read_lease, detail::read_force_release>;
 inline constexpr std::string_view read_remaining_lease = joined<detail::read_lease, detail::read_remaining_lease>;
-inline constexpr std::string_view write_acquire = joined<detail::read_lease, detail::write_acquire>;
-inline constexpr std::string_view write_release = joined<detail::read_lease, detail::write_release>;
-inline constexpr std::string_view write_force_release = joined<detail::read_lease, detail::write_force_release>;
+inline constexpr std::string_view read_renew = joined<detail::wanted_until, detail::read_renew>;
+inline constexpr std::string_view write_acquire =
+    joined<detail::wanted_until, detail::read_lease, detail::write_acquire>;
+inline constexpr std::string_view write_release =
+    joined<detail::read_lease, detail::write_release, detail::release_levels>;
+inline constexpr std::string_view write_give_up =
+    joined<detail::wanted_until, detail::read_lease, detail::write_release, detail::give_up>;
+inline constexpr std::string_view write_force_release =
+    joined<detail::wanted_until, detail::once, detail::read_lease, detail::write_force_release>;
 
 inline constexpr std::string_view read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
@@ -280,33 +319,6 @@ if redis.call('get', mark) ~= who then return 0 end
 redis.call('del', mark)
 redis.call(publish, channel, '1')
 return 1
-)lua"};
-
-inline constexpr std::string_view read_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of a read hold of each lock.
--- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
--- readers may have longer leases.
-local lease = tonumber(ARGV[1])
-local renewed = {}
-for i, lock in ipairs(KEYS) do
-    local owner = ARGV[i + 1]
-    local count = redis.pcall('hget', lock, owner)
-    renewed[i] = 0
-    if type(count) == 'table' then
-        -- A key that became something else is lost, and no reason to let the others expire.
-        if not string.find(count.err, 'WRONGTYPE', 1, true) then return count end
-        count = 0
-    end
-    local tag = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
-    for level = 1, tonumber(count or 0) do
-        local timeout = tag .. ':' .. owner .. ':rwlock_timeout:' .. level
-        local left = redis.call('pttl', timeout)
-        if left ~= -2 then renewed[i] = 1 end
-        if left ~= -2 and left < lease then redis.call('pexpire', timeout, lease) end
-    end
-    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
-end
-return renewed
 )lua"};
 
 }  // namespace redlatch::scripts

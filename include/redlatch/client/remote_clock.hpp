@@ -47,7 +47,7 @@ inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
 // right but how soon a command becomes void: each script looks at the server's own clock.
 //
 // Thread-safe: mutex_ guards all members. Nobody waits here.
-class ServerClock {
+class RemoteClock {
 public:
     static constexpr Milliseconds good_for = std::chrono::minutes(5);
 

@@ -12,11 +12,11 @@
 
 namespace redlatch {
 
-// The marks that repeated releases of one lock by one client leave against their own delayed copies. The client
-// numbers its requests through all locks.
-class ReleaseLatches {
+// The keys that mark requests of one client to one lock as carried out. Only what names no hold needs them, because a
+// second copy would end the next hold. The client numbers its requests through all locks.
+class RequestMarks {
 public:
-    ReleaseLatches(std::string_view key, std::string_view uuid) : prefix_(prefixed_key("redisson_unlock_latch", key)) {
+    RequestMarks(std::string_view key, std::string_view uuid) : prefix_(prefixed_key("redlatch_request", key)) {
         prefix_.append(":").append(uuid).append(":");
     }
 
@@ -36,9 +36,6 @@ public:
     };
 
     Key of(std::uint64_t request) const noexcept { return {prefix_, request}; }
-
-    // Longer than any copy of a command can be on its way; '0', so no mark, for a first sending.
-    static constexpr std::string_view ttl(bool again) { return again ? "20000" : "0"; }
 
 private:
     std::string prefix_;
