@@ -37,7 +37,7 @@ struct Bench {
         : client(redis.transport(), options), lock(client, "orders", preference) {}
 
     // How this thread is called on the wire.
-    std::string owner() const { return client.id() + ":" + std::to_string(this_thread_number()); }
+    std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
 
     ScriptedRedis redis;
     Client<ScriptedTransport> client;

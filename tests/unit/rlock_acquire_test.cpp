@@ -32,7 +32,7 @@ struct Bench {
     explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), lock(client, "orders") {}
 
     // How this thread is called on the wire.
-    std::string owner() const { return client.id() + ":" + std::to_string(this_thread_number()); }
+    std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
 
     bool is_free() { return lock.valid_until() == Instant::min() && lock.lost().stop_requested(); }
 

@@ -34,7 +34,7 @@ struct Bench {
         return options;
     }
 
-    std::string owner() const { return client.id() + ":" + std::to_string(this_thread_number()); }
+    std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
 
     bool wait_for_event(Event::Kind kind) {
         return eventually([&] {

@@ -40,7 +40,7 @@ struct Bench {
                                          }}),
           lock(client, "orders") {}
 
-    std::string owner() const { return client.id() + ":" + std::to_string(this_thread_number()); }
+    std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
 
     std::error_code unlock() {
         std::error_code ec = errc::unsupported;
