@@ -110,7 +110,7 @@ inline const std::string hand_over_digest{digested<scripts::rlock_hand_over>.dig
 inline void load_scripts(RawRedis& redis) {
     for (const Script* script :
          {&digested<scripts::rlock_acquire>, &digested<scripts::rlock_release>, &digested<scripts::rlock_renew>,
-          &digested<scripts::rlock_hand_over>, &digested<scripts::rlock_force_release>})
+          &digested<scripts::rlock_hand_over>})
         redis.text("SCRIPT", "LOAD", script->text);
 }
 

@@ -3,7 +3,6 @@
 
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
-#include "redlatch/client/request_mark.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/names.hpp"
@@ -42,7 +41,6 @@ public:
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
-          marks_(key_, runtime.uuid()),
           slot_(std::clamp(runtime.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
 
     const std::string& key() const noexcept { return key_; }
@@ -76,10 +74,10 @@ public:
                     Texts<5>{publish(), channels_, text(hold), NumberText(remaining), NumberText(lease.count())});
     }
 
-    // Gives up whatever the number has: its hold, and its place in the queue. Answered with the server's clock.
+    // Gives up whatever these owners have: a hold, and a place in the queue. Answered with the server's clock.
     template <class Send>
-    auto give_up(const Unwanted& unwanted, Send send) {
-        return send(digested<scripts::fair_leave>, keys(), Texts<3>{publish(), channels_, text(unwanted.hold)});
+    auto give_up(std::span<const std::string_view> owners, Send send) {
+        return send(digested<scripts::fair_leave>, keys(), with_owners({publish(), channels_}, owners));
     }
 
     // Up to 100 waiters of this process say that they are alive.
@@ -92,11 +90,10 @@ public:
         runtime_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
     }
 
+    // Who holds it, whoever that is: a list of owners.
     template <class Send>
-    auto force_release(std::uint64_t request, std::int64_t until, Send send) {
-        return send(digested<scripts::fair_force_release>,
-                    Texts<5>{key_, queue_, timeouts_, slots_, marks_.of(request)},
-                    Texts<3>{publish(), channels_, NumberText(until)});
+    auto holders(Send send) {
+        return send(Texts<2>{"HKEYS", key_});
     }
 
 private:
@@ -119,7 +116,6 @@ private:
     const std::string timeouts_;
     const std::string slots_;
     const std::string channels_;  // what the channels of all waiters begin with
-    const RequestMarks marks_;
     const Milliseconds slot_;
 };
 

@@ -14,6 +14,7 @@
 #include "redlatch/core/error.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,6 +22,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -171,7 +173,8 @@ public:
         }
     }
 
-    // Ends anyone's hold: whether there was one. Asks until `limit`, and not for longer than unreachable_timeout.
+    // Ends anyone's hold: whether there was one. Two commands, of which the second names whom the first has seen: a copy of
+    // it that is late ends nobody else's. Asks until `limit`, and not for longer than unreachable_timeout each.
     bool force_release(Instant limit = never) {
         // Only what is held before the command is sent can be ended by it.
         std::vector<std::uint64_t> ended;
@@ -180,28 +183,20 @@ public:
             for (const Hold& hold : holds_)
                 if (hold.live()) ended.push_back(hold.id);
         }
-        const std::uint64_t request = next_number();
-        // All copies are wanted until the same instant: the mark of the first that arrives lasts until then.
-        std::optional<ServerMilliseconds> until;
-        const Reply reply = detail::inquire(
-            runtime_, key(),
-            [&](Instant deadline) {
-                Reply failure;
-                const auto now = runtime_.server_time(key(), deadline, failure);
-                if (!now) return failure;
-                if (!until) until = *now + forced_within(limit).count();
-                const Instant sent = Clock::now();
-                Reply answer = wire_.force_release(request, *until, runtime_.calling(deadline));
-                runtime_.learn_if_late(key(), sent, answer);
-                return answer;
-            },
-            limit);
-        if (!reply.is_integer()) throw unexpected(reply, key());
+        const Reply seen = detail::inquire(
+            runtime_, key(), [&](Instant deadline) { return wire_.holders(runtime_.calling(deadline)); }, limit);
+        const std::vector<std::string_view> owners = owners_in(seen);
+        if (!owners.empty()) {
+            const Reply reply = detail::inquire(
+                runtime_, key(),
+                [&](Instant deadline) { return wire_.give_up(std::span(owners), runtime_.calling(deadline)); }, limit);
+            if (!reply.is_integer()) throw unexpected(reply, key());
+        }
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_)
             if (hold.live() && contains(ended, hold.id)) lose(hold, "ended by force");
         holds_.erase_lost();
-        return reply.integer == 1;
+        return !owners.empty();
     }
 
     // --- inquiry, without a command ---------------------------------------------------------------------------
@@ -316,6 +311,21 @@ protected:
         std::int64_t unsettled = 0;  // a sending remained without an answer: until when it may take effect
         std::uint64_t hold = 0;      // what was asked for
     };
+
+    // Who holds the key, by the server's word.
+    std::vector<std::string_view> owners_in(const Reply& reply) const {
+        if (reply.is_nil()) return {};
+        if (reply.kind == Reply::Kind::text) return {reply.text};
+        if (reply.kind != Reply::Kind::array) throw unexpected(reply, key());
+        std::vector<std::string_view> owners;
+        for (const Reply& owner : reply.elements) {
+            if (owner.kind != Reply::Kind::text) throw unexpected(reply, key());
+            if (owner.text == "mode")
+                throw Error(errc::wrong_type, key(), "the key holds a read-write lock; choose another name");
+            owners.push_back(owner.text);
+        }
+        return owners;
+    }
 
     std::uint64_t next_number() { return runtime_.next_request(); }
 
@@ -435,6 +445,7 @@ protected:
             return runtime_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                 claim.until = until;
                 asked.sent = Clock::now();
+                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
                 Reply reply = send(std::as_const(claim), deadline);
                 if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
                 return reply;
@@ -813,7 +824,9 @@ protected:
         for (const auto& item : due) {
             const std::uint64_t hold = item.unwanted.hold;
             try {
-                wire_.give_up(item.unwanted,
+                const auto owner = wire_.text(hold), heir = wire_.text(item.unwanted.heir);
+                const std::array<std::string_view, 2> owners{owner, heir};
+                wire_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2),
                               runtime_.posting([self = self(), hold](Reply reply) { self->delivered(hold, reply); }));
             } catch (...) {  // no memory, no thread: again in a moment
                 delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
@@ -863,13 +876,6 @@ protected:
         for (const Hold& hold : holds_)
             if (hold.live()) at = std::min(at, hold.look_at());
         if (at != never) runtime_.timers().schedule(*this, at);
-    }
-
-    // How long copies of a forced release are sent.
-    Milliseconds forced_within(Instant limit) const {
-        const Milliseconds patience = std::min(runtime_.options().unreachable_timeout, Milliseconds(3'600'000));
-        if (limit == never) return patience + runtime_.options().command_timeout;
-        return std::min(patience, round_wait(limit - Clock::now())) + runtime_.options().command_timeout;
     }
 
     Runtime<T>& runtime_;

@@ -4,9 +4,13 @@
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/ids.hpp"
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <stop_token>
+#include <string_view>
+#include <vector>
 
 namespace redlatch {
 
@@ -44,5 +48,13 @@ struct Unwanted {
     std::uint64_t hold = 0;
     std::uint64_t heir = 0;  // 0 for none
 };
+
+// The arguments of a script that takes any number of owners, behind two others.
+inline std::vector<std::string_view> with_owners(const std::array<std::string_view, 2>& first,
+                                                 std::span<const std::string_view> owners) {
+    std::vector<std::string_view> arguments(first.begin(), first.end());
+    arguments.insert(arguments.end(), owners.begin(), owners.end());
+    return arguments;
+}
 
 }  // namespace redlatch

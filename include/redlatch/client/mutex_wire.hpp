@@ -4,7 +4,6 @@
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
 #include "redlatch/client/native_delete.hpp"
-#include "redlatch/client/request_mark.hpp"
 #include "redlatch/client/retry.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
@@ -12,6 +11,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,8 +30,7 @@ public:
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
 
-    MutexWire(Runtime<T>& runtime, std::string key)
-        : runtime_(runtime), key_(std::move(key)), marks_(key_, runtime.uuid()) {}
+    MutexWire(Runtime<T>& runtime, std::string key) : runtime_(runtime), key_(std::move(key)) {}
 
     const std::string& key() const noexcept { return key_; }
 
@@ -81,11 +80,16 @@ public:
         return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{value});
     }
 
-    // Gives up what these numbers have. Answered with the server's clock.
+    // Gives up these values. Answered with the server's clock.
     template <class Send>
-    auto give_up(const Unwanted& unwanted, Send send) {
-        return send(digested<scripts::mutex_give_up>, Texts<1>{key_},
-                    Texts<2>{text(unwanted.hold), text(unwanted.heir)});
+    auto give_up(std::span<const std::string_view> values, Send send) {
+        return send(digested<scripts::mutex_give_up>, Texts<1>{key_}, values);
+    }
+
+    // The present holder's value, whoever it is.
+    template <class Send>
+    auto holders(Send send) {
+        return value(std::move(send));
     }
 
     static ReleaseAnswer read_release(const Reply& reply) noexcept {
@@ -102,12 +106,6 @@ public:
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
 
     template <class Send>
-    auto force_release(std::uint64_t request, std::int64_t until, Send send) {
-        return send(digested<scripts::mutex_force_release>, Texts<2>{key_, marks_.of(request)},
-                    Texts<1>{NumberText(until)});
-    }
-
-    template <class Send>
     auto remaining_lease(Send send) {
         return send(digested<scripts::mutex_remaining_lease>, Texts<1>{key_}, Texts<0>{});
     }
@@ -117,6 +115,10 @@ public:
     auto value(Send send) {
         return send(Texts<2>{"GET", key_});
     }
+
+    // The plain command says when the lease is over, so it may last for less than was asked for: by what the server's
+    // clock may be ahead of what this client knows of it.
+    Milliseconds clock_error() const { return runtime_.clock_error(); }
 
 private:
     template <class Send>
@@ -134,7 +136,6 @@ private:
 
     Runtime<T>& runtime_;
     const std::string key_;
-    const RequestMarks marks_;
     const std::string no_channel_{};
 };
 

@@ -3,7 +3,6 @@
 
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
-#include "redlatch/client/request_mark.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/names.hpp"
@@ -13,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,8 +38,7 @@ protected:
           key_(std::move(key)),
           channel_(prefixed_key("redisson_rwlock", key_)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
-          mark_(suffixed_key(key_, "redlatch_writer_waits")),
-          marks_(key_, runtime.uuid()) {}
+          mark_(suffixed_key(key_, "redlatch_writer_waits")) {}
     ~ReadWriteWire() = default;
 
     // `field` is the owner as a holder of this side.
@@ -50,14 +49,8 @@ protected:
     }
 
     template <class Send>
-    auto give_up(const Script& script, std::string_view field, Send send) {
-        return send(script, Texts<2>{key_, channel_}, Texts<3>{publish_command(), tag_, field});
-    }
-
-    template <class Send>
-    auto force_release(const Script& script, std::uint64_t request, std::int64_t until, Send send) {
-        return send(script, Texts<3>{key_, marks_.of(request), channel_},
-                    Texts<3>{NumberText(until), publish_command(), tag_});
+    auto give_up(const Script& script, std::span<const std::string_view> owners, Send send) {
+        return send(script, Texts<2>{key_, channel_}, with_owners({publish_command(), tag_}, owners));
     }
 
     std::string_view publish_command() { return runtime_.transport().publish_command(); }
@@ -69,7 +62,6 @@ protected:
     const std::string channel_;
     const std::string tag_;   // where the names of the timeout keys begin
     const std::string mark_;  // ours alone: there while a writer waits that has precedence
-    const RequestMarks marks_;
 };
 
 // The commands of the readers' side.
@@ -97,15 +89,16 @@ public:
                                          std::move(send));
     }
 
-    // Releases whatever the number has. Answered with the server's clock.
+    // Releases whatever these owners have. Answered with the server's clock.
     template <class Send>
-    auto give_up(const Unwanted& unwanted, Send send) {
-        return ReadWriteWire<T>::give_up(digested<scripts::read_give_up>, text(unwanted.hold), std::move(send));
+    auto give_up(std::span<const std::string_view> owners, Send send) {
+        return ReadWriteWire<T>::give_up(digested<scripts::read_give_up>, owners, std::move(send));
     }
 
+    // Who holds this side, whoever that is: a list of owners.
     template <class Send>
-    auto force_release(std::uint64_t request, std::int64_t until, Send send) {
-        return ReadWriteWire<T>::force_release(digested<scripts::read_force_release>, request, until, std::move(send));
+    auto holders(Send send) {
+        return send(digested<scripts::read_holders>, Texts<1>{this->key_}, Texts<1>{this->tag_});
     }
 
     template <class Send>
@@ -163,15 +156,16 @@ public:
                                          std::move(send));
     }
 
-    // Releases whatever the number has. Answered with the server's clock.
+    // Releases whatever these owners have. Answered with the server's clock.
     template <class Send>
-    auto give_up(const Unwanted& unwanted, Send send) {
-        return ReadWriteWire<T>::give_up(digested<scripts::write_give_up>, text(unwanted.hold), std::move(send));
+    auto give_up(std::span<const std::string_view> owners, Send send) {
+        return ReadWriteWire<T>::give_up(digested<scripts::write_give_up>, owners, std::move(send));
     }
 
+    // Who holds this side, whoever that is: a list of owners.
     template <class Send>
-    auto force_release(std::uint64_t request, std::int64_t until, Send send) {
-        return ReadWriteWire<T>::force_release(digested<scripts::write_force_release>, request, until, std::move(send));
+    auto holders(Send send) {
+        return send(digested<scripts::write_holders>, Texts<1>{this->key_}, Texts<0>{});
     }
 
     template <class Send>

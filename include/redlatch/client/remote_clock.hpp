@@ -65,14 +65,15 @@ public:
         return offset_of(route) + since_epoch(instant);
     }
 
-    // A command that was sent at `asked` found this time.
-    void learn(std::uint32_t route, Instant asked, ServerMilliseconds time) {
+    // A command that was sent at `asked`, and answered at `answered`, found this time.
+    void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
         // One more, because the server leaves out what is less than a millisecond.
         const ServerMilliseconds offset = time + 1 - since_epoch(asked);
         const std::lock_guard lock(mutex_);
         if (in_doubt_ || route == route_) {
             offset_ = offset;
             read_at_ = asked;
+            uncertainty_ = std::chrono::ceil<Milliseconds>(answered - asked);
             route_ = route;
             in_doubt_ = false;
         } else {
@@ -84,6 +85,12 @@ public:
     Instant read_at() const {
         const std::lock_guard lock(mutex_);
         return read_at_;
+    }
+
+    // How long the answer took: by so much the server's clock may be behind what is known of it.
+    Milliseconds uncertainty() const {
+        const std::lock_guard lock(mutex_);
+        return uncertainty_;
     }
 
     // Another server may answer from here on, or this one with another clock.
@@ -107,6 +114,7 @@ private:
     mutable std::mutex mutex_;
     ServerMilliseconds offset_ = 0;  // to be added to the steady clock's milliseconds
     Instant read_at_{};              // the past while there is no reading
+    Milliseconds uncertainty_{0};
     bool in_doubt_ = true;
     std::uint32_t route_ = 0;  // of which it was read
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;

@@ -3,7 +3,6 @@
 
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
-#include "redlatch/client/request_mark.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/names.hpp"
@@ -11,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,10 +31,7 @@ public:
     static constexpr bool outlives_lease = false;
 
     RLockWire(Runtime<T>& runtime, std::string key)
-        : runtime_(runtime),
-          key_(std::move(key)),
-          channel_(prefixed_key("redisson_lock__channel", key_)),
-          marks_(key_, runtime.uuid()) {}
+        : runtime_(runtime), key_(std::move(key)), channel_(prefixed_key("redisson_lock__channel", key_)) {}
 
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
@@ -57,13 +54,11 @@ public:
     }
 
     // Releases whatever the numbers have. Answered with the server's clock.
+    // Releases whatever these owners have. Answered with the server's clock.
     template <class Send>
-    auto give_up(const Unwanted& unwanted, Send send) {
-        if (unwanted.heir == 0)
-            return send(digested<scripts::rlock_give_up>, keys(),
-                        Texts<3>{publish_command(), std::string_view(), text(unwanted.hold)});
+    auto give_up(std::span<const std::string_view> owners, Send send) {
         return send(digested<scripts::rlock_give_up>, keys(),
-                    Texts<4>{publish_command(), std::string_view(), text(unwanted.hold), text(unwanted.heir)});
+                    with_owners({publish_command(), std::string_view()}, owners));
     }
 
     template <class Send>
@@ -73,10 +68,10 @@ public:
                              NumberText(heir.until)});
     }
 
+    // Who holds it, whoever that is: a list of owners.
     template <class Send>
-    auto force_release(std::uint64_t request, std::int64_t until, Send send) {
-        return send(digested<scripts::rlock_force_release>, Texts<3>{key_, marks_.of(request), channel_},
-                    Texts<2>{NumberText(until), publish_command()});
+    auto holders(Send send) {
+        return send(Texts<2>{"HKEYS", key_});
     }
 
     // How a hold's owner is called on the wire.
@@ -90,7 +85,6 @@ private:
     Runtime<T>& runtime_;
     const std::string key_;
     const std::string channel_;
-    const RequestMarks marks_;
 };
 
 }  // namespace redlatch

@@ -6,9 +6,9 @@
 #include "redlatch/client/native_delete.hpp"
 #include "redlatch/client/notifier.hpp"
 #include "redlatch/client/options.hpp"
+#include "redlatch/client/remote_clock.hpp"
 #include "redlatch/client/replicas.hpp"
 #include "redlatch/client/retry.hpp"
-#include "redlatch/client/remote_clock.hpp"
 #include "redlatch/client/subscriptions.hpp"
 #include "redlatch/client/timers.hpp"
 #include "redlatch/core/backoff.hpp"
@@ -253,17 +253,23 @@ public:
     // A script that was sent at `sent` said that it came too late: by what clock.
     bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
         const auto now = read_late(reply);
-        if (now) clock_.learn(transport_.route(key), sent, *now);
+        if (now) clock_.learn(transport_.route(key), sent, Clock::now(), *now);
         return now.has_value();
     }
 
     RemoteClock& server_clock() noexcept { return clock_; }
 
-    // When a lease is over that begins now, by the server's clock, of a command that is wanted `until`. Not earlier than
-    // the server would reckon it itself: clocks drift by less than a part in a thousand.
+    // When a lease is over that begins now, by the server's clock, of a command that is wanted `until`. Not later than the
+    // server would reckon it itself; earlier by clock_error() at most.
     ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
+        return until - options_.command_timeout.count() + lease.count() - clock_error().count();
+    }
+
+    // By how much the server's clock may be behind what is known of it: it was read some time ago, and while the answer
+    // was on its way. Clocks drift by less than a part in a thousand.
+    Milliseconds clock_error() const {
         const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - clock_.read_at());
-        return until - options_.command_timeout.count() + lease.count() + age.count() / 1000 + 1;
+        return clock_.uncertainty() + age / 1000 + Milliseconds(2);
     }
 
     // Whether the server knows SET … PXAT: Redis does from 6.2 on.
@@ -426,7 +432,7 @@ private:
             if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::not_sent;
             return std::nullopt;
         }
-        clock_.learn(route, asked, *time);
+        clock_.learn(route, asked, Clock::now(), *time);
         return clock_.at(route, Clock::now());
     }
 

@@ -215,23 +215,6 @@ if head and redis.call('exists', lock) == 0 then wake(head) end
 return waits
 )lua";
 
-inline constexpr std::string_view fair_force_release = R"lua(
--- KEYS: lock, queue, timeouts, slots, mark of this request.  ARGV: publish command, prefix of the waiters' channels, until
--- when it is wanted.
--- Answer: 1 = there was a hold, and it is over; 0 = there was none.
-local mark, wanted_until = KEYS[5], ARGV[3]
-local before = once(mark, wanted_until)
-if before then return before end
-if redis.call('hlen', lock) == 0 then return 0 end
-if redis.call('hexists', lock, 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-end
-mark_as_done(mark, wanted_until, 1)
-redis.call('del', lock)
-wake(first_alive())
-return 1
-)lua";
-
 template <const std::string_view&... Bodies>
 inline constexpr std::string_view with_fair_queue = joined<wanted_until, fair_queue, Bodies...>;
 
@@ -241,7 +224,5 @@ inline constexpr std::string_view fair_acquire = detail::with_fair_queue<detail:
 inline constexpr std::string_view fair_release = detail::with_fair_queue<detail::fair_release>;
 inline constexpr std::string_view fair_leave = detail::with_fair_queue<detail::fair_leave>;
 inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail::fair_refresh>;
-inline constexpr std::string_view fair_force_release =
-    detail::with_fair_queue<detail::once, detail::fair_force_release>;
 
 }  // namespace redlatch::scripts

@@ -58,18 +58,6 @@ redis.call('set', lock, heir, 'px', lease)
 return 1
 )lua"};
 
-inline constexpr std::string_view mutex_force_release{R"lua(
--- KEYS: lock, mark of this request.  ARGV: until when it is wanted.
--- Answer: 1 = there was a hold, and it is over; 0 = there was none.
-local lock, mark, wanted_until = KEYS[1], KEYS[2], ARGV[1]
-local before = once(mark, wanted_until)
-if before then return before end
-if not redis.call('get', lock) then return 0 end
-mark_as_done(mark, wanted_until, 1)
-redis.call('del', lock)
-return 1
-)lua"};
-
 inline constexpr std::string_view mutex_renew{R"lua(
 -- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
@@ -102,8 +90,6 @@ return redis.call('del', KEYS[1])
 
 inline constexpr std::string_view mutex_give_up = joined<detail::wanted_until, detail::mutex_give_up>;
 inline constexpr std::string_view mutex_hand_over = joined<detail::wanted_until, detail::mutex_hand_over>;
-inline constexpr std::string_view mutex_force_release =
-    joined<detail::wanted_until, detail::once, detail::mutex_force_release>;
 inline constexpr std::string_view mutex_renew = joined<detail::wanted_until, detail::mutex_renew>;
 
 inline constexpr std::string_view mutex_remaining_lease{R"lua(

@@ -194,50 +194,15 @@ local function release(writer, count, lease, publish, tag)
 end
 )lua"};
 
-inline constexpr std::string_view read_force_release{R"lua(
--- KEYS: lock, mark of this request, channel.  ARGV: until when it is wanted, publish command, tag.
--- Answer: 1 = there were read holds, and they are over; 0 = there were none.
-local lock, request, channel = KEYS[1], KEYS[2], KEYS[3]
-local wanted_until, publish, tag = ARGV[1], ARGV[2], ARGV[3]
-local before = once(request, wanted_until)
-if before then return before end
-local mode = redis.call('hget', lock, 'mode')
-if not mode or read_lease(lock, tag) == -2 then return 0 end
-mark_as_done(request, wanted_until, 1)
-local fields = redis.call('hgetall', lock)
-for at = 1, #fields, 2 do
-    local owner, count = fields[at], tonumber(fields[at + 1])
-    if count and string.sub(owner, -6) ~= ':write' then
-        for i = 1, count do redis.call('del', tag .. ':' .. owner .. ':rwlock_timeout:' .. i) end
-        redis.call('hdel', lock, owner)
-    end
+inline constexpr std::string_view read_holders{R"lua(
+-- KEYS: lock.  ARGV: tag.  Answer: the readers that hold it.
+local lock, tag = KEYS[1], ARGV[1]
+local holders = {}
+if read_lease(lock, tag) == -2 then return holders end
+for _, field in ipairs(redis.call('hkeys', lock)) do
+    if field ~= 'mode' and string.sub(field, -6) ~= ':write' then holders[#holders + 1] = field end
 end
-if mode == 'read' then redis.call('del', lock) end
-redis.call(publish, channel, '0')
-return 1
-)lua"};
-
-inline constexpr std::string_view write_force_release{R"lua(
--- KEYS: lock, mark of this request, channel.  ARGV: until when it is wanted, publish command, tag.
--- Answer: 1 = there was a writer, and its hold is over; 0 = there was none. Read holds of the writer stay.
-local lock, request, channel = KEYS[1], KEYS[2], KEYS[3]
-local wanted_until, publish, tag = ARGV[1], ARGV[2], ARGV[3]
-local before = once(request, wanted_until)
-if before then return before end
-if redis.call('hget', lock, 'mode') ~= 'write' then return 0 end
-mark_as_done(request, wanted_until, 1)
-local left = read_lease(lock, tag)
-if left == -2 then
-    redis.call('del', lock)
-else
-    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
-    for _, field in ipairs(redis.call('hkeys', lock)) do
-        if string.sub(field, -6) == ':write' then redis.call('hdel', lock, field) end
-    end
-    redis.call('hset', lock, 'mode', 'read')
-end
-redis.call(publish, channel, '1')
-return 1
+return holders
 )lua"};
 
 inline constexpr std::string_view read_renew{R"lua(
@@ -281,8 +246,7 @@ inline constexpr std::string_view read_release =
     joined<detail::read_lease, detail::read_release, detail::release_levels>;
 inline constexpr std::string_view read_give_up =
     joined<detail::wanted_until, detail::read_lease, detail::read_release, detail::give_up>;
-inline constexpr std::string_view read_force_release =
-    joined<detail::wanted_until, detail::once, detail::read_lease, detail::read_force_release>;
+inline constexpr std::string_view read_holders = joined<detail::read_lease, detail::read_holders>;
 inline constexpr std::string_view read_remaining_lease = joined<detail::read_lease, detail::read_remaining_lease>;
 inline constexpr std::string_view read_renew = joined<detail::wanted_until, detail::read_renew>;
 inline constexpr std::string_view write_acquire =
@@ -291,8 +255,6 @@ inline constexpr std::string_view write_release =
     joined<detail::read_lease, detail::write_release, detail::release_levels>;
 inline constexpr std::string_view write_give_up =
     joined<detail::wanted_until, detail::read_lease, detail::write_release, detail::give_up>;
-inline constexpr std::string_view write_force_release =
-    joined<detail::wanted_until, detail::once, detail::read_lease, detail::write_force_release>;
 
 inline constexpr std::string_view read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
@@ -302,6 +264,16 @@ for i = 1, tonumber(count or 0) do
     if redis.call('exists', tag .. ':' .. owner .. ':rwlock_timeout:' .. i) == 1 then return count end
 end
 return nil
+)lua"};
+
+inline constexpr std::string_view write_holders{R"lua(
+-- KEYS: lock.  Answer: the writer that holds it, if there is one.
+local holders = {}
+if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return holders end
+for _, field in ipairs(redis.call('hkeys', KEYS[1])) do
+    if string.sub(field, -6) == ':write' then holders[#holders + 1] = field end
+end
+return holders
 )lua"};
 
 inline constexpr std::string_view write_remaining_lease{R"lua(

@@ -92,23 +92,6 @@ if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return 1
 )lua"};
 
-inline constexpr std::string_view rlock_force_release{R"lua(
--- KEYS: lock, mark of this request, channel.  ARGV: until when it is wanted, publish command.
--- Answer: 1 = there was a hold, and it is over; 0 = there was none.
-local lock, mark, channel = KEYS[1], KEYS[2], KEYS[3]
-local wanted_until, publish = ARGV[1], ARGV[2]
-local before = once(mark, wanted_until)
-if before then return before end
-if redis.call('hlen', lock) == 0 then return 0 end
-if redis.call('hexists', lock, 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-end
-mark_as_done(mark, wanted_until, 1)
-redis.call('del', lock)
-redis.call(publish, channel, '0')
-return 1
-)lua"};
-
 inline constexpr std::string_view rlock_renew{R"lua(
 -- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
@@ -134,8 +117,6 @@ inline constexpr std::string_view rlock_acquire = joined<detail::wanted_until, d
 inline constexpr std::string_view rlock_release = joined<detail::rlock_release, detail::release_levels>;
 inline constexpr std::string_view rlock_give_up = joined<detail::wanted_until, detail::rlock_release, detail::give_up>;
 inline constexpr std::string_view rlock_hand_over = joined<detail::wanted_until, detail::rlock_hand_over>;
-inline constexpr std::string_view rlock_force_release =
-    joined<detail::wanted_until, detail::once, detail::rlock_force_release>;
 inline constexpr std::string_view rlock_renew = joined<detail::wanted_until, detail::rlock_renew>;
 
 inline constexpr std::string_view rlock_remaining_lease{R"lua(
