@@ -648,6 +648,18 @@ TEST_CASE("the loss of one member is the loss of the whole; the others are given
 }
 
 // The member knows that it was lost, the whole has not looked yet: what is taken again is no continuation.
+TEST_CASE("an object that goes while it is held tells that nobody looks after the hold any more") {
+    RedisServer server;
+    Client client{server.url()};
+    RLock a{client, "a"};
+    RLock b{client, "b"};
+    auto both = std::make_unique<MultiLock>(a, b);
+    both->lock();
+    const std::stop_token lost = both->lost();
+    both.reset();
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+}
+
 TEST_CASE("to take a lost lock again is a new hold, and the old one's loss is told") {
     RedisServer server;
     RawRedis redis{server};

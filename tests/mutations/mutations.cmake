@@ -654,3 +654,15 @@ mutate(lease_of_the_members client/quorum_state.hpp
     "return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);"
     "static_cast<void>(hold); return until;"
     "integration/multi_lock")
+
+# Who sleeps until a later loss is not woken for an earlier one.
+mutate(earlier_loss_wakes_nobody client/losses.hpp
+    "Timers timers{[this] { wake(); }, Timers::Of::loss};"
+    "Timers timers{[] {}, Timers::Of::loss};"
+    "unit/losses")
+
+# What could not expire for want of memory never does.
+mutate(loss_forgotten_for_want_of_memory client/losses.hpp
+    "desk.timers.schedule(watched, now + again);"
+    ""
+    "unit/losses")

@@ -321,6 +321,26 @@ TEST_CASE("a callback that blocks keeps no lock from being renewed") {
     CHECK(bench.unlock() == errc::hold_lost);
 }
 
+TEST_CASE("a handler of events that blocks delays the lost() of no lock") {
+    ScriptedRedis redis;
+    std::promise<void> end;
+    std::atomic<bool> inside = false;
+    Client client(redis.transport(), {.on_event = [&, may_end = end.get_future().share()](const Event&) {
+                      inside = true;
+                      may_end.wait();
+                  }});
+    RLock first(client, "first");
+    RLock second(client, "second");
+    first.lock(Lease(10ms));
+    CHECK(eventually([&] { return inside.load(); }));
+    second.lock(Lease(10ms));
+    const std::stop_token lost = second.lost();
+    CHECK(eventually([&] { return lost.stop_requested(); }));
+    end.set_value();
+    first.unlock();
+    second.unlock();
+}
+
 TEST_CASE("a callback of loss may use the lock") {
     Bench bench;
     std::promise<void> done;

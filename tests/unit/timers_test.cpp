@@ -67,6 +67,34 @@ TEST_CASE("an entry only moves forward") {
     CHECK(bench.timers.sleep_until() == at(30ms));
 }
 
+TEST_CASE("a watched one has a time of its own in each of two timers") {
+    Bench bench;
+    Timers losses{[] {}, Timers::Of::loss};
+    bench.timers.schedule(*bench.a, at(20ms));
+    losses.schedule(*bench.a, at(10ms));
+    CHECK(bench.timers.sleep_until() == at(20ms));
+    CHECK(losses.sleep_until() == at(10ms));
+    CHECK(losses.take_due(at(1s)) == Due{bench.a});
+    CHECK(bench.timers.sleep_until() == at(20ms));
+    losses.schedule(*bench.a, at(10ms));
+    losses.forget(*bench.a);
+    CHECK(bench.timers.take_due(at(1s)) == Due{bench.a});
+    CHECK(losses.take_due(at(1s)).empty());
+}
+
+TEST_CASE("what is due can be taken out one by one, the living only") {
+    Bench bench;
+    Nothing going;
+    bench.timers.schedule(going, at(5ms));
+    bench.timers.schedule(*bench.a, at(20ms));
+    bench.timers.schedule(*bench.b, at(10ms));
+    CHECK(bench.timers.take_first_due(at(10ms)) == bench.b);
+    CHECK(bench.timers.take_first_due(at(10ms)) == nullptr);
+    CHECK(bench.timers.take_first_due(at(20ms)) == bench.a);
+    CHECK(bench.timers.take_first_due(at(1s)) == nullptr);
+    bench.timers.forget(going);
+}
+
 TEST_CASE("the background thread is woken only when it would oversleep") {
     Bench bench;
     bench.timers.schedule(*bench.a, at(20ms));

@@ -563,6 +563,7 @@ protected:
         pending_.make_room();
         runtime_.count_acquisition();
         schedule();
+        runtime_.start_losses();
         runtime_.start_background();
         return hold;
     }
@@ -858,7 +859,7 @@ protected:
         // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
         runtime_.lost_levels().add(kind, key(), hold.owner, hold.count);
-        if (hold.lost) runtime_.notify([source = *hold.lost]() mutable { source.request_stop(); });
+        if (hold.lost) runtime_.losses().tell(std::move(*hold.lost));
         key_holds_->ended(hold.id);
         hold.count = 0;
         hold.lost.reset();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/losses.hpp"
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/ids.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -25,10 +25,10 @@ struct Hold {
     std::int64_t token = 0;          // the fencing token, of locks that have one
     Instant valid_until{};
     Instant renew_at{};
-    Instant check_at = never;              // of a hold without the watchdog: when to ask whether the server has it
-    bool doubtful = false;                 // something that was sent in its name was left without an answer
-    bool renewing = false;                 // a renewal, or such a question, is on its way
-    std::optional<std::stop_source> lost;  // made when somebody asks for the token
+    Instant check_at = never;        // of a hold without the watchdog: when to ask whether the server has it
+    bool doubtful = false;           // something that was sent in its name was left without an answer
+    bool renewing = false;           // a renewal, or such a question, is on its way
+    std::optional<LossSource> lost;  // made when somebody asks for the token
 
     bool live() const noexcept { return count > 0; }
     bool watched() const noexcept { return watched_from > 0; }

@@ -4,6 +4,7 @@
 #include "redlatch/client/holds.hpp"
 #include "redlatch/client/lock_answers.hpp"
 #include "redlatch/client/lock_request.hpp"
+#include "redlatch/client/losses.hpp"
 #include "redlatch/client/options.hpp"
 #include "redlatch/client/runtime.hpp"
 #include "redlatch/client/timers.hpp"
@@ -85,7 +86,8 @@ public:
     virtual Timers& timers() = 0;
     virtual void start_background() = 0;
     virtual void raise(Event::Kind kind, std::string_view name, std::string detail) = 0;
-    virtual void notify(std::function<void()> job) = 0;
+    virtual Losses& losses() = 0;
+    virtual void start_losses() = 0;
 };
 
 template <MemberLock Lock>
@@ -130,7 +132,8 @@ public:
     void raise(Event::Kind kind, std::string_view name, std::string detail) override {
         runtime().raise(kind, name, std::move(detail));
     }
-    void notify(std::function<void()> job) override { runtime().notify(std::move(job)); }
+    Losses& losses() override { return runtime().losses(); }
+    void start_losses() override { runtime().start_losses(); }
 
 private:
     auto& runtime() { return lock_.state().runtime(); }

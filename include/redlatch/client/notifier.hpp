@@ -8,14 +8,15 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 namespace redlatch {
 
-// Runs what belongs to the user (event handlers, stop callbacks of lost() tokens) on a thread of its own, in order,
-// with no lock of ours held: so a handler that blocks, throws or uses the library harms neither renewals nor
-// wake-ups. The thread exists from the first notification on.
+// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held: so a handler that blocks,
+// throws or uses the library harms neither renewals nor wake-ups, and delays no lost() token. The thread exists from the
+// first notification on, or from start(). Without one to be had, what is queued waits until the next notification.
 class Notifier {
 public:
     Notifier() = default;
@@ -37,12 +38,22 @@ public:
             thread_.join();
     }
 
+    // Throws std::system_error when there is no thread to be had.
+    void start() {
+        const std::lock_guard lock(queue_->mutex);
+        start_locked();
+    }
+
+    // Throws std::bad_alloc only.
     void notify(std::function<void()> job) {
         const std::lock_guard lock(queue_->mutex);
         if (queue_->stopped) return;
-        if (!thread_.joinable()) thread_ = quiet_thread([queue = queue_] { work(*queue); });
         queue_->jobs.push_back(std::move(job));
         queue_->changed.notify_one();
+        try {
+            start_locked();
+        } catch (const std::system_error&) {  // the next one tries again
+        }
     }
 
 private:
@@ -54,6 +65,10 @@ private:
         std::deque<std::function<void()>> jobs;
         bool stopped = false;
     };
+
+    void start_locked() {
+        if (!thread_.joinable() && !queue_->stopped) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+    }
 
     static void work(Queue& queue) {
         std::unique_lock lock(queue.mutex);

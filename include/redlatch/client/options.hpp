@@ -67,7 +67,7 @@ struct ClientOptions {
     // same.
     PubSub pubsub = PubSub::automatic;
     // Called on a thread of the client's, one event at a time, with no lock held. What it throws is swallowed. It may
-    // use the library; while it blocks, later events and lost() requests wait, but renewals and wake-ups do not.
+    // use the library; while it blocks, later events wait, but renewals, wake-ups and lost() requests do not.
     std::function<void(const Event&)> on_event = {};
 };
 

@@ -56,14 +56,16 @@ public:
 
     pid_t pid() const noexcept { return pid_; }
 
-    // The background calls no member from here on.
+    // No other thread calls a member from here on. Nobody looks after what is held any more.
     void close() {
         {
             std::unique_lock lock(mutex_);
+            for (Hold& hold : holds_) tell_loss(hold);
             closed_ = true;
             idle_.wait(lock, [this] { return inside_ == 0; });
         }
         client().timers().forget(*this);
+        client().losses().timers().forget(*this);
     }
 
     // --- taking -----------------------------------------------------------------------------------------------
@@ -208,6 +210,13 @@ public:
         }
     }
 
+    void expire(Instant now) override {
+        const std::lock_guard lock(mutex_);
+        if (closed_) return;
+        for (Hold& hold : holds_) look_at(hold, now);
+        schedule();
+    }
+
     void renewed(const Renewal&, Renewed, Instant) override {}
     void subscribed() override {}
     void subscription_refused(const Reply&) override {}
@@ -329,6 +338,8 @@ private:
         const Instant begun = Clock::now();
         const OwnerNumber owner = request.owner;
         try {
+            client().start_losses();
+            client().start_background();
             ask(request, round, waited_for);
         } catch (...) {
             std::unique_lock lock(mutex_);
@@ -443,7 +454,6 @@ private:
         round.over = true;
         round.hold = hold->id;
         schedule();
-        client().start_background();
         return true;
     }
 
@@ -573,7 +583,9 @@ private:
         return *last == Instant::min() ? *last : *last - drift;
     }
 
-    static bool lasts(Instant until, Instant now) { return until != Instant::min() && until - Hold::notice > now; }
+    static bool lasts(const Hold& hold, Instant now) {
+        return hold.valid_until != Instant::min() && hold.lost_at() > now;
+    }
 
     // Works out anew until when a hold is valid. Votes that came since the last time count only if it was valid without
     // them all the while; and a part that is lost votes no more, even when it is had again.
@@ -587,7 +599,7 @@ private:
                 [&shares, then](std::size_t i) { return shares.of[i].levels > 0 && shares.of[i].votes_from <= then; };
         };
         hold.valid_until = end_of(hold, validity(hold.owner, shares.drift, votes_since(shares.looked_at)));
-        if (!lasts(hold.valid_until, now)) return lose(hold);
+        if (!lasts(hold, now)) return lose(hold);
         hold.valid_until = end_of(hold, validity(hold.owner, shares.drift, votes_since(now)));
         shares.looked_at = now;
     }
@@ -610,23 +622,30 @@ private:
     // The parts that are left are kept until unlock(), which still has to come.
     void lose(Hold& hold) {
         hold.lose();
-        if (hold.lost) client().notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
-        hold.lost.reset();
+        tell_loss(hold);
         client().raise(Event::Kind::hold_lost, name_, "too few of its members are held any more");
+    }
+
+    void tell_loss(Hold& hold) noexcept {
+        if (hold.lost) client().losses().tell(std::move(*hold.lost));
+        hold.lost.reset();
     }
 
     void schedule() {
         if (closed_) return;
         Instant at = never;
+        Instant lost_at = never;
         for (const Hold& hold : holds_) {
             if (!hold.live()) continue;
             at = std::min(at, hold.look_at());
+            lost_at = std::min(lost_at, hold.lost_at());
             const Shares& shares = shares_.at(hold.owner);
             if (shares.look_again > shares.looked_at) at = std::min(at, shares.look_again);
             for (const Share& share : shares.of)
                 if (share.votes_from > shares.looked_at) at = std::min(at, share.votes_from);
         }
         if (at != never) client().timers().schedule(*this, at);
+        if (lost_at != never) client().losses().timers().schedule(*this, lost_at);
     }
 
     // --- giving back, together --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/client/key_holds.hpp"
+#include "redlatch/client/losses.hpp"
 #include "redlatch/client/lost_levels.hpp"
 #include "redlatch/client/native_delete.hpp"
 #include "redlatch/client/notifier.hpp"
@@ -57,8 +58,10 @@ enum class Effect { any, grants };
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
 // The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
-// bring up, and sends renewals. mutex_ guards states_, and may be held when a state's own mutex is taken, never the
-// other way round; key_holds_mutex_ guards key_holds_ and its limit; background_mutex_ guards the start of the thread; posts_mutex_ guards posts_, and posts_done_ tells
+// bring up, and sends renewals. What a hold's end makes urgent is left to the thread of Losses, which waits for no
+// server. mutex_ guards states_, and may be held when a state's own mutex is taken, never the other way round;
+// key_holds_mutex_ guards key_holds_ and its limit; background_mutex_ guards the start of the thread; posts_mutex_ guards
+// posts_, and posts_done_ tells
 // the destructor that none is left.
 template <Transport T>
 class Runtime {
@@ -86,6 +89,8 @@ public:
         stopping_ = true;
         transport_.wake();
         if (background_.joinable()) background_.join();
+        for (const auto& [_, entry] : states_) entry.state->abandon();
+        losses_.end();
     }
 
     const ClientOptions& options() const noexcept { return options_; }
@@ -93,6 +98,7 @@ public:
     pid_t pid() const noexcept { return pid_; }
     T& transport() noexcept { return transport_; }
     Timers& timers() noexcept { return timers_; }
+    Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
 
     // Whether this process was forked off one that used the client: holds of the parent are then not ours.
@@ -356,8 +362,14 @@ public:
         }
     }
 
-    // Runs something of the user's, such as the callbacks of a stop token.
-    void notify(std::function<void()> job) { notifier_.notify(std::move(job)); }
+    // What tells of losses is there from here on, and cannot fail any more. To be called before something is held.
+    // Throws std::system_error when there is no thread to be had.
+    void start_losses() {
+        if (losses_started_.load(std::memory_order_acquire)) return;
+        losses_.start();
+        if (options_.on_event) notifier_.start();
+        losses_started_.store(true, std::memory_order_release);
+    }
 
     // --- counters ---------------------------------------------------------------------------------------------
 
@@ -718,8 +730,10 @@ private:
     std::atomic<bool> away_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> background_started_{false};
+    std::atomic<bool> losses_started_{false};
 
     Notifier notifier_;
+    Losses losses_;
     Timers timers_;
     Subscriptions subscriptions_;
     std::mutex mutex_;

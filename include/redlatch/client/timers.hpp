@@ -12,30 +12,36 @@
 
 namespace redlatch {
 
-// The deadlines of everything that the background thread looks after, earliest first.
+// The deadlines of everything that one thread looks after, earliest first. A client has two: of the background thread,
+// and of the one that tells losses.
 //
 // An entry is only ever moved forward: a lock that is taken and given back a thousand times a second leaves its
 // entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
 // costs no shared work here, and each entry comes up in vain at most once a renewal period.
 //
-// mutex_ guards all members and the writing of Watched::scheduled_. Nobody waits here; schedule() wakes the background
-// thread when it sleeps beyond the new deadline.
+// mutex_ guards all members and the writing of TimerSlot::scheduled_. Nobody waits here; schedule() wakes the thread when
+// it sleeps beyond the new deadline.
 class Timers {
 public:
-    explicit Timers(std::function<void()> wake) : wake_(std::move(wake)) {}
+    // Which of a Watched's times these are.
+    enum class Of { care, loss };
 
-    // To be called with the watched one's own mutex held, which tick() takes too: so an entry that is taken out at
-    // this moment is still to be looked at, and the first test may be made without our mutex.
+    explicit Timers(std::function<void()> wake, Of of = Of::care)
+        : wake_(std::move(wake)), slot_(of == Of::care ? &Watched::care_ : &Watched::loss_) {}
+
+    // To be called with the watched one's own mutex held, which tick() and expire() take too: so an entry that is taken
+    // out at this moment is still to be looked at, and the first test may be made without our mutex.
     void schedule(Watched& watched, Instant at) noexcept {
-        if (watched.scheduled_.load() <= at) return;
+        TimerSlot& slot = watched.*slot_;
+        if (slot.scheduled_.load() <= at) return;
         {
             const std::lock_guard lock(mutex_);
-            const Instant scheduled = watched.scheduled_;
+            const Instant scheduled = slot.scheduled_;
             if (scheduled <= at) return;
-            if (scheduled != never) watched.entry_ = entries_.extract({scheduled, &watched});
-            watched.scheduled_ = at;
-            watched.entry_.value().first = at;
-            entries_.insert(std::move(watched.entry_));
+            if (scheduled != never) slot.entry_ = entries_.extract({scheduled, &watched});
+            slot.scheduled_ = at;
+            slot.entry_.value().first = at;
+            entries_.insert(std::move(slot.entry_));
             if (at >= sleeping_until_) return;
         }
         wake_();
@@ -43,9 +49,10 @@ public:
 
     // For a destructor: after it, nobody will be given this one any more.
     void forget(Watched& watched) {
+        TimerSlot& slot = watched.*slot_;
         const std::lock_guard lock(mutex_);
-        if (const Instant scheduled = watched.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
-        watched.scheduled_ = never;
+        if (const Instant scheduled = slot.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
+        slot.scheduled_ = never;
     }
 
     // Takes out what is due at `until`.
@@ -54,18 +61,22 @@ public:
         std::vector<std::shared_ptr<Watched>> due;
         due.reserve(entries_.size());  // so that a failure leaves all as it is
         sleeping_until_ = {};
-        while (!entries_.empty() && entries_.begin()->first <= until) {
-            Watched* watched = entries_.begin()->second;
-            auto entry = entries_.extract(entries_.begin());
-            watched->scheduled_ = never;
-            watched->entry_ = std::move(entry);
-            // Null for one whose destructor waits for our mutex.
-            if (auto alive = watched->weak_from_this().lock()) due.push_back(std::move(alive));
-        }
+        // Null for one whose destructor waits for our mutex.
+        while (is_due(until))
+            if (auto alive = take_first()) due.push_back(std::move(alive));
         return due;
     }
 
-    // The background thread is about to sleep: until when at most?
+    // Takes out the first that is due at `until`, for which no memory is needed; null when there is none.
+    std::shared_ptr<Watched> take_first_due(Instant until) noexcept {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = {};
+        while (is_due(until))
+            if (auto alive = take_first()) return alive;
+        return nullptr;
+    }
+
+    // The thread is about to sleep: until when at most?
     Instant sleep_until() {
         const std::lock_guard lock(mutex_);
         sleeping_until_ = entries_.empty() ? never : entries_.begin()->first;
@@ -73,7 +84,18 @@ public:
     }
 
 private:
+    bool is_due(Instant until) const { return !entries_.empty() && entries_.begin()->first <= until; }
+
+    std::shared_ptr<Watched> take_first() {
+        Watched& watched = *entries_.begin()->second;
+        TimerSlot& slot = watched.*slot_;
+        slot.entry_ = entries_.extract(entries_.begin());
+        slot.scheduled_ = never;
+        return watched.weak_from_this().lock();
+    }
+
     const std::function<void()> wake_;
+    TimerSlot Watched::*const slot_;
     std::mutex mutex_;
     TimerEntries entries_;
     Instant sleeping_until_{};

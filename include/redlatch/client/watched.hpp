@@ -36,9 +36,23 @@ struct Renewal {
 // When Timers will look at whom.
 using TimerEntries = std::set<std::pair<Instant, Watched*>>;
 
-// What the background thread knows of a primitive's local state: something that has times at which it wants to be
-// looked at, and a channel that it listens to. All members are called on the background thread (renewed() on any),
-// with no lock held.
+// The place of a Watched in one Timers.
+class TimerSlot {
+public:
+    explicit TimerSlot(Watched& owner) {
+        TimerEntries one{{never, &owner}};
+        entry_ = one.extract(one.begin());
+    }
+
+private:
+    friend class Timers;
+    std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
+    TimerEntries::node_type entry_;  // while it has no time there: made here, so that to schedule needs no memory
+};
+
+// What the threads of a client know of a primitive's local state: something that has times at which it wants to be
+// looked at, and a channel that it listens to. All members but expire() are called on the background thread (renewed()
+// on any), with no lock held.
 class Watched : public std::enable_shared_from_this<Watched> {
 public:
     virtual ~Watched() = default;
@@ -46,6 +60,15 @@ public:
     // The time it was scheduled for has come, or will before `horizon`. Holds that are to be renewed until then are
     // appended to `due`; it says itself when it wants to be looked at again.
     virtual void tick(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
+
+    // The time has come for which it was scheduled in Losses::timers(): what it cannot vouch for any more is lost. On
+    // the thread that tells losses, with no lock held. It waits for nothing that waits for a server, and schedules
+    // itself for later instants only. When it throws, for want of memory, it is called again in a moment.
+    virtual void expire(Instant /* now */) {}
+
+    // The client ends, and all that is held with it: the last moment to tell that it is lost. The background thread has
+    // ended.
+    virtual void abandon() noexcept {}
 
     // The answer to a renewal that was sent at `sent`.
     enum class Renewed { yes, refused, unknown };
@@ -61,12 +84,8 @@ public:
 
 private:
     friend class Timers;
-    std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
-    // Its entry while it has no time there: made with it, so that to schedule it needs no memory.
-    TimerEntries::node_type entry_ = [this] {
-        TimerEntries one{{never, this}};
-        return one.extract(one.begin());
-    }();
+    TimerSlot care_{*this};
+    TimerSlot loss_{*this};
 };
 
 }  // namespace redlatch

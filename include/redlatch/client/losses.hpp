@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/client/lateness.hpp"
+#include "redlatch/client/timers.hpp"
+#include "redlatch/client/watched.hpp"
+#include "redlatch/core/deadline.hpp"
+#include "redlatch/core/quiet_thread.hpp"
+#include "redlatch/core/wait_on.hpp"
+
+#include <condition_variable>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
+namespace redlatch {
+
+// What tells a hold's owner that it is lost. Made with all that telling needs, so that telling cannot fail.
+class LossSource {
+public:
+    std::stop_token get_token() const noexcept { return one_.front().get_token(); }
+
+private:
+    friend class Losses;
+    std::list<std::stop_source> one_{1};
+};
+
+// Tells losses in time, whatever the transport, the server and the handlers of events do. A thread of its own looks at
+// what cannot be vouched for any longer (Watched::expire()), and requests the stop tokens of what is lost, in their
+// order and with no lock of ours held: their callbacks are the user's, and one that blocks delays those after it.
+//
+// start() comes before there is anything to lose, and may fail; then telling needs neither a thread nor memory.
+class Losses {
+public:
+    Losses() = default;
+    Losses(const Losses&) = delete;
+    Losses& operator=(const Losses&) = delete;
+    ~Losses() { end(); }
+
+    // When to call Watched::expire() of whom.
+    Timers& timers() noexcept { return desk_->timers; }
+
+    // Throws std::system_error when there is no thread to be had.
+    void start() {
+        const std::lock_guard lock(desk_->mutex);
+        if (thread_.joinable() || desk_->ended) return;
+        thread_ = quiet_thread([desk = desk_] { work(*desk); });
+    }
+
+    // Requests its token, soon; without a thread, at the end. Any lock may be held.
+    void tell(LossSource lost) noexcept {
+        const std::lock_guard lock(desk_->mutex);
+        desk_->told.splice(desk_->told.end(), lost.one_);
+        desk_->changed.notify_one();
+    }
+
+    // How long before the end of a lease its loss is to be told, for telling takes a moment, too: as long as it took of
+    // late, and as much again.
+    Clock::duration notice() const noexcept { return desk_->lateness.notice(); }
+
+    // Tells what is still to be told, and ends the thread, unless it is the one that calls: then that ends by itself.
+    void end() {
+        {
+            const std::lock_guard lock(desk_->mutex);
+            desk_->ended = true;
+            desk_->changed.notify_one();
+        }
+        if (thread_.get_id() == std::this_thread::get_id()) {
+            thread_.detach();
+        } else {
+            if (thread_.joinable()) thread_.join();
+            tell_all(*desk_);
+        }
+    }
+
+private:
+    // Shared with the thread, which may outlive us. `mutex` guards what follows it, and the start of the thread;
+    // `changed` wakes the thread.
+    struct Desk {
+        Lateness lateness;
+        Timers timers{[this] { wake(); }, Timers::Of::loss};
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::list<std::stop_source> told;
+        bool woken = false;  // there is an earlier deadline
+        bool ended = false;
+
+        void wake() {
+            const std::lock_guard lock(mutex);
+            woken = true;
+            changed.notify_one();
+        }
+    };
+
+    static constexpr Milliseconds again{5};
+
+    static void work(Desk& desk) {
+        for (;;) {
+            const Instant due = desk.timers.sleep_until();
+            if (!sleep(desk, due)) break;
+            const Instant now = Clock::now();
+            // Nothing of a client is referred to while user code runs, which may end the client.
+            while (const auto watched = desk.timers.take_first_due(now)) expire(desk, *watched, now);
+            tell_all(desk);
+            if (due <= now) desk.lateness.add(due, Clock::now());
+        }
+        tell_all(desk);
+    }
+
+    static void expire(Desk& desk, Watched& watched, Instant now) noexcept {
+        try {
+            watched.expire(now);
+        } catch (...) {
+            desk.timers.schedule(watched, now + again);
+        }
+    }
+
+    // Until there is something to do; false at the end.
+    static bool sleep(Desk& desk, Instant until) {
+        std::unique_lock lock(desk.mutex);
+        while (!desk.ended && !desk.woken && desk.told.empty() && Clock::now() < until)
+            wait_on(desk.changed, lock, until);
+        desk.woken = false;
+        return !desk.ended;
+    }
+
+    static void tell_all(Desk& desk) {
+        for (;;) {
+            std::list<std::stop_source> one;
+            {
+                const std::lock_guard lock(desk.mutex);
+                if (desk.told.empty()) return;
+                one.splice(one.begin(), desk.told, desk.told.begin());
+            }
+            one.front().request_stop();
+        }
+    }
+
+    std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
+    std::thread thread_;
+};
+
+}  // namespace redlatch
