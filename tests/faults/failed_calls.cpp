@@ -153,6 +153,49 @@ TEST_CASE("fault: a system call of the transport fails once, over TCP, by the na
              {"socket", "connect", "send", "recv", "poll", "fcntl", "setsockopt", "pipe2", "getaddrinfo"});
 }
 
+// The thread that tells losses was made when there was one to tell of: unlock() threw, and a guard ended the program.
+TEST_CASE("fault: no thread can be had when a loss is found by unlock(): it is told, and a guard ends in peace") {
+    RedisServer server;
+    RawRedis redis{server};
+    EventLog log;
+    Client client{server.url(), log.in(unhurried())};
+    RLock first{client, "first"};
+    RLock second{client, "second"};
+    MultiLock both{first, second};
+    const auto lose_in_guard = [&](auto& lock) {
+        const std::size_t before = log.count(Event::Kind::hold_lost);
+        const std::lock_guard outer{lock};
+        const std::stop_token lost = lock.lost();
+        std::optional<FailingCalls> calls;
+        {
+            const std::lock_guard inner{lock};
+            redis.call("DEL", "first");
+            calls.emplace("pthread_create", EAGAIN, 0, 1000);
+        }
+        CHECK(eventually([&] { return lost.stop_requested(); }));
+        CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) > before; }));
+    };
+    SUBCASE("of a lock") { lose_in_guard(first); }
+    SUBCASE("of a lock over several") { lose_in_guard(both); }
+}
+
+TEST_CASE("fault: no thread can be had: no lock is taken that could be lost without a word") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url(), unhurried()};
+    RLock first{client, "first"};
+    RLock second{client, "second"};
+    MultiLock both{first, second};
+    {
+        const FailingCalls calls{"pthread_create", EAGAIN, 0, 1000};
+        CHECK_THROWS_AS(first.lock(), std::system_error);
+        CHECK_THROWS_AS(both.lock(), std::system_error);
+    }
+    CHECK(eventually([&] { return redis.integer("EXISTS", "first") + redis.integer("EXISTS", "second") == 0; }));
+    CHECK(both.try_lock_for(10s));
+    both.unlock();
+}
+
 TEST_CASE("fault: no descriptor can be had for a while, and the call goes on when there is one") {
     RedisServer server;
     Client client{server.url(), unhurried()};

@@ -127,6 +127,43 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of
     CHECK(fail_each<ReadWriteLock<HiredisTransport>>(place, [](auto& lock) { ask_lock(lock.read_lock()); }) > 5);
 }
 
+TEST_CASE("fault: the n-th allocation of the caller fails, in a lock over several: nothing stays held") {
+    Place place;
+    const auto each = [&](auto use) {
+        for (long n = 0;; ++n) {
+            CAPTURE(n);
+            REQUIRE(n < 2000);
+            Client client{place.server.url(), short_lived()};
+            RLock a{client, "a"}, b{client, "b"}, c{client, "c"};
+            MultiLock all{a, b, c};
+            bool struck = false;
+            {
+                FailingMemory memory{FailingMemory::Of::caller, n};
+                try {
+                    use(all);
+                } catch (const std::bad_alloc&) {
+                } catch (const Error&) {
+                }
+                struck = memory.struck();
+            }
+            // While client and locks live, whose watchdog would keep what is left.
+            CHECK(eventually([&] { return place.is_clean(); }, 5s));
+            REQUIRE_NOTHROW(use(all));
+            CHECK(eventually([&] { return place.is_clean(); }, 5s));
+            if (!struck) return n;
+        }
+    };
+    CHECK(each([](auto& lock) { use_lock(lock); }) > 20);
+    CHECK(each([](auto& lock) { ask_lock(lock); }) > 20);
+    // One member is somebody else's for a while.
+    RLock blocker{place.other, "b"};
+    CHECK(each([&](auto& lock) {
+              blocker.lock(Lease{30ms});
+              std::unique_lock guard{lock, std::defer_lock};
+              static_cast<void>(guard.try_lock_for(5s));
+          }) > 20);
+}
+
 TEST_CASE("fault: the n-th allocation of the caller fails, in a wait for each of the locks") {
     Place place;
     const auto wait = [&]<class Lock>(std::type_identity<Lock>) {

@@ -94,27 +94,18 @@ public:
         trying_.push_back(owner);
         ++errands_;
         lock.unlock();
-        const auto ask = [self = self(), claim, lease, id, receiver, begun = Clock::now(), tell](
-                             std::optional<ServerMilliseconds> now, Reply failure) mutable {
-            Asked asked;
-            asked.hold = claim.hold;
-            asked.begun = asked.sent = begun;
-            asked.reply = std::move(failure);
-            if (!now) return self->tried(claim.owner, lease, id, asked, tell);
-            claim.until = *now + self->runtime_.options().command_timeout.count();
-            asked.sent = Clock::now();
-            Completion done = [self, owner = claim.owner, lease, id, asked, until = claim.until,
-                               tell](Reply reply) mutable {
-                asked.reply = std::move(reply);
-                self->runtime_.learn_if_late(self->key(), asked.sent, asked.reply);
-                if (!asked.reply.answered() && !asked.reply.is_unsent()) asked.unsettled = until;
-                self->tried(owner, lease, id, asked, tell);
-            };
-            self->wire_.acquire(std::as_const(claim),
-                                self->runtime_.posting(std::move(done), receiver, Effect::grants));
-        };
         try {
-            runtime_.with_server_time(key(), receiver, ask);
+            runtime_.start_losses();
+            runtime_.with_server_time(
+                key(), receiver,
+                [self = self(), claim, lease, id, receiver, begun = Clock::now(), tell](
+                    std::optional<ServerMilliseconds> now, Reply failure) mutable {
+                    Asked asked;
+                    asked.hold = claim.hold;
+                    asked.begun = asked.sent = begun;
+                    asked.reply = std::move(failure);
+                    self->try_once(claim, lease, id, std::move(asked), now, tell, receiver);
+                });
         } catch (...) {
             // Nothing was sent.
             lock.lock();
@@ -149,18 +140,18 @@ public:
         }
         const Leaving leaving = leave_level(*hold);
         ++errands_;
-        lock.unlock();
-        Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
-            std::unique_lock relock(self->mutex_);
-            self->end_errand();
-            const std::error_code outcome =
-                leaving.remaining > 0
-                    ? self->level_released(reply, owner, leaving, sent)
-                    : self->last_released(relock, reply, leaving, false, [&](const ReleaseAnswer&) { self->news(); });
-            relock.unlock();
-            done(outcome);
-        };
         try {
+            lock.unlock();
+            Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
+                std::unique_lock relock(self->mutex_);
+                self->end_errand();
+                const std::error_code outcome =
+                    leaving.remaining > 0 ? self->level_released(reply, owner, leaving, sent)
+                                          : self->last_released(relock, reply, leaving, false,
+                                                                [&](const ReleaseAnswer&) { self->news(); });
+                relock.unlock();
+                done(outcome);
+            };
             wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
                           runtime_.posting(std::move(answered), receiver));
         } catch (...) {
@@ -371,6 +362,28 @@ protected:
         return std::find(values.begin(), values.end(), value) != values.end();
     }
 
+    // The server's clock showed `now`, or could not be read.
+    void try_once(Claim claim, const std::optional<Milliseconds>& lease, std::uint64_t id, Asked asked,
+                  std::optional<ServerMilliseconds> now, const std::function<bool(const TryAnswer&)>& tell,
+                  Receiver receiver) noexcept {
+        if (!now) return tried(claim.owner, lease, id, asked, tell);
+        claim.until = *now + runtime_.options().command_timeout.count();
+        asked.sent = Clock::now();
+        try {
+            Completion done = [self = self(), owner = claim.owner, lease, id, asked, until = claim.until,
+                               tell](Reply reply) mutable {
+                asked.reply = std::move(reply);
+                self->runtime_.learn_if_late(self->key(), asked.sent, asked.reply);
+                if (!asked.reply.answered() && !asked.reply.is_unsent()) asked.unsettled = until;
+                self->tried(owner, lease, id, asked, tell);
+            };
+            wire_.acquire(std::as_const(claim), runtime_.posting(std::move(done), receiver, Effect::grants));
+        } catch (...) {  // nothing was sent
+            asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
+            tried(claim.owner, lease, id, asked, tell);
+        }
+    }
+
     // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
     void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
                const std::function<bool(const TryAnswer&)>& tell) {
@@ -435,6 +448,9 @@ protected:
     template <class Send>
     Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
                        Send send) {
+        // Before anything is held: to look after a hold must not fail any more.
+        runtime_.start_losses();
+        runtime_.start_background();
         const Instant give_up = give_up_at(request, first);
         Asked asked;
         asked.hold = claim.hold;
@@ -563,8 +579,6 @@ protected:
         pending_.make_room();
         runtime_.count_acquisition();
         schedule();
-        runtime_.start_losses();
-        runtime_.start_background();
         return hold;
     }
 

@@ -66,7 +66,8 @@ public:
     virtual bool acquire(const LockRequest& request) = 0;
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                                    std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
-    virtual void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done,
+    // When it throws, the hold is given back all the same, in the background or by the end of its lease.
+    virtual void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                        Receiver receiver) = 0;
     virtual void attend() = 0;
     virtual void stop_attending() = 0;
@@ -85,7 +86,7 @@ public:
     virtual const ClientOptions& options() = 0;
     virtual Timers& timers() = 0;
     virtual void start_background() = 0;
-    virtual void raise(Event::Kind kind, std::string_view name, std::string detail) = 0;
+    virtual void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept = 0;
     virtual Losses& losses() = 0;
     virtual void start_losses() = 0;
 };
@@ -104,9 +105,9 @@ public:
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
         lock_.state().try_in_background(owner, lease, std::move(tell), receiver);
     }
-    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done,
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
-        lock_.state().release_in_background(owner, std::move(done), receiver);
+        lock_.state().release_in_background(owner, done, receiver);
     }
     void attend() override { runtime().attend(); }
     void stop_attending() override { runtime().stop_attending(); }
@@ -129,8 +130,8 @@ public:
     const ClientOptions& options() override { return runtime().options(); }
     Timers& timers() override { return runtime().timers(); }
     void start_background() override { runtime().start_background(); }
-    void raise(Event::Kind kind, std::string_view name, std::string detail) override {
-        runtime().raise(kind, name, std::move(detail));
+    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept override {
+        runtime().raise(kind, name, detail);
     }
     Losses& losses() override { return runtime().losses(); }
     void start_losses() override { runtime().start_losses(); }

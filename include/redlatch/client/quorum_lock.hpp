@@ -125,8 +125,8 @@ private:
         for (std::size_t i = 1; i < members_.size(); ++i) {
             try {
                 others.push_back(quiet_thread([&one, i] { one(i); }));
-            } catch (const std::system_error&) {
-                one(i);  // no more threads to be had
+            } catch (const std::exception&) {
+                one(i);  // no more threads to be had, or no memory for one
             }
         }
         one(0);

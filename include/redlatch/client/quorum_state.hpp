@@ -18,10 +18,12 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -52,7 +54,9 @@ public:
           rules_(rules),
           name_(name),
           is_fork_child_(is_fork_child),
-          servers_(members_.size()) {}
+          servers_(members_.size()) {
+        ends_.reserve(members_.size());
+    }
 
     pid_t pid() const noexcept { return pid_; }
 
@@ -106,7 +110,8 @@ public:
         }
         if (waited_for) {
             std::unique_lock lock(mutex_);
-            give_back(lock, request.owner, {*waited_for}, Clock::now());
+            give_back(
+                lock, request.owner, [&](std::size_t i) { return i == waited_for; }, Clock::now());
         }
         return false;
     }
@@ -114,7 +119,8 @@ public:
     // --- giving back ------------------------------------------------------------------------------------------
 
     // One level less. Nothing on success; hold_lost when it had ended already, unreachable when too few members could
-    // be told yet (they will be, in the background). Throws Error(errc::not_owner).
+    // be told yet (they will be, in the background). Throws Error(errc::not_owner), and nothing else: without memory
+    // the members' holds end all the same, if only with their leases.
     std::error_code release(OwnerNumber owner) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -125,13 +131,12 @@ public:
         look_at(*hold, Clock::now());
         const bool live = hold->live();
         const std::uint32_t remaining = hold->count + hold->dead - 1;
-        std::vector<std::size_t> leaving, owed;
-        std::vector<Share>& shares = shares_.at(owner).of;
-        for (std::size_t i = 0; i < shares.size(); ++i) {
-            if (shares[i].levels <= remaining) continue;
-            leaving.push_back(i);
+        Shares& shares = shares_.at(owner);
+        for (Share& share : shares.of) {
+            share.leaving = share.levels > remaining ? 1 : 0;
             // And of holds that the member lost: it expects to be given those back, too.
-            while (--shares[i].levels > remaining) owed.push_back(i);
+            share.owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
+            share.levels = std::min(share.levels, remaining);
         }
         if (!live)
             --hold->dead;
@@ -139,13 +144,16 @@ public:
             hold->leave();
         else
             holds_.finish(*hold);
+        std::map<OwnerNumber, Shares>::node_type last;  // keeps `shares`
         if (remaining == 0) {
             holds_.erase(owner);
-            shares_.erase(owner);
+            last = shares_.extract(owner);
         }
-        const Releases releases = give_back(lock, owner, leaving);
-        give_back(lock, owner, owed, Clock::now());
+        const Releases releases = give_back(lock, owner, [&](std::size_t i) { return shares.of[i].leaving; });
+        give_back(
+            lock, owner, [&](std::size_t i) { return shares.of[i].owed; }, Clock::now());
         if (!live) return errc::hold_lost;
+        if (releases.lost > 0) live_hold(owner);  // the levels that are left may be lost, too
         // Others can have the lock as soon as too few members are left with us.
         if (releases.asked - releases.done <= members_.size() - rules_.needed) return {};
         return releases.lost > 0 ? errc::hold_lost : errc::unreachable;
@@ -229,6 +237,7 @@ private:
         std::uint32_t levels = 0;  // that the member is to be given back, those of lost holds included
         std::uint64_t hold = 0;    // which of the member's holds it is: only as long as that one lives does it vote
         Instant votes_from = never;
+        std::uint32_t leaving = 0, owed = 0;  // levels that release() gives back: of this hold, and of lost ones
     };
 
     struct Shares {
@@ -329,24 +338,31 @@ private:
 
     // Asks all members for one level more; `waited_for` is had already.
     Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
+        std::shared_ptr<QuorumRound> round;
+        try {
+            client().start_losses();
+            client().start_background();
+            round = std::make_shared<QuorumRound>(members_.size());
+            return take(request, waited_for, give_up, round);
+        } catch (...) {  // no memory, no thread: what was had, and what is still to come, goes back
+            std::unique_lock lock(mutex_);
+            if (round) round->over = true;
+            give_back(
+                lock, request.owner, [&](std::size_t i) { return i == waited_for || (round && round->had(i)); },
+                Clock::now());
+            throw;
+        }
+    }
+
+    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up,
+                 const std::shared_ptr<QuorumRound>& round) {
         {
             // What of an earlier level is lost by now must not seem to have been held all the while.
             const std::lock_guard lock(mutex_);
             live_hold(request.owner);
         }
-        const auto round = std::make_shared<QuorumRound>(members_.size());
         const Instant begun = Clock::now();
-        const OwnerNumber owner = request.owner;
-        try {
-            client().start_losses();
-            client().start_background();
-            ask(request, round, waited_for);
-        } catch (...) {
-            std::unique_lock lock(mutex_);
-            round->over = true;
-            give_back(lock, owner, had_in(*round), Clock::now());
-            throw;
-        }
+        ask(request, round, waited_for);
         // Built and destroyed without mutex_, which the callback takes.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
@@ -365,9 +381,11 @@ private:
         await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
         if (!round->complete()) stop_attending();
         if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
-        round->over = true;
         const Outcome outcome = why_not(*round, limit);
-        give_back(lock, owner, had_in(*round), round->stopped ? Clock::now() : request.deadline);
+        round->over = true;
+        give_back(
+            lock, request.owner, [&](std::size_t i) { return round->had(i); },
+            round->stopped ? Clock::now() : request.deadline);
         return outcome;
     }
 
@@ -384,13 +402,6 @@ private:
         }
     }
 
-    std::vector<std::size_t> had_in(const QuorumRound& round) const {
-        std::vector<std::size_t> had;
-        for (std::size_t i = 0; i < members_.size(); ++i)
-            if (round.had(i)) had.push_back(i);
-        return had;
-    }
-
     // A member's answer; whether what it gives is wanted.
     bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
                   const TryAnswer& answer) {
@@ -405,16 +416,20 @@ private:
             case TryAnswer::Kind::failed: round->failed(member, answer.why); break;
             case TryAnswer::Kind::held:
                 round->held_without_vote(member);
-                ask_trust(lock, member,
-                          [this, round, owner, member](Instant trusted_from, const std::optional<Error>& why) {
-                              if (why)
-                                  round->failed(member, *why);
-                              else if (round->hold != 0)
-                                  let_vote({owner, round->hold, member}, trusted_from);
-                              else
-                                  round->held(member, std::max(trusted_from, Clock::now()));
-                              round->changed.notify_all();
-                          });
+                try {
+                    ask_trust(lock, member,
+                              [this, round, owner, member](Instant trusted_from, const std::optional<Error>& why) {
+                                  if (why)
+                                      round->failed(member, *why);
+                                  else if (round->hold != 0)
+                                      let_vote({owner, round->hold, member}, trusted_from);
+                                  else
+                                      round->held(member, std::max(trusted_from, Clock::now()));
+                                  round->changed.notify_all();
+                              });
+                } catch (const std::bad_alloc&) {  // had, so to be given back by the round
+                    round->failed(member, std::nullopt);
+                }
                 break;
         }
         round->changed.notify_all();
@@ -433,9 +448,10 @@ private:
 
         Hold* hold = live_hold(request.owner);
         const bool first = !hold;
-        if (first) hold = &holds_.start(request.owner, ++last_hold_);
+        // What needs memory comes first, so that a failure leaves all as it is.
         Shares& shares = shares_[request.owner];
         shares.of.resize(members_.size());
+        if (first) hold = &holds_.start(request.owner, ++last_hold_);
         for (std::size_t i = 0; i < members_.size(); ++i) {
             if (!round.had(i)) continue;
             Share& share = shares.of[i];
@@ -509,10 +525,11 @@ private:
         return true;
     }
 
-    void ask_for_vote(std::unique_lock<std::mutex>& lock, const Part& part) {
+    void ask_for_vote(std::unique_lock<std::mutex>& lock, const Part& part) try {
         ask_trust(lock, part.member, [this, part](Instant trusted_from, const std::optional<Error>& why) {
             if (!why) let_vote(part, trusted_from);
         });
+    } catch (const std::bad_alloc&) {  // asked again at the next renewal
     }
 
     // Counts from then on.
@@ -571,15 +588,15 @@ private:
         return longest;
     }
 
-    // Until when enough of the members that vote are certainly held.
+    // Until when enough of the members that vote are certainly held. Needs no memory.
     template <class Votes>
-    Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) const {
-        std::vector<Instant> until;
+    Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) {
+        ends_.clear();
         for (std::size_t i = 0; i < members_.size(); ++i)
-            if (votes(i)) until.push_back(members_[i]->part(owner).until);
-        if (until.size() < rules_.needed) return Instant::min();
-        const auto last = until.begin() + static_cast<std::ptrdiff_t>(rules_.needed - 1);
-        std::nth_element(until.begin(), last, until.end(), std::greater<>());
+            if (votes(i)) ends_.push_back(members_[i]->part(owner).until);
+        if (ends_.size() < rules_.needed) return Instant::min();
+        const auto last = ends_.begin() + static_cast<std::ptrdiff_t>(rules_.needed - 1);
+        std::nth_element(ends_.begin(), last, ends_.end(), std::greater<>());
         return *last == Instant::min() ? *last : *last - drift;
     }
 
@@ -650,29 +667,52 @@ private:
 
     // --- giving back, together --------------------------------------------------------------------------------
 
-    // One level of each of these members; what came of it until all have answered, or node_timeout, or `limit`.
-    Releases give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::vector<std::size_t>& which,
-                       Instant limit = never) {
+    // So many levels of each member; what came of it until all have answered, or node_timeout, or `limit`. Without
+    // memory nobody waits for the answers.
+    template <class HowMany>
+    Releases give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, HowMany how_many, Instant limit = never) {
         struct Shared {
             Releases count;
             std::condition_variable changed;
         };
-        if (which.empty()) return {};
-        const auto shared = std::make_shared<Shared>();
-        shared->count.asked = which.size();
+        Releases none;
+        for (std::size_t i = 0; i < members_.size(); ++i) none.asked += how_many(i);
+        if (none.asked == 0) return none;
         lock.unlock();
-        const auto told = [self = self(), shared](std::error_code ec) {
-            const std::lock_guard relock(self->mutex_);
-            ++shared->count.answered;
-            if (!ec) ++shared->count.done;
-            if (ec == errc::hold_lost) ++shared->count.lost;
-            shared->changed.notify_all();
-        };
-        for (const std::size_t i : which) members_[i]->release_in_background(owner, told, Receiver::poster);
+        std::shared_ptr<Shared> shared;
+        std::function<void(std::error_code)> told = [](std::error_code) {};
+        try {
+            shared = std::make_shared<Shared>();
+            shared->count = none;
+            told = [self = self(), shared](std::error_code ec) {
+                const std::lock_guard relock(self->mutex_);
+                ++shared->count.answered;
+                if (!ec) ++shared->count.done;
+                if (ec == errc::hold_lost) ++shared->count.lost;
+                shared->changed.notify_all();
+            };
+        } catch (const std::bad_alloc&) {
+            shared.reset();
+        }
+        for (std::size_t i = 0; i < members_.size(); ++i) {
+            lock.lock();
+            std::size_t levels = how_many(i);
+            lock.unlock();
+            for (; levels > 0; --levels) give_back(i, owner, told);
+        }
         const Instant until = std::min(limit, Clock::now() + rules_.node_timeout);
         lock.lock();
-        await(lock, shared->changed, until, [&] { return shared->count.answered == which.size(); });
+        if (!shared) return none;
+        await(lock, shared->changed, until, [&] { return shared->count.answered == shared->count.asked; });
         return shared->count;
+    }
+
+    void give_back(std::size_t member, OwnerNumber owner, const std::function<void(std::error_code)>& told) {
+        try {
+            members_[member]->release_in_background(owner, told, Receiver::poster);
+        } catch (const std::exception&) {  // no memory, no thread: the member goes on by itself, or its lease ends
+            told(make_error_code(std::errc::not_enough_memory));
+        }
     }
 
     // --- waiting for answers ----------------------------------------------------------------------------------
@@ -683,7 +723,10 @@ private:
         if (done()) return;
         lock.unlock();
         const auto came = [&] {
-            for (const auto& member : members_) member->attend();
+            try {
+                for (const auto& member : members_) member->attend();
+            } catch (const std::bad_alloc&) {  // then the background receives
+            }
             const std::lock_guard look(mutex_);
             return done();
         };
@@ -712,6 +755,7 @@ private:
     std::uint64_t last_hold_ = 0;
     std::map<OwnerNumber, Shares> shares_;
     std::vector<Server> servers_;
+    std::vector<Instant> ends_;  // validity()'s own, with room for all members
 };
 
 }  // namespace redlatch
