@@ -597,8 +597,8 @@ mutate(late_grants_are_kept client/quorum_state.hpp
 
 # What was had in vain is not given back.
 mutate(some_are_kept_in_vain client/quorum_state.hpp
-    "give_back(lock, owner, had_in(*round), round->stopped ? Clock::now() : request.deadline);"
-    ""
+    "give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);"
+    "static_cast<void>(had);"
     "integration/multi_lock")
 
 # Validity is counted from the replies.
@@ -666,3 +666,15 @@ mutate(loss_forgotten_for_want_of_memory client/losses.hpp
     "desk.timers.schedule(watched, now + again);"
     ""
     "unit/losses")
+
+# Losses are told by a thread that is made when there is one to tell of.
+mutate(thread_for_losses_comes_late client/hold_keeper.hpp
+    "runtime_.start_losses();\n        runtime_.start_background();"
+    ""
+    "faults/(failed|failing)_calls")
+
+# A member whose release finds no memory keeps its hold.
+mutate(told_by_value client/lock_member.hpp
+    "lock_.state().release_in_background(owner, done, receiver);"
+    "const auto copy = std::make_unique<std::function<void(std::error_code)>>(done);\n        lock_.state().release_in_background(owner, *copy, receiver);"
+    "faults/(no|failing)_memory")

@@ -383,9 +383,8 @@ private:
         if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
         const Outcome outcome = why_not(*round, limit);
         round->over = true;
-        give_back(
-            lock, request.owner, [&](std::size_t i) { return round->had(i); },
-            round->stopped ? Clock::now() : request.deadline);
+        const auto had = [&](std::size_t i) { return round->had(i); };
+        give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);
         return outcome;
     }
 
