@@ -426,6 +426,31 @@ TEST_CASE("fault: password changed: it matters at the next connection only") {
     CHECK_FALSE(redis.exists("orders"));
 }
 
+TEST_CASE("fault: password changed, and changed back: a release is told as rejected, and delivered all the same") {
+    RedisServer server{{.tcp = true}};
+    RawRedis redis{server};
+    redis.text("ACL", "SETUSER", "seller", "reset", "on", ">old", "~*", "&*", "+@all");
+    Client client{"redis://seller:old@127.0.0.1:" + std::to_string(server.port()), unhurried()};
+    RLock orders{client, "orders"};
+    Semaphore seats{client, "seats"};
+    orders.lock();
+    REQUIRE(seats.try_set_permits(1));
+    seats.acquire();
+    redis.text("ACL", "SETUSER", "seller", "resetpass", ">new");
+    CHECK(redis.kill_clients("normal") > 0);
+    std::error_code ec;
+    const Stopwatch watch;
+    orders.unlock(ec);
+    CHECK(ec == errc::rejected);
+    CHECK(code_of([&] { seats.release(); }) == errc::rejected);
+    CHECK(watch.within(margin));
+    CHECK(redis.exists("orders"));
+    redis.text("ACL", "SETUSER", "seller", ">old");
+    CHECK(eventually([&] { return !redis.exists("orders"); }, 10s));
+    CHECK(eventually([&] { return redis.text("GET", "seats") == "1"; }, 10s));
+    CHECK(client.stats().lost_holds == 0);
+}
+
 TEST_CASE("fault: command not allowed inside a script: rejected at once") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};

@@ -621,8 +621,8 @@ mutate(young_servers_vote client/quorum_state.hpp
 
 # The rest of the servers is blocked until the lease is over.
 mutate(unlock_of_a_majority_only client/quorum_state.hpp
-    "leaving.push_back(i);\n"
-    "if (leaving.size() < rules_.needed) leaving.push_back(i);\n"
+    "share.leaving = share.levels > remaining ? 1 : 0;"
+    "share.leaving = share.levels > remaining && &share < &shares.of[rules_.needed] ? 1 : 0;"
     "integration/red_lock_test")
 
 # A part that is had again votes at once, however young its server.
@@ -672,6 +672,12 @@ mutate(thread_for_losses_comes_late client/hold_keeper.hpp
     "runtime_.start_losses();\n        runtime_.start_background();"
     ""
     "faults/(failed|failing)_calls")
+
+# A release is forgotten because a password is wrong, for as long as it is.
+mutate(denied_is_final client/retry.hpp
+    "return reply.is_error() && judge(reply) == Verdict::refused &&\n           !detail::is_denied(detail::error_code_word(reply.text), reply.text);"
+    "return reply.is_error() && judge(reply) == Verdict::refused;"
+    "unit/(retry|rlock_release)")
 
 # A member whose release finds no memory keeps its hold.
 mutate(told_by_value client/lock_member.hpp

@@ -113,6 +113,26 @@ TEST_CASE("each error of a server has its class") {
     }
 }
 
+TEST_CASE("what is delivered in the background is given up only when it can never succeed") {
+    for (const char* text : {"WRONGTYPE Operation against a key holding the wrong kind of value",
+                             "ERR user_script:5: attempt to compare nil with number", "ERR unknown command 'EVALSHA'"})
+        CHECK(is_final(error(text)));
+    for (const char* text :
+         {"NOAUTH Authentication required.", "WRONGPASS invalid username-password pair or user is disabled.",
+          "NOPERM this user has no permissions to run the 'evalsha' command",
+          "ERR Error running script (call to f_0123): @user_script:5: @user_script: 5: -NOPERM this user has no "
+          "permissions",
+          "ERR The user executing the script can't run this command or subcommand script: 0123, on @user_script:5.",
+          "ERR ACL failure in script: User app has no permissions to run the 'hset' command",
+          "ERR AUTH <password> called without any password configured for the default user.",
+          "DENIED Redis is running in protected mode", "UNTRUSTED the certificate of redis is refused: expired",
+          "LOADING Redis is loading the dataset in memory", "OOM command not allowed", "NOSCRIPT No matching script."})
+        CHECK_FALSE(is_final(error(text)));
+    CHECK_FALSE(is_final(Reply::of(1)));
+    CHECK_FALSE(is_final(Reply::of(Reply::Kind::unanswered, "closed")));
+    CHECK_FALSE(is_final(Reply::of(Reply::Kind::malformed, "HTTP")));
+}
+
 TEST_CASE("a script that the server does not know is sent as text") {
     CHECK(judge(error("NOSCRIPT No matching script. Please use EVAL.")) == Verdict::no_script);
 }

@@ -201,6 +201,25 @@ TEST_CASE("a troubled server gets the release when its trouble is over") {
     }
 }
 
+TEST_CASE("a release that is denied is told at once, and delivered when the server lets us again") {
+    Bench bench;
+    bench.lock.lock();
+    bench.redis.always("release", error("WRONGPASS invalid username-password pair or user is disabled."));
+    CHECK(unlock(bench) == errc::rejected);
+    REQUIRE(bench.redis.wait_for("release", 3));
+    // Nor does the next acquire of this thread wait for it.
+    std::error_code ec;
+    bench.lock.lock(ec);
+    CHECK(ec == errc::rejected);
+    bench.lock.try_lock(ec);
+    CHECK(ec == errc::rejected);
+    CHECK(bench.redis.count("acquire") == 1);
+    bench.redis.always("release", number(1));
+    CHECK(eventually([&] { return bench.lock.try_lock(ec); }));
+    CHECK(bench.client.stats().lost_holds == 0);
+    CHECK_FALSE(unlock(bench));
+}
+
 TEST_CASE("an answer of a wrong shape to a release is told by code only, and the release is sent again") {
     for (const Reply& reply : {text("OK"), number(-2), array({}), array({number(0)}), malformed()}) {
         Bench bench;

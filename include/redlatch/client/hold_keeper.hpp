@@ -780,9 +780,9 @@ protected:
         return {};
     }
 
-    // What is refused for good (the key is something else by now) is lost; everything else is sent again.
+    // What can never succeed (the key is something else by now) is lost; everything else is sent again.
     std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
-        if (judge(reply) == Verdict::refused && reply.is_error())
+        if (is_final(reply))
             report_loss(printable(reply.text, 160));
         else
             give_back_later(leaving, Clock::now());
@@ -852,10 +852,9 @@ protected:
 
     void delivered(std::uint64_t hold, const Reply& reply) {
         const std::lock_guard lock(mutex_);
-        const Verdict verdict = judge(reply);
-        if (verdict == Verdict::answered && reply.is_integer())
+        if (judge(reply) == Verdict::answered && reply.is_integer())
             pending_.answered(hold, reply.integer, Clock::now());
-        else if (verdict == Verdict::refused && reply.is_error())
+        else if (is_final(reply))
             pending_.forget(hold);
         else
             pending_.failed(hold, Clock::now());

@@ -53,6 +53,21 @@ inline bool is_overloaded(std::string_view code, std::string_view text) {
     return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
 }
 
+// Who we are, or what we may do, does not suffice: with the same words, for passwords and rights may be given back.
+inline bool is_denied(std::string_view code, std::string_view text) {
+    static constexpr std::array<std::string_view, 4> codes{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED"};
+    static constexpr std::array<std::string_view, 6> beginnings{
+        // Inside a script it is the one in Redis 7.0, the other since 7.2.
+        "ERR The user executing the script", "ERR ACL failure in script",
+        // The password was taken from the server.
+        "ERR AUTH <password> called without", "ERR Client sent AUTH, but no password", "ERR invalid password",
+        // The certificate of either side.
+        Reply::untrusted};
+    return is_one_of(code, codes) || std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view beginning) {
+               return text.starts_with(beginning);
+           });
+}
+
 }  // namespace detail
 
 inline Verdict judge(const Reply& reply) {
@@ -69,6 +84,14 @@ inline Verdict judge(const Reply& reply) {
     if (code == "LATE") return Verdict::late;
     if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return Verdict::refused_now;
     return Verdict::refused;
+}
+
+// Whether a command is refused that can never succeed: the key is something else, the script fails. What is denied to us
+// is refused to a caller at once, too; but what is to be delivered in the background goes on being tried, because
+// passwords, rights and certificates may be put right.
+inline bool is_final(const Reply& reply) {
+    return reply.is_error() && judge(reply) == Verdict::refused &&
+           !detail::is_denied(detail::error_code_word(reply.text), reply.text);
 }
 
 // The error that a failed operation on `name` throws, quoting the server. `reply` is none that judge() calls answered.
@@ -94,7 +117,6 @@ inline Error error_of(const Reply& reply, std::string_view name) {
         return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
     if (code == "NOAUTH" || code == "WRONGPASS")
         return {errc::rejected, name, said + "; check user and password in the URL"};
-    // Inside a script it is the one in Redis 7.0, the other since 7.2.
     if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
         reply.text.starts_with("ERR ACL failure in script"))
         return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};

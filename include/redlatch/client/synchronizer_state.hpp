@@ -219,11 +219,8 @@ private:
         Milliseconds hint;
     };
 
-    // Carried out, or refused for good: sending it again is useless.
-    static bool is_settled(const Reply& reply) {
-        const Verdict verdict = judge(reply);
-        return verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error());
-    }
+    // Carried out, or it never can be: sending it again is useless.
+    static bool is_settled(const Reply& reply) { return judge(reply) == Verdict::answered || is_final(reply); }
 
     void rouse(Member& member) { member.sleeper.rouse(runtime_); }
 

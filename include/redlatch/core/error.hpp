@@ -16,8 +16,9 @@ enum class errc {
     would_deadlock,        // waiting would be for ever, for oneself
     unknown_permit,        // no such permit, or its lease is over
     hold_lost,             // the hold ended before its unlock: lease over, key deleted, ended by force
-    unreachable,           // no server answered in the time allowed; the outcome may be unknown
-    overloaded,            // the server refuses for now: out of memory, busy, read-only, too many clients
+    unreachable,           // no server that could have done it answered in the time allowed (none at all, or one that
+                           // is loading, or only a replica); the outcome may be unknown
+    overloaded,            // the server refuses for now: out of memory, busy, too few replicas, too many clients
     rejected,              // for good: credentials, access rights, a script error; a certificate, on either side
     wrong_type,            // the key belongs to something else
     protocol_error,        // the answer makes no sense; the connection was closed
