@@ -3,6 +3,10 @@
 // fork(): a child never speaks on its parent's connection, nor in its name.
 #include <doctest/doctest.h>
 
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -86,6 +90,57 @@ TEST_CASE("a forked child has an identity of its own and disturbs neither the pa
     orders.unlock();
     CHECK(client.stats().reconnects == 0);
     CHECK(redis.keys().empty());
+}
+
+TEST_CASE("a child in a PID namespace of its own, with its parent's number, holds nothing of the parent's") {
+    RedisServer server;
+    SharedMemory<Findings> found;
+    constexpr int not_allowed = 77;
+    // What unshares has the number 1 in the namespace that it makes for its children: so it takes two.
+    const auto in_namespace = [](auto function) {
+        if (::unshare(CLONE_NEWPID) != 0) return not_allowed;
+        const pid_t pid = ::fork();
+        if (pid == 0) ::_exit(function());
+        int status = 0;
+        if (pid < 0 || ::waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) return 1;
+        return WEXITSTATUS(status);
+    };
+    auto outer = ChildProcess::run([&] {
+        return in_namespace([&] {
+            CHECK_IN_CHILD(::getpid() == 1);
+            Client client{server.url()};
+            RLock orders{client, "orders"};
+            RLock parcels{client, "parcels"};
+            redlatch::MultiLock both{orders, parcels};
+            orders.lock();
+            both.lock();
+            const std::string id = client.id();
+            const int status = in_namespace([&] {
+                CHECK_IN_CHILD(::getpid() == 1);
+                CHECK_IN_CHILD(client.id() != id);
+                CHECK_IN_CHILD(orders.lost().stop_requested());
+                CHECK_IN_CHILD(both.lost().stop_requested());
+                CHECK_IN_CHILD(!orders.is_held());
+                CHECK_IN_CHILD(!orders.try_lock());
+                CHECK_IN_CHILD(!both.try_lock());
+                return 0;
+            });
+            CHECK_IN_CHILD(client.id() == id);
+            CHECK_IN_CHILD(both.is_held());
+            both.unlock();
+            orders.unlock();
+            return status;
+        });
+    });
+    const auto status = outer.wait(60s);
+    REQUIRE(status);
+    if (status->code == not_allowed) {
+        MESSAGE("left out: this user may not make PID namespaces");
+        return;
+    }
+    CHECK(*status == ExitStatus{0, 0});
+    CHECK(found->failed_line == 0);
+    CHECK(found->passed == 10);
 }
 
 TEST_CASE("guards of the parent that end in the child are silent, and end nothing") {

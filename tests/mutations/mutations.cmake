@@ -684,3 +684,9 @@ mutate(told_by_value client/lock_member.hpp
     "lock_.state().release_in_background(owner, done, receiver);"
     "const auto copy = std::make_unique<std::function<void(std::error_code)>>(done);\n        lock_.state().release_in_background(owner, *copy, receiver);"
     "faults/(no|failing)_memory")
+
+# A child that has its parent's number is taken for it.
+mutate(fork_is_not_counted core/process.hpp
+    "if (::madvise(page, size, MADV_WIPEONFORK) == 0)"
+    "if (::madvise(page, size, MADV_NORMAL) == 0)"
+    "integration/client_fork")

@@ -31,7 +31,7 @@ public:
     ~Binding() {
         const KeepErrno kept;
         State& state = *state_.load();
-        if (state.runtime().pid() == ::getpid()) state.runtime().leave_state(state);
+        if (state.runtime().is_of_this_process()) state.runtime().leave_state(state);
     }
 
     const std::string& name() const noexcept { return name_; }

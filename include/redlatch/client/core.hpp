@@ -9,8 +9,6 @@
 #include <mutex>
 #include <utility>
 
-#include <unistd.h>
-
 namespace redlatch {
 
 // What a client and the primitives made from it hold together: the runtime of the process they are used in.
@@ -29,7 +27,7 @@ public:
         const KeepErrno kept;
         Runtime<T>* runtime = runtime_.load();
         // Destroyed in a child that never used it: there is nothing of ours to end, only descriptors to give back.
-        if (runtime->pid() == ::getpid())
+        if (runtime->is_of_this_process())
             delete runtime;
         else
             runtime->transport().reborn();
@@ -37,14 +35,14 @@ public:
 
     Runtime<T>& runtime() {
         Runtime<T>* runtime = runtime_.load(std::memory_order_acquire);
-        return runtime->pid() == ::getpid() ? *runtime : after_fork();
+        return runtime->is_of_this_process() ? *runtime : after_fork();
     }
 
 private:
     Runtime<T>& after_fork() {
         const std::lock_guard lock(mutex_);
         Runtime<T>* parent = runtime_.load();
-        if (parent->pid() == ::getpid()) return *parent;
+        if (parent->is_of_this_process()) return *parent;
         auto* mine = new Runtime<T>(parent->transport().reborn(), parent->options(), parent);
         runtime_.store(mine, std::memory_order_release);
         return *mine;

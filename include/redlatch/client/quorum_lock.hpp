@@ -25,8 +25,6 @@
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
 namespace redlatch {
 
 // What MultiLock and RedLock have in common: the public members of a lock, over those of its members.
@@ -74,7 +72,7 @@ protected:
     ~QuorumLock() {
         const KeepErrno kept;
         const State mine = *state_.load();
-        if (mine->pid() != ::getpid()) return;
+        if (!mine->is_of_this_process()) return;
         mine->close();
         delete state_.load();
     }
@@ -89,7 +87,7 @@ private:
     // That of the parent is left alone in a forked child: its mutex may be held by a thread that does not exist here.
     QuorumState& state() {
         State* state = state_.load(std::memory_order_acquire);
-        while ((*state)->pid() != ::getpid()) {
+        while (!(*state)->is_of_this_process()) {
             State* mine = new_state(true);
             if (state_.compare_exchange_strong(state, mine)) return **mine;
             delete mine;

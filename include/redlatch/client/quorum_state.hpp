@@ -13,6 +13,7 @@
 #include "redlatch/core/error.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/pause.hpp"
+#include "redlatch/core/process.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -30,8 +31,6 @@
 #include <system_error>
 #include <utility>
 #include <vector>
-
-#include <unistd.h>
 
 namespace redlatch {
 
@@ -58,7 +57,8 @@ public:
         ends_.reserve(members_.size());
     }
 
-    pid_t pid() const noexcept { return pid_; }
+    // False in a child that was forked since this was made.
+    bool is_of_this_process() const noexcept { return process_ == this_process(); }
 
     // No other thread calls a member from here on. Nobody looks after what is held any more.
     void close() {
@@ -742,7 +742,7 @@ private:
     const QuorumRules rules_;
     const std::string name_;
     const bool is_fork_child_;
-    const pid_t pid_ = ::getpid();
+    const ProcessMark process_ = this_process();
 
     BriefWait<> brief_wait_;
 

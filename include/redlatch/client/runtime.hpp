@@ -15,6 +15,7 @@
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/ids.hpp"
 #include "redlatch/core/pause.hpp"
+#include "redlatch/core/process.hpp"
 #include "redlatch/core/quiet_thread.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/transport/transport.hpp"
@@ -38,8 +39,6 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-#include <unistd.h>
 
 namespace redlatch {
 
@@ -95,7 +94,10 @@ public:
 
     const ClientOptions& options() const noexcept { return options_; }
     const std::string& uuid() const noexcept { return uuid_; }
-    pid_t pid() const noexcept { return pid_; }
+
+    // False in a child that was forked since this was made.
+    bool is_of_this_process() const noexcept { return process_ == this_process(); }
+
     T& transport() noexcept { return transport_; }
     Timers& timers() noexcept { return timers_; }
     Losses& losses() noexcept { return losses_; }
@@ -719,7 +721,7 @@ private:
     Replicas replicas_;
     const Runtime* const parent_;  // left as it was at the fork, and never touched
     const std::string uuid_ = make_uuid();
-    const pid_t pid_ = ::getpid();
+    const ProcessMark process_ = this_process();
 
     Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
     Counter last_request_{0};

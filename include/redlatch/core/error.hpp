@@ -33,7 +33,8 @@ struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
 
 namespace redlatch {
 
-inline const std::error_category& error_category() noexcept {
+// Visible, for codes of another category are never equal: it must be one for all shared objects of the process.
+[[gnu::visibility("default")]] inline const std::error_category& error_category() noexcept {
     class Category final : public std::error_category {
         const char* name() const noexcept override { return "redlatch"; }
 
@@ -75,7 +76,7 @@ inline std::error_code make_error_code(errc code) noexcept { return {static_cast
 
 // Thrown by every operation that fails. what() reads "<name>: <what happened>; <what to try>: <category text>";
 // it never holds a password, and it quotes foreign text escaped and shortened.
-class Error : public std::system_error {
+class [[gnu::visibility("default")]] Error : public std::system_error {
 public:
     Error(errc code, std::string_view name, const std::string& what_happened)
         : std::system_error(make_error_code(code), name.empty() ? what_happened : escaped(name) + ": " + what_happened),

@@ -43,8 +43,9 @@ inline std::string make_uuid() {
 // Who holds something within a process: today a thread's number, tomorrow a coroutine's or a hold's own.
 using OwnerNumber = std::uint64_t;
 
-// The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids.
-inline OwnerNumber this_thread_number() noexcept {
+// The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids. Visible, for all
+// shared objects of the process must have the same numbers, or two threads would be one owner.
+[[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
     static std::atomic<OwnerNumber> last{0};
     thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
     return number;

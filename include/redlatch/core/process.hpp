@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace redlatch {
+
+// What is said of a process here counts for all shared objects in it, those that hide their symbols as well: hence the
+// visibility.
+namespace detail {
+
+using ForkCell = std::atomic<std::uint64_t>;
+
+// Of a kernel that cannot wipe memory at a fork: the C library calls us then, if it is asked to fork.
+[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
+    static constinit ForkCell cell{0};
+    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
+    return &cell;
+}
+
+// A number that is zero in the child of a fork.
+inline ForkCell* new_fork_cell() noexcept {
+#ifdef MADV_WIPEONFORK
+    constexpr std::size_t size = sizeof(ForkCell);
+    void* const page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) {
+        if (::madvise(page, size, MADV_WIPEONFORK) == 0) return new (page) ForkCell{0};
+        ::munmap(page, size);
+    }
+#endif
+    return wiped_by_handler();
+}
+
+// Made by whoever is first. No lock is held meanwhile, which a fork could leave locked in the child.
+[[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
+    static constinit std::atomic<ForkCell*> cell{nullptr};
+    ForkCell* there = cell.load(std::memory_order_acquire);
+    if (there) return *there;
+    ForkCell* const mine = new_fork_cell();
+    return cell.compare_exchange_strong(there, mine) ? *mine : *there;
+}
+
+// Another one in each process that descends from this one.
+[[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
+    static constinit std::atomic<std::uint64_t> last{0};  // the child goes on where its parent was
+    ForkCell& cell = fork_cell();
+    std::uint64_t generation = cell.load(std::memory_order_relaxed);
+    if (generation != 0) return generation;
+    const std::uint64_t mine = last.fetch_add(1) + 1;
+    return cell.compare_exchange_strong(generation, mine) ? mine : generation;
+}
+
+}  // namespace detail
+
+// Tells a process from those that it was forked from. Its number alone does not: in a PID namespace of its own a child
+// may have its parent's.
+struct ProcessMark {
+    std::uint64_t generation;
+    pid_t pid;
+
+    friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
+};
+
+inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
+
+}  // namespace redlatch
