@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT
+#include "plugin.hpp"
+
+#include <redlatch/core/error.hpp>
+#include <redlatch/core/ids.hpp>
+#include <redlatch/core/process.hpp>
+
+extern "C" {
+
+[[gnu::visibility("default")]] View look() {
+    return {redlatch::this_thread_number(), redlatch::this_process().generation, &redlatch::error_category()};
+}
+
+[[gnu::visibility("default")]] void fail() { throw redlatch::Error(redlatch::errc::hold_lost, "orders", "on purpose"); }
+}
