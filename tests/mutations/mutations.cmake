@@ -661,6 +661,12 @@ mutate(earlier_loss_wakes_nobody client/losses.hpp
     "Timers timers{[] {}, Timers::Of::loss};"
     "unit/losses")
 
+# A client that ends while something is held says nothing.
+mutate(end_of_client_is_silent client/runtime.hpp
+    "for (const auto& [_, entry] : states_) entry.state->abandon();"
+    ""
+    "unit/losses")
+
 # What could not expire for want of memory never does.
 mutate(loss_forgotten_for_want_of_memory client/losses.hpp
     "desk.timers.schedule(watched, now + again);"

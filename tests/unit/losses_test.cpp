@@ -11,11 +11,13 @@
 #include <new>
 #include <optional>
 #include <stop_token>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "support/scripted_transport.hpp"
 #include "support/wait.hpp"
 
 using namespace redlatch;
@@ -52,7 +54,49 @@ struct Mortal final : Watched {
     std::atomic<Instant> expired{Instant()};
 };
 
+// The state of a name, with a hold that nobody has given back.
+struct Held final : Watched {
+    static constexpr std::string_view kind = "held";
+
+    Held(Runtime<ScriptedTransport>& r, std::string k) : owner(r), name(std::move(k)) {}
+
+    const std::string& key() const { return name; }
+    Runtime<ScriptedTransport>& runtime() const { return owner; }
+    bool is_idle() const { return !lost; }
+
+    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void abandon() noexcept override {
+        owner.losses().tell(std::move(*lost));
+        lost.reset();
+    }
+    void renewed(const Renewal&, Renewed, Instant) override {}
+    void subscribed() override {}
+    void subscription_refused(const Reply&) override {}
+    void message(std::string_view) override {}
+    void disconnected() override {}
+
+    Runtime<ScriptedTransport>& owner;
+    std::string name;
+    std::optional<LossSource> lost;
+};
+
 }  // namespace
+
+TEST_CASE("a client that ends while something is held tells that it is lost, with a thread for that and without") {
+    for (const bool with_thread : {true, false}) {
+        CAPTURE(with_thread);
+        ScriptedRedis redis;
+        auto core = std::make_unique<Core<ScriptedTransport>>(redis.transport(), ClientOptions{});
+        Held& held = core->runtime().use_state<Held>("orders");
+        if (with_thread) core->runtime().start_losses();
+        held.lost.emplace();
+        const std::stop_token lost = held.lost->get_token();
+        core->runtime().leave_state(held);
+        CHECK_FALSE(lost.stop_requested());
+        core.reset();
+        CHECK(lost.stop_requested());
+    }
+}
 
 TEST_CASE("what is lost at an instant is told then, not before") {
     Losses losses;
