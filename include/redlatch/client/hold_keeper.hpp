@@ -55,7 +55,10 @@ public:
     HoldKeeper(Runtime<T>& runtime, const std::string& key)
         : runtime_(runtime), wire_(runtime, key), key_holds_(runtime.key_holds(key)) {}
 
-    ~HoldKeeper() override { runtime_.timers().forget(*this); }
+    ~HoldKeeper() override {
+        runtime_.timers().forget(*this);
+        runtime_.losses().timers().forget(*this);
+    }
 
     const std::string& key() const noexcept { return wire_.key(); }
     Runtime<T>& runtime() const noexcept { return runtime_; }
@@ -96,16 +99,15 @@ public:
         lock.unlock();
         try {
             runtime_.start_losses();
-            runtime_.with_server_time(
-                key(), receiver,
-                [self = self(), claim, lease, id, receiver, begun = Clock::now(), tell](
-                    std::optional<ServerMilliseconds> now, Reply failure) mutable {
-                    Asked asked;
-                    asked.hold = claim.hold;
-                    asked.begun = asked.sent = begun;
-                    asked.reply = std::move(failure);
-                    self->try_once(claim, lease, id, std::move(asked), now, tell, receiver);
-                });
+            runtime_.with_server_time(key(), receiver,
+                                      [self = self(), claim, lease, id, receiver, begun = Clock::now(), tell](
+                                          std::optional<ServerMilliseconds> now, Reply failure) mutable {
+                                          Asked asked;
+                                          asked.hold = claim.hold;
+                                          asked.begun = asked.sent = begun;
+                                          asked.reply = std::move(failure);
+                                          self->try_once(claim, lease, id, std::move(asked), now, tell, receiver);
+                                      });
         } catch (...) {
             // Nothing was sent.
             lock.lock();
@@ -145,10 +147,10 @@ public:
             Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
                 std::unique_lock relock(self->mutex_);
                 self->end_errand();
-                const std::error_code outcome =
-                    leaving.remaining > 0 ? self->level_released(reply, owner, leaving, sent)
-                                          : self->last_released(relock, reply, leaving, false,
-                                                                [&](const ReleaseAnswer&) { self->news(); });
+                const std::error_code outcome = leaving.remaining > 0
+                                                    ? self->level_released(reply, owner, leaving, sent)
+                                                    : self->last_released(relock, reply, leaving, false,
+                                                                          [&](const ReleaseAnswer&) { self->news(); });
                 relock.unlock();
                 done(outcome);
             };
@@ -230,17 +232,11 @@ public:
         std::unique_lock lock(mutex_);
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
-            if (now >= hold.lost_at()) {
-                // Not before its owner, who is told now, has had all of the time that was promised.
-                if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
-                lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
-            } else if (!hold.renewing && hold.ask_at() <= horizon) {
-                due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.id)});
-                if (!hold.watched()) due.back().lease = Milliseconds(1);
-                hold.renewing = true;
-            }
+            if (hold.renewing || hold.ask_at() > horizon) continue;
+            due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.id)});
+            if (!hold.watched()) due.back().lease = Milliseconds(1);
+            hold.renewing = true;
         }
-        holds_.erase_lost();
         for (std::size_t n = pending_.take_expired(now); n > 0; --n)
             runtime_.raise(Event::Kind::unlock_not_delivered, key(),
                            "its lease is over, so others are not blocked any more");
@@ -248,6 +244,26 @@ public:
         deliver_pending(lock);
         lock.unlock();
         runtime_.forget_if_unused(*this);
+    }
+
+    void expire(Instant now) override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_) {
+            if (!hold.live() || now < hold.lost_at()) continue;
+            // Not before its owner, who is told now, has had all of the time that was promised.
+            if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
+            lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
+        }
+        holds_.erase_lost();
+        schedule();
+        // The state may be forgotten now.
+        runtime_.timers().schedule(*this, now);
+    }
+
+    void abandon() noexcept override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live() && hold.lost) runtime_.losses().tell(std::move(*hold.lost));
     }
 
     void moved() override {
@@ -263,7 +279,13 @@ public:
         if (hold && hold->live() && hold->id == renewal.hold) {
             const Milliseconds timeout = runtime_.options().watchdog_timeout;
             switch (outcome) {
-                case Renewed::yes: renewal.lease ? hold->checked() : hold->renewed(sent, timeout); break;
+                case Renewed::yes:
+                    if (renewal.lease)
+                        hold->checked();
+                    else
+                        hold->renewed(sent, timeout);
+                    if (!renewal.lease) hold->set_notice(runtime_.losses().notice(), timeout);
+                    break;
                 case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
@@ -273,7 +295,7 @@ public:
             // Lost for us, but prolonged on the server after all: it must not block others for another lease. But its
             // owner was told a little early, and was promised that time.
             const Instant now = Clock::now();
-            pending_.add({renewal.hold}, 0, now + runtime_.options().watchdog_timeout, now + Hold::notice);
+            pending_.add({renewal.hold}, 0, now + runtime_.options().watchdog_timeout, now + Lateness::longest_notice);
             schedule();
             deliver_pending(lock);
         }
@@ -574,6 +596,7 @@ protected:
         Hold& hold = holds_.start(owner, id);
         hold.token = token;
         hold.enter(sent, lease, runtime_.options().watchdog_timeout);
+        hold.set_notice(runtime_.losses().notice(), lease_of(lease));
         key_holds_->taken({Wire<T>::family, owner, id, !Wire<T>::shared});
         // To give it back must not need memory.
         pending_.make_room();
@@ -887,9 +910,14 @@ protected:
 
     void schedule() {
         Instant at = pending_.look_at();
-        for (const Hold& hold : holds_)
-            if (hold.live()) at = std::min(at, hold.look_at());
+        Instant lost_at = never;
+        for (const Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            at = std::min(at, hold.look_at());
+            lost_at = std::min(lost_at, hold.lost_at());
+        }
         if (at != never) runtime_.timers().schedule(*this, at);
+        if (lost_at != never) runtime_.losses().timers().schedule(*this, lost_at);
     }
 
     Runtime<T>& runtime_;

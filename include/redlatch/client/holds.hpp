@@ -24,6 +24,7 @@ struct Hold {
     std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
     std::int64_t token = 0;          // the fencing token, of locks that have one
     Instant valid_until{};
+    Clock::duration notice = Milliseconds(2);
     Instant renew_at{};
     Instant check_at = never;        // of a hold without the watchdog: when to ask whether the server has it
     bool doubtful = false;           // something that was sent in its name was left without an answer
@@ -83,12 +84,15 @@ struct Hold {
         renewing = false;
     }
 
-    // Losing is told a little before the lease can end, because telling takes a moment too.
-    static constexpr Milliseconds notice{2};
+    // Losing is told a little before the lease can end, because telling takes a moment too: as long as it takes on this
+    // machine, but never for much of a short lease.
+    void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
+        notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
+    }
     Instant lost_at() const noexcept { return valid_until - notice; }
 
     // When the background has to look at this hold.
-    Instant look_at() const noexcept { return renewing ? lost_at() : std::min(ask_at(), lost_at()); }
+    Instant look_at() const noexcept { return renewing ? never : ask_at(); }
 };
 
 // One owner's hold, as others see it: its number, 0 for none, and until when it is certain.
