@@ -184,7 +184,9 @@ void Transport::complete(bool attended_too) {
         }
         const auto exchange = std::move(s.complete[i]);
         s.complete.erase(s.complete.begin() + static_cast<std::ptrdiff_t>(i));
-        exchange->done(std::move(exchange->reply));
+        // A late copy of the command keeps the exchange, but nothing of the client, which may be gone by then.
+        const Completion done = std::exchange(exchange->done, nullptr);
+        done(std::move(exchange->reply));
         i = 0;
     }
 }
