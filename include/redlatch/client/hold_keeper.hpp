@@ -99,15 +99,16 @@ public:
         lock.unlock();
         try {
             runtime_.start_losses();
-            runtime_.with_server_time(key(), receiver,
-                                      [self = self(), claim, lease, id, receiver, begun = Clock::now(), tell](
-                                          std::optional<ServerMilliseconds> now, Reply failure) mutable {
-                                          Asked asked;
-                                          asked.hold = claim.hold;
-                                          asked.begun = asked.sent = begun;
-                                          asked.reply = std::move(failure);
-                                          self->try_once(claim, lease, id, std::move(asked), now, tell, receiver);
-                                      });
+            runtime_.with_server_time(
+                key(), receiver,
+                [self = self(), claim, lease, id, begun = Clock::now(), tell](
+                    std::optional<ServerMilliseconds> now, Reply failure, Receiver answers_to) mutable {
+                    Asked asked;
+                    asked.hold = claim.hold;
+                    asked.begun = asked.sent = begun;
+                    asked.reply = std::move(failure);
+                    self->try_once(claim, lease, id, std::move(asked), now, tell, answers_to);
+                });
         } catch (...) {
             // Nothing was sent.
             lock.lock();
@@ -633,8 +634,10 @@ protected:
         const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
-            // Lost while we asked: what the answer gave belongs to nobody.
-            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, asked, lease_of(wanted));
+            // Lost while we asked: what the answer gave belongs to nobody. But its owner was told a little early, and was
+            // promised that time.
+            if (answer.kind == AcquireAnswer::Kind::held)
+                take_back(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
@@ -826,9 +829,9 @@ protected:
     }
 
     // A question of unknown outcome, or a hold that nobody wants: released in the background.
-    void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
-        const Instant now = Clock::now();
-        pending_.add({asked.hold}, asked.unsettled, now + lease + runtime_.options().command_timeout, now);
+    void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
+                   Instant from = Clock::now()) {
+        pending_.add({asked.hold}, asked.unsettled, from + lease + runtime_.options().command_timeout, from);
         schedule();
         // Sent by this thread, so that it follows the acquire on the same connection.
         deliver_pending(lock);

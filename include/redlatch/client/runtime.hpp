@@ -236,18 +236,19 @@ public:
         return learn_time(route, asked, failure);
     }
 
-    // The same without waiting: `then(time, failure)` is called at once, or on any thread when the server has answered.
+    // The same without waiting: `then(time, failure, receiver)` is called at once, or on any thread when the server has
+    // answered; by then the poster may attend no more, so the background receives what follows.
     template <class Then>
     void with_server_time(std::string_view key, Receiver receiver, Then then) {
         const std::uint32_t route = transport_.route(key);
         const Instant asked = Clock::now();
-        if (const auto known = clock_.at(route, asked)) return then(known, Reply{});
+        if (const auto known = clock_.at(route, asked)) return then(known, Reply{}, receiver);
         static constexpr std::array<std::string_view, 1> words{"TIME"};
         post(
             {words, 0, key},
             [this, route, asked, then = std::move(then)](Reply reply) mutable {
                 const auto time = learn_time(route, asked, reply);
-                then(time, std::move(reply));
+                then(time, std::move(reply), Receiver::background);
             },
             receiver);
     }
