@@ -15,15 +15,15 @@ mutate(takes_it_from_others scripts/rlock.hpp
 
 # Frees the lock and tells nobody.
 mutate(release_without_publish scripts/rlock.hpp
-    "return redis.call(publish, channel, '0')\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over"
-    "return 1\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over"
+    "    redis.call('del', lock)\n    return redis.call(publish, channel, '0')"
+    "    redis.call('del', lock)\n    return 1"
     "integration/(rlock_wire|rlock_waiting)")
 
-# A delayed copy of a release ends the next hold.
-mutate(release_ignores_its_mark scripts/rlock.hpp
-    "if redis.call('exists', latch) == 1 then return 0 end"
-    ""
-    "integration/rlock_wire|faults/lost")
+# All holds of a thread have one number, and a late release ends the next one.
+mutate(numbers_used_again client/hold_keeper.hpp
+    "Claim claim{owner, number, count, lease_of(lease)};"
+    "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};"
+    "unit/rlock|faults/late_locks")
 
 # Reentry with a short lease cuts a longer one.
 mutate(reentry_shortens_the_lease scripts/rlock.hpp
@@ -33,8 +33,8 @@ mutate(reentry_shortens_the_lease scripts/rlock.hpp
 
 # A renewal creates the key that somebody deleted.
 mutate(renewal_creates_the_key scripts/rlock.hpp
-    "renewed[i] = redis.pcall('hexists', lock, ARGV[i + 1])"
-    "renewed[i] = 1 redis.call('hset', lock, ARGV[i + 1], 1)"
+    "renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])"
+    "renewed[i] = 1 redis.call('hset', lock, ARGV[i + 2], 1)"
     "integration/rlock_watchdog")
 
 # What was published between the try and the subscription is lost.
@@ -51,8 +51,8 @@ mutate(message_during_a_try_forgotten client/wait_line.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply client/hold_keeper.hpp
-    "asked.sent = Clock::now();\n            Reply reply = send(std::as_const(claim), deadline);"
-    "Reply reply = send(std::as_const(claim), deadline);\n            asked.sent = Clock::now();"
+    "                asked.sent = Clock::now();\n                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();\n                Reply reply = send(std::as_const(claim), deadline);"
+    "                Reply reply = send(std::as_const(claim), deadline);\n                asked.sent = Clock::now();"
     "unit/rlock|faults/lost")
 
 # The watchdog goes on although the server says that the hold is gone.
@@ -63,21 +63,21 @@ mutate(renewal_refusal_ignored client/hold_keeper.hpp
 
 # The watchdog goes on after unlock().
 mutate(watchdog_outlives_unlock client/hold_keeper.hpp
-    "holds_.finish(hold);\n            return {id, 0"
-    "return {id, 0"
+    "            finish(hold);\n            return leaving;"
+    "            return leaving;"
     "unit/rlock|integration/(rlock_watchdog|rlock_interface)")
 
-# An acquire of unknown outcome is forgotten, and locks its own thread's successors out.
+# An acquire of unknown outcome is forgotten, and locks everybody out.
 mutate(unknown_acquire_left_behind client/hold_keeper.hpp
-    "if (asked.unknown) take_back(lock, request.owner, asked.hold, Clock::now() + lease_of(request.lease));"
+    "if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);"
     ""
-    "unit/rlock|faults/lost")
+    "unit/rlock|faults/l")
 
-# A release that is on its way is forgotten at the end of its lease, and ends the next hold.
-mutate(release_on_its_way_forgotten client/pending_releases.hpp
-    "now >= i.give_up && !i.again && !i.on_the_way; });"
-    "now >= i.give_up; });"
-    "unit/pending|faults/lost_replies")
+# What a late copy of an acquire takes is not released once more.
+mutate(late_acquire_not_released_again client/pending_releases.hpp
+    "if (item.unwanted.hold != hold || item.unsettled < server_now) continue;"
+    "if (item.unwanted.hold != hold || item.unsettled >= 0) continue;"
+    "unit/pending|faults/late_locks")
 
 # A release whose reply was lost is reported as a lost hold.
 mutate(resent_release_is_a_loss client/hold_keeper.hpp
@@ -117,27 +117,21 @@ mutate(refusal_ends_the_spinning client/wait_line.hpp
 
 # Nesting draws a new token, and the outer section's writes are refused.
 mutate(reentry_draws_a_token scripts/fenced_lock.hpp
-    "local token = last_token(counter)\nif anew"
-    "local token = redis.call('incr', counter)\nif anew"
+    "local token = last_token(counter)\nif not token then return no_token() end\nif current ~= count"
+    "local token = redis.call('incr', counter)\nif not token then return no_token() end\nif current ~= count"
     "integration/fenced")
 
-# A hold that finds what the server kept of the last one takes its token, too.
-mutate(token_of_the_last_hold scripts/fenced_lock.hpp
-    "if anew then token = next_token(counter) end"
+# A hand-over that is late gives the lock to a number that nobody uses.
+mutate(late_hand_over_succeeds scripts/rlock.hpp
+    "if redis.call('hexists', lock, owner) == 0 then return nil end"
     ""
-    "integration/fenced")
+    "integration/rlock_wire|faults/late_locks")
 
-# A hand-over that was sent three times succeeds, though nobody held the lock.
-mutate(third_hand_over_succeeds scripts/rlock.hpp
-    "if before == '0' then return nil end"
-    ""
-    "integration/rlock_wire")
-
-# The third answer to a hand-over has the token of whoever came next.
-mutate(third_hand_over_takes_a_token scripts/fenced_lock.hpp
-    "if before then return {1, tonumber(before)} end"
-    "if before then return {1, tonumber(redis.call('get', counter) or '0')} end"
-    "integration/fenced")
+# An acquire takes effect however late it comes.
+mutate(late_acquire_takes_effect scripts/rlock.hpp
+    "if now > tonumber(wanted_until) then return late(now) end\nif redis.call('exists', lock) == 0 then"
+    "if redis.call('exists', lock) == 0 then"
+    "integration/rlock_wire|faults/late_locks")
 
 # After a loss of data the tokens begin anew.
 mutate(tokens_begin_anew scripts/fenced_lock.hpp
@@ -170,14 +164,14 @@ mutate(fair_serves_the_dead scripts/fair_lock.hpp
 
 # Whoever leaves keeps the turn.
 mutate(fair_keeps_the_turn scripts/fair_lock.hpp
-    "if redis.call('exists', lock) == 1 then return 0 end\nreturn wake(first_alive())"
-    "return 0"
+    "if redis.call('exists', lock) == 0 then wake(first_alive()) else tell_next() end\nreturn now"
+    "return now"
     "integration/fair_lock_script")
 
 # A live waiter's place ends.
 mutate(fair_refreshes_nobody client/fair_lock_state.hpp
-    "if (place->is_waiting()) waiters.push_back(owner);"
-    "static_cast<void>(owner);"
+    "if (place->is_waiting()) waiters.push_back(number);"
+    "static_cast<void>(number);"
     "unit/fair_lock|integration/fair_lock_test")
 
 # Who has lost its place is not told.
@@ -188,8 +182,8 @@ mutate(fair_lost_place_unnoticed client/fair_lock_state.hpp
 
 # Giving up leaves the entry behind.
 mutate(fair_stays_in_the_queue client/fair_lock_state.hpp
-    "take_back(lock, request.owner, 0, now + lease_of(request.lease));"
-    "{}"
+    "places_.erase(question.number);\n        take_back(lock, request, question);"
+    "places_.erase(question.number);"
     "unit/fair_lock|integration/fair_lock_test")
 
 # The places of our waiters do not outlast the turn of a Redisson waiter before them.
@@ -200,8 +194,8 @@ mutate(fair_forgets_foreign_patience scripts/fair_lock.hpp
 
 # A message that comes while the question is on its way is lost.
 mutate(fair_message_during_a_try_forgotten client/fair_lock_state.hpp
-    "question.generation = generation;\n                if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;"
-    "if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;\n                question.generation = place.generation();"
+    "question.generation = generation;\n                place.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;"
+    "place.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;\n                question.generation = place.generation();"
     "unit/fair_lock")
 
 # Whoever comes last is served first.
@@ -256,8 +250,8 @@ mutate(dead_reader_blocks scripts/read_write_lock.hpp
 
 # Who goes on as a reader tells nobody that others may join it.
 mutate(downgrade_wakes_nobody scripts/read_write_lock.hpp
-    "redis.call('hset', lock, 'mode', 'read')\nend\nif latch_ttl"
-    "redis.call('hset', lock, 'mode', 'read')\n    return 0\nend\nif latch_ttl"
+    "redis.call('hset', lock, 'mode', 'read')\n    end\n    return redis.call(publish, channel, '1')"
+    "redis.call('hset', lock, 'mode', 'read')\n        return 0\n    end\n    return redis.call(publish, channel, '1')"
     "integration/read_write")
 
 # A reader waits for itself.
@@ -430,15 +424,15 @@ mutate(mutex_release_compares_nothing scripts/mutex.hpp
     ""
     "integration/mutex")
 
-# All holds of a thread have one value, and a late release ends a later hold.
+# All holds have one value, and a late release ends a later hold.
 mutate(mutex_value_is_the_owner client/mutex_wire.hpp
-    "return {runtime_.uuid(), owner, hold};"
-    "return {runtime_.uuid(), owner, hold * 0};"
+    "return {runtime_.uuid(), hold};"
+    "return {runtime_.uuid(), hold * 0};"
     "unit/mutex|integration/mutex")
 
 # Somebody else's hold is kept alive, and the loss of ours goes unnoticed.
 mutate(mutex_renewal_compares_nothing scripts/mutex.hpp
-    "if current == ARGV[i + 1] then"
+    "if current == ARGV[i + 2] then"
     "if current then"
     "integration/mutex")
 
@@ -466,11 +460,11 @@ mutate(mutex_hand_over_compares_nothing scripts/mutex.hpp
     ""
     "integration/mutex")
 
-# Ending by force deletes what is no lock.
-mutate(mutex_force_deletes_anything scripts/mutex.hpp
-    "if not redis.call('get', KEYS[1]) then return 0 end"
+# Two kinds of locks on one key take each other's holds for their own.
+mutate(kinds_are_mixed client/hold_keeper.hpp
+    "if (auto refusal = mixed_kinds()) throw *std::move(refusal);"
     ""
-    "integration/mutex")
+    "unit/rlock|integration/fair_lock_test")
 
 # The holder of a plain mutex takes it a second time.
 mutate(mutex_is_reentrant client/hold_keeper.hpp
@@ -478,11 +472,11 @@ mutate(mutex_is_reentrant client/hold_keeper.hpp
     ""
     "unit/mutex|integration/mutex")
 
-# A hold of another value is taken for a lost one that goes on, which blocks everybody for a lease.
-mutate(mutex_prolonged_loss_is_kept client/hold_keeper.hpp
-    "if (!Wire<T>::reentrant) return false;"
-    ""
-    "unit/mutex")
+# Who becomes the first in the queue is not told of the new holder's lease.
+mutate(fair_next_is_not_told scripts/fair_lock.hpp
+    "        redis.call('zrem', slots, owner)\n        tell_next()"
+    "        redis.call('zrem', slots, owner)"
+    "integration/fair_lock")
 
 # An own release is no news to a thread that asked before it, and comes into the line after it.
 mutate(own_release_is_no_news client/lock_state.hpp
@@ -517,8 +511,8 @@ mutate(wake_up_left_in_the_pipe adapters/wake_pipe.hpp
 
 # A grant that was on the way for longer than its lease is believed.
 mutate(late_grant_believed client/hold_keeper.hpp
-    "if (now >= redlatch::valid_until(asked.sent, lease)) {"
-    "if (false) {"
+    "if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {"
+    "if (live_hold(owner)) {"
     "faults/(client_ends|network)")
 
 # A waiter that times out when it is told keeps the news to itself.

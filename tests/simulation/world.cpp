@@ -24,7 +24,7 @@ Faults draw_faults(Random& random) {
             break;
         case 3:
             faults.cuts = static_cast<unsigned>(random.below(60));
-            faults.latest_copy = 3 * second;
+            faults.latest_copy = 40 * second;
             faults.silences = 200;
             faults.restarts = random.below(2) == 0;
             faults.loses_data = random.below(2) == 0;

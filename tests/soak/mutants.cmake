@@ -31,8 +31,8 @@ mutate(takes_it_from_others scripts/rlock.hpp
 
 # Frees the lock and tells nobody.
 mutate(release_without_publish scripts/rlock.hpp
-    "return redis.call(publish, channel, '0')\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over"
-    "return 1\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over"
+    "    redis.call('del', lock)\n    return redis.call(publish, channel, '0')"
+    "    redis.call('del', lock)\n    return 1"
     "rlock: nobody came in")
 
 # After a loss of data the tokens begin anew.

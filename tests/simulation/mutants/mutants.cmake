@@ -3,8 +3,8 @@
 
 # Frees the lock and tells nobody.
 mutate(release_without_publish scripts/rlock.hpp
-    "return redis.call(publish, channel, '0')\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over"
-    "return 1\n)lua\"};\n\ninline constexpr std::string_view rlock_hand_over")
+    "    redis.call('del', lock)\n    return redis.call(publish, channel, '0')"
+    "    redis.call('del', lock)\n    return 1")
 
 # What was published between the try and the subscription is lost.
 mutate(no_second_try_once_subscribed client/lock_state.hpp
@@ -18,17 +18,17 @@ mutate(silent_hand_over scripts/rlock.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply client/hold_keeper.hpp
-    "asked.sent = Clock::now();\n            Reply reply = send(std::as_const(claim), deadline);"
-    "Reply reply = send(std::as_const(claim), deadline);\n            asked.sent = Clock::now();")
+    "                asked.sent = Clock::now();\n                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();\n                Reply reply = send(std::as_const(claim), deadline);"
+    "                Reply reply = send(std::as_const(claim), deadline);\n                asked.sent = Clock::now();")
 
-# A delayed copy of a release ends the next hold.
-mutate(release_ignores_its_mark scripts/rlock.hpp
-    "if redis.call('exists', latch) == 1 then return 0 end"
-    "")
+# All holds of a thread have one number, and a late release ends the next one.
+mutate(numbers_used_again client/hold_keeper.hpp
+    "Claim claim{owner, number, count, lease_of(lease)};"
+    "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};")
 
 # An acquire of unknown outcome is forgotten.
 mutate(unknown_acquire_left_behind client/hold_keeper.hpp
-    "if (asked.unknown) take_back(lock, request.owner, asked.hold, Clock::now() + lease_of(request.lease));"
+    "if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);"
     "")
 
 # A request that is sent again is carried out again.
@@ -38,8 +38,8 @@ mutate(marks_forgotten scripts/request_marks.hpp
 
 # The watchdog goes on after unlock().
 mutate(watchdog_outlives_unlock client/hold_keeper.hpp
-    "holds_.finish(hold);\n            return {id, 0"
-    "return {id, 0")
+    "            finish(hold);\n            return leaving;"
+    "            return leaving;")
 
 # The counter starts at one again after a restart that lost it.
 mutate(tokens_without_the_time scripts/fenced_lock.hpp
