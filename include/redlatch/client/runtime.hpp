@@ -316,6 +316,8 @@ public:
             }
             // no_script here: the server did not even take the text.
             if (verdict == Verdict::refused || verdict == Verdict::no_script || stop.stop_requested()) return reply;
+            // It was sent again already, by what the clock showed.
+            if (verdict == Verdict::late) return reply;
             if (one_try && verdict == Verdict::refused_now) return reply;
             if (reply.kind == Reply::Kind::unanswered) again = true;
             // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
