@@ -446,11 +446,15 @@ private:
         const auto time = read_time(reply);
         if (!time) {
             if (judge(reply) == Verdict::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
-            if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::not_sent;
+            // What should have followed was not sent; perhaps because the server was given less than its time.
+            if (reply.kind == Reply::Kind::unanswered)
+                reply.kind =
+                    Clock::now() - asked < options_.command_timeout ? Reply::Kind::no_time : Reply::Kind::not_sent;
             return std::nullopt;
         }
         clock_.learn(route, asked, Clock::now(), *time);
-        return clock_.at(route, Clock::now());
+        // Also if another thread has come to doubt it since.
+        return clock_.roughly_at(route, Clock::now());
     }
 
     // What grants something has a key.
