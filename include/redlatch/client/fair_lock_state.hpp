@@ -8,6 +8,7 @@
 #include "redlatch/client/lock_request.hpp"
 #include "redlatch/client/retry.hpp"
 #include "redlatch/client/runtime.hpp"
+#include "redlatch/core/error.hpp"
 
 #include <algorithm>
 #include <array>
@@ -59,6 +60,8 @@ public:
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {
+            // Nothing is to be given back then.
+            if (auto refusal = this->mixed_kinds()) throw *std::move(refusal);
             Question question{.number = spare_number()};
             // Who still listens from an earlier wait misses no message between the question and the sleep.
             if (const auto warm = places_.find(question.number); warm != places_.end())
@@ -141,12 +144,17 @@ private:
         bool answered = false;
         try {
             answered = ask_or_queue(lock, request, question, true);
+        } catch (const Error& error) {
+            if (!lock.owns_lock()) lock.lock();
+            // A server that was not reached has nothing to take back.
+            if (error.code() != errc::unreachable || question.unsettled != 0) take_back(lock, request, question);
+            throw;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             take_back(lock, request, question);
             throw;
         }
-        if (!answered) take_back(lock, request, question);
+        if (!answered && question.unsettled != 0) take_back(lock, request, question);
         return answered;
     }
 
