@@ -177,8 +177,10 @@ private:
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
         question.in_vain = !question.held && pending_.has(question.number);
+        // A key without a lease is refused by the script; whatever says otherwise is not asked in a loop.
+        const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
         // One more than told: the key is gone only in the millisecond after its last.
-        question.ask_again = Clock::now() + std::min(answer->holder_lease, longest_sleep) + Milliseconds(1);
+        question.ask_again = Clock::now() + std::min(left, longest_sleep) + Milliseconds(1);
         return true;
     }
 
