@@ -37,6 +37,10 @@ struct SentCommand {
     std::string key(std::size_t index) const { return words.at(3 + index); }
     std::size_t key_count() const { return static_cast<std::size_t>(std::stoul(words.at(2))); }
     std::string argument(std::size_t index) const { return words.at(3 + key_count() + index); }
+    std::size_t argument_count() const { return words.size() - 3 - key_count(); }
+
+    // An instant of the server's clock, such as until when the command is wanted.
+    std::int64_t instant(std::size_t index) const { return std::stoll(argument(index)); }
 };
 
 inline Reply nil() { return {}; }
@@ -62,6 +66,21 @@ public:
     using Handler = std::function<std::optional<Reply>(const SentCommand&)>;
 
     static std::optional<Reply> hold_back(const SentCommand&) { return std::nullopt; }
+
+    /// What its clock shows, in milliseconds since 1970. TIME is answered by it, and not recorded, unless the test says
+    /// what.
+    static std::int64_t server_now() {
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+    }
+
+    /// The answer to TIME of a server whose clock shows this.
+    static Reply time(std::int64_t now = server_now()) {
+        return array({text(std::to_string(now / 1000)), text(std::to_string(now % 1000 * 1000))});
+    }
+
+    /// The answer to a command that came too late, by a clock that shows this.
+    static Reply late(std::int64_t now) { return error("LATE " + std::to_string(now)); }
 
     /// The library's side of it. For one client at a time.
     ScriptedTransport transport();
@@ -255,9 +274,11 @@ private:
         if (is(digested<scripts::read_release>)) return "read release";
         if (is(digested<scripts::read_give_up>)) return "read give up";
         if (is(digested<scripts::read_renew>)) return "read renew";
+        if (is(digested<scripts::read_force_release>)) return "read force release";
         if (is(digested<scripts::write_acquire>)) return "write acquire";
         if (is(digested<scripts::write_release>)) return "write release";
         if (is(digested<scripts::write_give_up>)) return "write give up";
+        if (is(digested<scripts::write_force_release>)) return "write force release";
         if (is(digested<scripts::write_withdraw>)) return "withdraw";
         if (is(digested<scripts::fair_acquire>)) return "fair acquire";
         if (is(digested<scripts::fair_release>)) return "fair release";
@@ -267,35 +288,19 @@ private:
         return "unknown script";
     }
 
-    // What its clock shows, in milliseconds since 1970. TIME is answered by it, and not recorded, unless the test says what.
-    static std::int64_t server_now() {
-        const auto now = std::chrono::system_clock::now().time_since_epoch();
-        return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-    }
-
-    static Reply time() {
-        const std::int64_t now = server_now();
-        return array({text(std::to_string(now / 1000)), text(std::to_string(now % 1000 * 1000))});
-    }
-
     static std::optional<Reply> play_free_server(const SentCommand& command) {
         if (command.what.ends_with("give up") || command.what == "fair leave") return number(server_now());
         if (command.what == "SET" || command.what == "mutex acquire") return text("OK");
         if (command.what == "DELEX" || command.what == "DELIFEQ") return error("ERR unknown command");
         if (command.what == "GET") return nil();
-        if (command.what == "mutex remaining lease") return number(-2);
-        if (command.what.starts_with("mutex") && command.what.ends_with("release")) return number(1);
+        if (command.what.ends_with("remaining lease")) return number(-2);
+        if (command.what.ends_with("force release") || command.what == "mutex release") return number(1);
         if (command.what == "HGET" || command.what.ends_with("acquire")) return nil();
-        if (command.what.ends_with("release") && command.what != "force release")
-            return command.argument(1) == "0" ? number(0) : number(-1);
-        if (command.what.ends_with("renew")) return array(std::vector<Reply>(command.key_count(), number(1)));
-        if (command.what == "acquire" || command.what == "fair acquire" || command.what == "HGET") return nil();
-        if (command.what == "release") return command.argument(1) == "0" ? number(0) : number(-1);
         if (command.what == "fair release") return command.argument(3) == "0" ? number(0) : number(-1);
+        if (command.what.ends_with("release")) return command.argument(1) == "0" ? number(0) : number(-1);
         if (command.what == "fair refresh")
             return array(std::vector<Reply>(command.words.size() - 3 - command.key_count() - 4, number(1)));
-        if (command.what == "renew") return array(std::vector<Reply>(command.key_count(), number(1)));
-        if (command.what == "remaining lease") return number(-2);
+        if (command.what.ends_with("renew")) return array(std::vector<Reply>(command.key_count(), number(1)));
         if (command.what == "HLEN") return number(0);
         if (command.what == "look") return array({nil(), nil()});
         if (command.what == "count down") return array({number(0), nil()});
@@ -430,6 +435,13 @@ private:
 };
 
 static_assert(Transport<ScriptedTransport>);
+
+/// Whether an instant that the client wrote lies so long after the moment at which it did, which was between `begun` and
+/// now. Its idea of the server's clock is never behind, and ahead by no more than it took to ask for the time.
+inline bool reaches(std::int64_t instant, Milliseconds length, std::int64_t begun) {
+    const std::int64_t now = ScriptedRedis::server_now();
+    return instant >= begun + length.count() && instant <= now + length.count() + (now - begun) + 5;
+}
 
 inline ScriptedTransport ScriptedRedis::transport() { return ScriptedTransport(state_); }
 

@@ -33,7 +33,8 @@ struct Bench {
     explicit Bench(const ClientOptions& options = {}, SpinOptions pauses = {})
         : client(redis.transport(), options), lock(client, "orders", pauses) {}
 
-    std::string owner() const { return client.id() + ":" + std::to_string(this_thread_number()); }
+    // How the owner of a hold is called on the wire.
+    std::string owner(std::uint64_t number) const { return client.id() + ":" + std::to_string(number); }
 
     // The value of the n-th acquire that began with the plain command.
     std::string value(std::size_t n = 0) const { return redis.sent("SET").at(n).words.at(2); }
@@ -73,10 +74,13 @@ std::error_code code_of(auto&& call) {
 
 TEST_CASE("taking a free mutex is the plain command of the Redis documentation") {
     Bench bench({.key_prefix = "shop:"});
+    const std::int64_t begun = ScriptedRedis::server_now();
     bench.lock.lock();
     const auto sent = bench.redis.sent("SET");
     REQUIRE(sent.size() == 1);
-    CHECK(sent[0].words == Words{"SET", "shop:orders", bench.value(), "NX", "PX", "30000"});
+    const std::string over = sent[0].words.back();
+    CHECK(sent[0].words == Words{"SET", "shop:orders", bench.owner(1), "NX", "PXAT", over});
+    CHECK(reaches(std::stoll(over), 30s, begun));
     CHECK(bench.redis.history() == Sorts{"SET"});
     CHECK(bench.lock.valid_until() > Clock::now() + 20s);
     CHECK(bench.lock.valid_until() < sent[0].at + 30s);
@@ -85,11 +89,26 @@ TEST_CASE("taking a free mutex is the plain command of the Redis documentation")
     CHECK(bench.is_free());
 
     CHECK(bench.lock.try_lock(Lease(5'000'999us)));
-    CHECK(bench.redis.sent("SET").at(1).words.at(5) == "5000");
+    CHECK(reaches(std::stoll(bench.redis.sent("SET").at(1).words.at(5)), 5s, begun));
     bench.lock.unlock();
 }
 
-TEST_CASE("each hold has a value of its own, that names client and thread") {
+TEST_CASE("a server that knows no instant at which a key expires is told for how long, from then on") {
+    Bench bench;
+    bench.redis.next("SET", error("ERR syntax error"));
+    bench.lock.lock();
+    bench.lock.unlock();
+    CHECK(bench.lock.try_lock(Lease(5'000'999us)));
+    const auto sent = bench.redis.sent("SET");
+    REQUIRE(sent.size() == 3);
+    CHECK(sent[0].words.at(4) == "PXAT");
+    CHECK(sent[1].words == Words{"SET", "orders", bench.owner(1), "NX", "PX", "30000"});
+    CHECK(sent[2].words == Words{"SET", "orders", bench.owner(2), "NX", "PX", "5000"});
+    CHECK(bench.redis.count("mutex acquire") == 0);
+    bench.lock.unlock();
+}
+
+TEST_CASE("each hold has a value of its own, that names the client") {
     Bench bench;
     std::set<std::string> values;
     for (std::size_t round = 0; round < 3; ++round) {
@@ -101,11 +120,12 @@ TEST_CASE("each hold has a value of its own, that names client and thread") {
         CHECK(bench.redis.sent("mutex release").back().argument(0) == bench.value(round));
     }
     CHECK(values.size() == 3);
-    for (const std::string& value : values) CHECK(value.starts_with(bench.owner() + ":"));
+    for (const std::uint64_t number : {1U, 2U, 3U}) CHECK(values.contains(bench.owner(number)));
 }
 
 TEST_CASE("an acquire whose reply is lost is sent again as a script with the same value") {
     Bench bench;
+    const std::int64_t begun = ScriptedRedis::server_now();
     bench.redis.next("SET", lost());
     bench.redis.next("mutex acquire", lost());
     bench.lock.lock();
@@ -114,21 +134,38 @@ TEST_CASE("an acquire whose reply is lost is sent again as a script with the sam
         CHECK(again.key(0) == "orders");
         CHECK(again.argument(0) == bench.value());
         CHECK(again.argument(1) == "30000");
+        CHECK(reaches(again.instant(2), 3000ms, begun));
     }
     CHECK_FALSE(unlock(bench));
     CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value());
 }
 
-TEST_CASE("a plain command that had no effect is sent again as it is") {
+TEST_CASE("a plain command that had no effect is sent again, with the same value") {
     Bench bench;
     bench.redis.next("SET", error("LOADING Redis is loading the dataset in memory"));
     bench.redis.next("SET", error("OOM command not allowed when used memory > 'maxmemory'."));
     bench.lock.lock();
     const auto sent = bench.redis.sent("SET");
     REQUIRE(sent.size() == 3);
-    CHECK(sent[0].words == sent[2].words);
+    for (std::size_t i = 0; i < 5; ++i) CHECK(sent[0].words.at(i) == sent[2].words.at(i));
+    CHECK(std::stoll(sent[0].words.at(5)) <= std::stoll(sent[2].words.at(5)));
     CHECK(bench.redis.count("mutex acquire") == 0);
     bench.lock.unlock();
+}
+
+TEST_CASE("an acquire by script that came too late is sent again, by the clock that is learnt") {
+    Bench bench;
+    const std::int64_t ahead = ScriptedRedis::server_now() + 3'600'000;
+    bench.redis.always("SET", nil());
+    bench.redis.next("mutex acquire", ScriptedRedis::late(ahead));
+    bench.lock.lock();
+    const auto sent = bench.redis.sent("mutex acquire");
+    REQUIRE(sent.size() == 2);
+    CHECK(sent[0].instant(2) < ahead);
+    CHECK(sent[1].instant(2) > ahead + 3000);
+    CHECK(sent[1].argument(0) == bench.value());
+    bench.lock.unlock();
+    CHECK(bench.redis.count("mutex give up") == 0);
 }
 
 TEST_CASE("a refusal of the plain command is looked into by a script") {
@@ -150,15 +187,17 @@ TEST_CASE("a refusal of the plain command is looked into by a script") {
     CHECK(bench.redis.count("mutex release") == 1);
 }
 
-TEST_CASE("an acquire of unknown outcome is followed by a release of the very value that was sent") {
+TEST_CASE("an acquire of unknown outcome is given up, by the very value that was sent") {
     Bench bench(impatient());
     bench.redis.always("SET", lost());
     bench.redis.always("mutex acquire", lost());
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::unreachable);
     CHECK(bench.is_free());
-    REQUIRE(bench.redis.wait_for("mutex release"));
-    CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value());
-    CHECK(bench.redis.sent("mutex release").at(0).key(0) == "orders");
+    REQUIRE(bench.redis.wait_for("mutex give up"));
+    CHECK(bench.redis.sent("mutex give up").at(0).argument(0) == bench.value());
+    CHECK(bench.redis.sent("mutex give up").at(0).key(0) == "orders");
+    for (const SentCommand& again : bench.redis.sent("mutex acquire")) CHECK(again.argument(0) == bench.value());
+    CHECK(bench.redis.count("mutex release") == 0);
 }
 
 TEST_CASE("an answer of a wrong shape is an error, and what it may have granted is given back") {
@@ -173,8 +212,8 @@ TEST_CASE("an answer of a wrong shape is an error, and what it may have granted 
         CAPTURE(static_cast<int>(reply.kind));
         CHECK(code_of([&] { bench.lock.lock(); }) == errc::protocol_error);
         CHECK(bench.is_free());
-        REQUIRE(bench.redis.wait_for("mutex release"));
-        CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value());
+        REQUIRE(bench.redis.wait_for("mutex give up"));
+        CHECK(bench.redis.sent("mutex give up").at(0).argument(0) == bench.value());
     }
 }
 
@@ -337,9 +376,9 @@ TEST_CASE("a release of unknown outcome goes on in the background, with that val
         bench.redis.next("DELEX", reply);
         bench.lock.lock();
         CHECK(unlock(bench) == errc::protocol_error);
-        REQUIRE(bench.redis.wait_for("mutex release"));
-        CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value());
-        CHECK(bench.redis.sent("mutex release").at(0).posted);
+        REQUIRE(bench.redis.wait_for("mutex give up"));
+        CHECK(bench.redis.sent("mutex give up").at(0).argument(0) == bench.value());
+        CHECK(bench.redis.sent("mutex give up").at(0).posted);
         CHECK(bench.redis.count("DELIFEQ") == 0);
         CHECK(bench.client.stats().lost_holds == 0);
     }
@@ -365,14 +404,13 @@ TEST_CASE("a hold that the server does not know any more is lost, but a guard en
 
 TEST_CASE("a hold goes to the next thread of the process by one command, under a value of its own") {
     Bench bench;
-    std::string heirs_owner;
+    const std::int64_t begun = ScriptedRedis::server_now();
     for (int round = 0; round < 100 && bench.client.stats().handoffs == 0; ++round) {
         const std::uint64_t waits = bench.client.stats().waits;
         bench.redis.always("SET", text("OK"));
         bench.lock.lock();
         auto heir = start([&] {
             bench.lock.lock(Lease(7s));
-            heirs_owner = bench.owner();
             const bool held = bench.lock.valid_until() <= Clock::now() + 7s;
             bench.lock.unlock();
             return held;
@@ -385,8 +423,10 @@ TEST_CASE("a hold goes to the next thread of the process by one command, under a
     const SentCommand handed = bench.redis.sent("mutex hand over").at(0);
     CHECK(handed.key(0) == "orders");
     CHECK(handed.argument(0) == bench.redis.sent("SET").back().words.at(2));
-    CHECK(handed.argument(1).starts_with(heirs_owner + ":"));
+    CHECK(handed.argument(1).starts_with(bench.client.id() + ":"));
+    CHECK(handed.argument(1) != handed.argument(0));
     CHECK(handed.argument(2) == "7000");
+    CHECK(reaches(handed.instant(3), 3000ms, begun));
     CHECK(bench.redis.sent("mutex release").back().argument(0) == handed.argument(1));
 }
 
@@ -394,13 +434,15 @@ TEST_CASE("a hold goes to the next thread of the process by one command, under a
 
 TEST_CASE("a renewal names the value of this hold") {
     Bench bench({.watchdog_timeout = 900ms});
+    const std::int64_t begun = ScriptedRedis::server_now();
     bench.find_no_native_delete();
     bench.lock.lock();
     REQUIRE(bench.redis.wait_for("mutex renew"));
     const SentCommand renewal = bench.redis.sent("mutex renew").at(0);
     CHECK(renewal.key(0) == "orders");
     CHECK(renewal.argument(0) == "900");
-    CHECK(renewal.argument(1) == bench.value(1));
+    CHECK(reaches(renewal.instant(1), 3000ms, begun));
+    CHECK(renewal.argument(2) == bench.value(1));
     bench.redis.always("mutex renew", array({number(0)}));
     const std::stop_token lost_token = bench.lock.lost();
     CHECK(eventually([&] { return lost_token.stop_requested(); }));
@@ -415,8 +457,8 @@ TEST_CASE("a lost hold that is renewed after all is given back, whatever was tak
     CHECK(bench.lock.force_unlock());
     bench.lock.lock();
     bench.redis.answer(bench.redis.sent("mutex renew").at(0), array({number(1)}));
-    REQUIRE(bench.redis.wait_for("mutex release"));
-    CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value(0));
+    REQUIRE(bench.redis.wait_for("mutex give up"));
+    CHECK(bench.redis.sent("mutex give up").at(0).argument(0) == bench.value(0));
     CHECK(bench.lock.valid_until() > Clock::now());
     CHECK_FALSE(unlock(bench));
     CHECK(bench.redis.sent("mutex release").back().argument(0) == bench.value(1));
@@ -447,6 +489,7 @@ TEST_CASE("whether it is held, and by whom, is told by the value") {
 
 TEST_CASE("what the holder's lease has left is one question, and so is ending it by force") {
     Bench bench;
+    const std::int64_t begun = ScriptedRedis::server_now();
     CHECK(bench.lock.remaining_lease() == std::nullopt);
     bench.redis.next("mutex remaining lease", number(1234));
     CHECK(bench.lock.remaining_lease() == 1234ms);
@@ -454,5 +497,8 @@ TEST_CASE("what the holder's lease has left is one question, and so is ending it
     CHECK(bench.lock.remaining_lease() == Milliseconds::max());
     bench.redis.next("mutex force release", number(0));
     CHECK_FALSE(bench.lock.force_unlock());
-    CHECK(bench.redis.sent("mutex force release").at(0).key(0) == "orders");
+    const SentCommand forced = bench.redis.sent("mutex force release").at(0);
+    CHECK(forced.key(0) == "orders");
+    CHECK(forced.key(1).starts_with("redlatch_request:{orders}:" + bench.client.id() + ":"));
+    CHECK(reaches(forced.instant(0), 33s, begun));
 }

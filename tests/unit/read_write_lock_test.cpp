@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -36,7 +37,7 @@ struct Bench {
     explicit Bench(const ClientOptions& options = {}, ReadWriteOptions preference = {})
         : client(redis.transport(), options), lock(client, "orders", preference) {}
 
-    // How this thread is called on the wire.
+    // How the owner of a hold is called on the wire.
     std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
 
     ScriptedRedis redis;
@@ -86,6 +87,7 @@ static_assert(!std::is_copy_constructible_v<Lock> && !std::is_move_constructible
 
 TEST_CASE("taking a free read side is one command, and giving it back another") {
     Bench bench;
+    const std::int64_t begun = ScriptedRedis::server_now();
     bench.lock.lock_shared();
     const auto sent = bench.redis.sent("read acquire");
     REQUIRE(sent.size() == 1);
@@ -95,13 +97,15 @@ TEST_CASE("taking a free read side is one command, and giving it back another") 
     CHECK(sent[0].argument(0) == bench.owner());
     CHECK(sent[0].argument(1) == "1");
     CHECK(sent[0].argument(2) == "30000");
-    CHECK(sent[0].argument(3) == bench.owner() + ":write");
+    CHECK(sent[0].argument(3) == bench.owner(0) + ":write");  // nobody's
     CHECK(sent[0].argument(4) == "{orders}");
+    CHECK(reaches(sent[0].instant(5), 3000ms, begun));
     CHECK(bench.lock.read_lock().valid_until() > Clock::now() + 20s);
     CHECK(bench.lock.valid_until() == Instant::min());
     bench.lock.unlock_shared();
     CHECK(bench.redis.history() == Sorts{"read acquire", "read release"});
     const auto released = bench.redis.sent("read release").at(0);
+    CHECK(released.key_count() == 2);
     CHECK(released.key(1) == channel);
     CHECK(released.argument(0) == bench.owner());
     CHECK(released.argument(1) == "0");
@@ -110,6 +114,7 @@ TEST_CASE("taking a free read side is one command, and giving it back another") 
 
 TEST_CASE("taking a free write side is one command, and giving it back another") {
     Bench bench;
+    const std::int64_t begun = ScriptedRedis::server_now();
     bench.lock.lock(Lease(5s));
     const auto sent = bench.redis.sent("write acquire");
     REQUIRE(sent.size() == 1);
@@ -118,6 +123,7 @@ TEST_CASE("taking a free write side is one command, and giving it back another")
     CHECK(sent[0].argument(1) == "1");
     CHECK(sent[0].argument(2) == "5000");
     CHECK(sent[0].argument(5) == "0");
+    CHECK(reaches(sent[0].instant(6), 3000ms, begun));
     CHECK(bench.lock.valid_until() > Clock::now() + 4s);
     CHECK(bench.lock.read_lock().valid_until() == Instant::min());
     bench.lock.unlock();
@@ -139,7 +145,7 @@ TEST_CASE("while one thread reads, another of this process asks for itself") {
     bench.lock.lock_shared();
     elsewhere([&] {
         CHECK(bench.lock.try_lock_shared_for(10s));
-        CHECK(bench.redis.sent("read acquire").back().argument(0) == bench.owner());
+        CHECK(bench.redis.sent("read acquire").back().argument(0) == bench.owner(2));
         bench.lock.unlock_shared();
     }).get();
     CHECK(bench.lock.read_lock().valid_until() > Clock::now());
@@ -241,7 +247,11 @@ TEST_CASE("a writer may read, and write again while it reads; once it only reads
     Bench bench;
     bench.lock.lock();
     bench.lock.lock_shared();
+    // As a reader it has a number of its own, and says who it is as the writer.
+    CHECK(bench.redis.sent("read acquire").at(0).argument(0) == bench.owner(2));
+    CHECK(bench.redis.sent("read acquire").at(0).argument(3) == bench.owner(1) + ":write");
     bench.lock.lock();
+    CHECK(bench.redis.sent("write acquire").back().argument(0) == bench.owner(1) + ":write");
     CHECK(bench.redis.sent("write acquire").back().argument(1) == "2");
     bench.lock.unlock();
     bench.lock.unlock();
@@ -290,37 +300,39 @@ TEST_CASE("read counts are absolute, so that a command that is sent twice counts
     CHECK(released[1].argument(1) == "1");
     CHECK(released[2].argument(1) == "0");
     CHECK(released[3].argument(1) == "0");
-    // The repeated last release leaves its mark, the first sending does not.
-    CHECK(released[2].argument(3) == "0");
-    CHECK(released[3].argument(3) == "20000");
-    CHECK(released[2].key(2) == released[3].key(2));
+    CHECK(released[1].words == released[0].words);
+    CHECK(released[3].words == released[2].words);
+    for (const SentCommand& command : released) CHECK(command.argument(0) == bench.owner());
 }
 
-TEST_CASE("the marks of releases of both sides are different keys") {
-    // Each side counts its releases; with one key for both, a repeated release of a reader would have kept the writer's
-    // release of the same number from doing anything.
+TEST_CASE("holds of both sides are numbered together, so that no command of one side names a hold of the other") {
     Bench bench;
     bench.lock.lock_shared();
     bench.lock.unlock_shared();
     bench.lock.lock();
     bench.lock.unlock();
-    CHECK(bench.redis.sent("read release").at(0).key(2) != bench.redis.sent("write release").at(0).key(2));
+    CHECK(bench.redis.sent("read release").at(0).argument(0) == bench.owner(1));
+    CHECK(bench.redis.sent("write release").at(0).argument(0) == bench.owner(2) + ":write");
 }
 
 TEST_CASE("an acquire of unknown outcome is given back, on its own side") {
     Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
     bench.redis.always("read acquire", lost());
     CHECK(code_of([&] { bench.lock.lock_shared(); }) == errc::unreachable);
-    REQUIRE(bench.redis.wait_for("read release"));
-    CHECK(bench.redis.sent("read release").at(0).argument(0) == bench.owner());
+    REQUIRE(bench.redis.wait_for("read give up"));
+    CHECK(bench.redis.sent("read give up").at(0).key(1) == channel);
+    CHECK(bench.redis.sent("read give up").at(0).argument(1) == "{orders}");
+    CHECK(bench.redis.sent("read give up").at(0).argument(2) == bench.owner(1));
     bench.redis.always("write acquire", lost());
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::unreachable);
-    REQUIRE(bench.redis.wait_for("write release"));
-    CHECK(bench.redis.sent("write release").at(0).argument(0) == bench.owner() + ":write");
+    REQUIRE(bench.redis.wait_for("write give up"));
+    CHECK(bench.redis.sent("write give up").at(0).argument(1) == "{orders}");
+    CHECK(bench.redis.sent("write give up").at(0).argument(2) == bench.owner(2) + ":write");
 }
 
 TEST_CASE("each side is renewed by its own script and in its own name, a hundred holds in a command") {
     Bench bench({.watchdog_timeout = 3000ms});
+    const std::int64_t begun = ScriptedRedis::server_now();
     constexpr int locks = 120;
     std::vector<std::unique_ptr<Lock>> many;
     for (int i = 0; i < locks; ++i) {
@@ -338,11 +350,16 @@ TEST_CASE("each side is renewed by its own script and in its own name, a hundred
     for (const auto& sent : bench.redis.sent("read renew")) {
         CHECK(sent.key_count() <= 100);
         CHECK(sent.argument(0) == "3000");
-        CHECK(sent.argument(1) == bench.owner());
+        CHECK(reaches(sent.instant(1), 3000ms, begun));
+        CHECK(sent.argument_count() == 2 + sent.key_count());
+        for (std::size_t i = 0; i < sent.key_count(); ++i)
+            CHECK(sent.argument(2 + i) == bench.owner(2 * std::stoull(sent.key(i).substr(4)) + 2));
     }
     for (const auto& sent : bench.redis.sent("renew")) {
         CHECK(sent.key_count() <= 100);
-        CHECK(sent.argument(1) == bench.owner() + ":write");
+        CHECK(sent.argument_count() == 2 + sent.key_count());
+        for (std::size_t i = 0; i < sent.key_count(); ++i)
+            CHECK(sent.argument(2 + i) == bench.owner(2 * std::stoull(sent.key(i).substr(4)) + 1) + ":write");
     }
     for (auto& lock : many) {
         lock->unlock();
@@ -380,16 +397,17 @@ TEST_CASE("a write hold whose lease ran out is given back, for a read hold may k
     Bench bench;
     bench.lock.lock(Lease(20ms));
     const auto certain_until = bench.lock.valid_until();
-    REQUIRE(bench.redis.wait_for("write release"));
+    REQUIRE(bench.redis.wait_for("write give up"));
     // lost() is told a moment earlier, but nobody else may enter by then.
     CHECK(std::chrono::steady_clock::now() >= certain_until);
-    CHECK(bench.redis.sent("write release").at(0).argument(0) == bench.owner() + ":write");
+    CHECK(bench.redis.sent("write give up").at(0).argument(2) == bench.owner() + ":write");
     std::error_code ec;
     bench.lock.unlock(ec);
     CHECK(ec == errc::hold_lost);
     bench.lock.lock_shared(Lease(20ms));
     CHECK(eventually([&] { return bench.client.stats().lost_holds == 2; }));
     CHECK(bench.redis.count("read release") == 0);
+    CHECK(bench.redis.count("read give up") == 0);
 }
 
 TEST_CASE("a waiting writer with precedence leaves a mark and takes it away when it gives up") {
@@ -441,8 +459,12 @@ TEST_CASE("a server that ends a hold by force ends it on the side that was asked
     Bench bench;
     bench.lock.lock();
     bench.lock.lock_shared();
-    bench.redis.next("unknown script", number(1));
+    const std::int64_t begun = ScriptedRedis::server_now();
     CHECK(bench.lock.read_lock().force_unlock());
+    const SentCommand forced = bench.redis.sent("read force release").at(0);
+    CHECK(forced.key(1).starts_with("redlatch_request:{orders}:" + bench.client.id() + ":"));
+    CHECK(reaches(forced.instant(0), 33s, begun));
+    CHECK(bench.redis.count("write force release") == 0);
     CHECK(bench.lock.read_lock().valid_until() == Instant::min());
     CHECK(bench.lock.valid_until() > Clock::now());
     bench.lock.unlock();

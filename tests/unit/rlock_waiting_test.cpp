@@ -34,7 +34,8 @@ const std::string channel = "redisson_lock__channel:{orders}";
 struct Bench {
     explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), lock(client, "orders") {}
 
-    std::string owner(OwnerNumber number) const { return client.id() + ":" + std::to_string(number); }
+    // How the owner of a hold is called on the wire.
+    std::string owner(std::uint64_t number) const { return client.id() + ":" + std::to_string(number); }
 
     ScriptedRedis redis;
     Client<ScriptedTransport> client;
@@ -62,7 +63,6 @@ class Taker {
 public:
     explicit Taker(Bench& bench, std::optional<Lease> lease = {}, std::optional<Milliseconds> timeout = {})
         : thread_([this, &bench, lease, timeout] {
-              number = this_thread_number();
               tid = static_cast<pid_t>(::syscall(SYS_gettid));
               const Milliseconds wait = timeout.value_or(Milliseconds::max());
               try {
@@ -105,7 +105,6 @@ public:
     }
 
     std::stop_source stop;
-    std::atomic<OwnerNumber> number = 0;
     std::atomic<pid_t> tid = 0;
     std::atomic<bool> returned = false;
     std::atomic<bool> let_go = false;
@@ -270,7 +269,7 @@ TEST_CASE("a holder without a TTL does not make the waiter ask in a loop") {
 TEST_CASE("of many waiting threads one asks for all") {
     Bench bench;
     bench.redis.always("acquire", number(30'000));
-    Taker first(bench);
+    Taker first(bench, Lease(7s));
     REQUIRE(is_waiting(bench));
     std::list<Taker> others;
     for (int i = 0; i < 4; ++i) others.emplace_back(bench);
@@ -279,10 +278,11 @@ TEST_CASE("of many waiting threads one asks for all") {
     REQUIRE(bench.redis.wait_for("acquire", 3));
     CHECK(bench.redis.count("acquire") == 3);
     const auto sent = bench.redis.sent("acquire");
-    CHECK(sent[2].argument(0) == bench.owner(first.number));
+    for (const SentCommand& question : sent) CHECK(question.argument(2) == "7000");
 }
 
 TEST_CASE("a released lock goes to the thread that waited first, by one command") {
+    const std::int64_t begun = ScriptedRedis::server_now();
     HeldBench bench;
     Taker heir(bench, Lease(7s));
     REQUIRE(heir.is_in_line(bench));
@@ -294,18 +294,20 @@ TEST_CASE("a released lock goes to the thread that waited first, by one command"
     CHECK(bench.redis.history() == Sorts{"acquire", "hand over"});
     const SentCommand sent = bench.redis.sent("hand over").at(0);
     CHECK(sent.key(0) == "orders");
-    CHECK(sent.key(1).starts_with("redisson_unlock_latch:{orders}:"));
-    CHECK(sent.argument(0) == bench.owner(this_thread_number()));
-    CHECK(sent.argument(1) == bench.owner(heir.number));
+    CHECK(sent.key(1) == channel);
+    CHECK(sent.argument_count() == 5);
+    CHECK(sent.argument(0) == bench.owner(1));
+    CHECK(sent.argument(1) == bench.owner(2));
     CHECK(sent.argument(2) == "7000");
-    CHECK(sent.argument(3) == "0");
+    CHECK(sent.argument(3) == "PUBLISH");
+    CHECK(reaches(sent.instant(4), 3000ms, begun));
     CHECK(heir.valid_until > Clock::now());
     CHECK(heir.valid_until < sent.at + 7s);
     CHECK(bench.client.stats().handoffs == 1);
     CHECK(bench.client.stats().acquisitions == 2);
     heir.finish();
     CHECK_FALSE(heir.unlocked);
-    CHECK(bench.redis.sent("release").at(0).argument(0) == bench.owner(heir.number));
+    CHECK(bench.redis.sent("release").at(0).argument(0) == bench.owner(2));
 }
 
 TEST_CASE("after some hand-overs in a row the others get a turn") {
@@ -364,38 +366,62 @@ TEST_CASE("a hand-over whose reply is lost is sent again, and the heir's lease c
     REQUIRE(heir.held);
     const auto sent = bench.redis.sent("hand over");
     REQUIRE(sent.size() == 2);
-    CHECK(sent[1].argument(3) != "0");
-    CHECK(sent[1].key(1) == sent[0].key(1));
+    for (std::size_t i = 0; i < 4; ++i) CHECK(sent[1].argument(i) == sent[0].argument(i));
+    CHECK(sent[1].instant(4) >= sent[0].instant(4));
     CHECK(heir.valid_until < sent[0].at + 5s);
 }
 
-TEST_CASE("a hand-over that remains without an answer is undone in both names before either asks again") {
+TEST_CASE("a hand-over that came too late is sent again, by the clock that is learnt") {
+    HeldBench bench;
+    Taker heir(bench);
+    REQUIRE(heir.is_in_line(bench));
+    const std::int64_t ahead = ScriptedRedis::server_now() + 3'600'000;
+    bench.redis.next("hand over", ScriptedRedis::late(ahead));
+    std::error_code ec;
+    bench.lock.unlock(ec);
+    CHECK_FALSE(ec);
+    REQUIRE(heir.is_back());
+    CHECK(heir.held);
+    const auto sent = bench.redis.sent("hand over");
+    REQUIRE(sent.size() == 2);
+    for (std::size_t i = 0; i < 4; ++i) CHECK(sent[1].argument(i) == sent[0].argument(i));
+    CHECK(sent[1].instant(4) > ahead + 3000);
+    CHECK(bench.client.stats().handoffs == 1);
+    CHECK(bench.redis.count("give up") == 0);
+}
+
+TEST_CASE("a hand-over that remains without an answer is undone in both names at once, and holds up nobody") {
     HeldBench bench({.command_timeout = 20ms});
     Taker heir(bench);
     REQUIRE(heir.is_in_line(bench));
     bench.redis.always("hand over", lost());
-    bench.redis.always("release", ScriptedRedis::hold_back);
+    bench.redis.always("give up", ScriptedRedis::hold_back);
     std::error_code ec;
     bench.lock.unlock(ec);
     CHECK(ec == errc::unreachable);
-    REQUIRE(bench.redis.wait_for("release", 2));
-    const auto releases = bench.redis.sent("release");
-    CHECK(releases[0].argument(0) != releases[1].argument(0));
-    for (const SentCommand& release : releases) {
-        CHECK(release.posted);
-        CHECK(release.argument(1) == "0");
-        CHECK((release.argument(0) == bench.owner(heir.number) ||
-               release.argument(0) == bench.owner(this_thread_number())));
-    }
-    CHECK(bench.redis.count("acquire") == 1);
-    CHECK_FALSE(heir.returned);
-    CHECK_FALSE(bench.lock.try_lock());
-    CHECK(bench.redis.count("acquire") == 1);
-    for (const SentCommand& release : releases) bench.redis.answer(release, number(0));
-    bench.redis.always("release", number(0));
+    REQUIRE(bench.redis.wait_for("give up"));
+    const SentCommand given_up = bench.redis.sent("give up").at(0);
+    CHECK(given_up.posted);
+    CHECK(given_up.argument_count() == 4);
+    CHECK(given_up.argument(2) == bench.owner(1));
+    CHECK(given_up.argument(3) == bench.owner(2));
+    for (const SentCommand& sent : bench.redis.sent("hand over")) CHECK(sent.argument(1) == bench.owner(2));
+
+    // Each asks under a number that is new.
     REQUIRE(heir.is_back());
     CHECK(heir.held);
-    CHECK(bench.redis.count("acquire") == 2);
+    bench.redis.next("acquire", number(1000));
+    CHECK_FALSE(bench.lock.try_lock());
+    const auto asked = bench.redis.sent("acquire");
+    REQUIRE(asked.size() == 3);
+    CHECK(asked[1].argument(0) == bench.owner(3));
+    CHECK(asked[2].argument(0) == bench.owner(4));
+    bench.redis.answer(given_up, number(ScriptedRedis::server_now() + 3'600'000));
+    REQUIRE(bench.redis.publish("until the background has seen the answer"));
+    heir.finish();
+    CHECK_FALSE(heir.unlocked);
+    CHECK(bench.redis.count("give up") == 1);
+    CHECK(bench.client.stats().lost_holds == 0);
 }
 
 TEST_CASE("a thread that gives up while a hold is being handed to it does not keep it") {
@@ -412,9 +438,8 @@ TEST_CASE("a thread that gives up while a hold is being handed to it does not ke
         bench.lock.unlock(ec);
         CHECK_FALSE(ec);
         CHECK_FALSE(heir.held);
-        REQUIRE(bench.redis.wait_for("release"));
-        CHECK(bench.redis.sent("release").at(0).argument(0) == bench.owner(heir.number));
-        CHECK(bench.redis.sent("release").at(0).argument(1) == "0");
+        REQUIRE(bench.redis.wait_for("give up"));
+        CHECK(bench.redis.sent("give up").at(0).argument(2) == bench.owner(2));
     }
 }
 
@@ -446,7 +471,9 @@ TEST_CASE("an answer of a wrong shape to a hand-over is told by code, and gives 
         std::error_code ec;
         bench.lock.unlock(ec);
         CHECK(ec == errc::protocol_error);
-        REQUIRE(bench.redis.wait_for("release", 2));
+        REQUIRE(bench.redis.wait_for("give up"));
+        CHECK(bench.redis.sent("give up").at(0).argument(2) == bench.owner(1));
+        CHECK(bench.redis.sent("give up").at(0).argument(3) == bench.owner(2));
         REQUIRE(heir.is_back());
         CHECK(bench.redis.count("acquire") == 2);
         CHECK(bench.client.stats().handoffs == 0);
@@ -572,8 +599,9 @@ TEST_CASE("a thread that is stopped leaves the line, and the next one takes over
     bench.redis.always("acquire", number(30'000));
     Taker first(bench);
     REQUIRE(is_waiting(bench));
-    Taker second(bench);
+    Taker second(bench, Lease(7s));
     REQUIRE(second.is_in_line(bench, 2));
+    CHECK(bench.redis.sent("acquire").back().argument(2) == "30000");
     first.stop.request_stop();
     REQUIRE(first.is_back());
     CHECK_FALSE(first.held);
@@ -582,8 +610,9 @@ TEST_CASE("a thread that is stopped leaves the line, and the next one takes over
     REQUIRE(bench.redis.publish(channel));
     REQUIRE(second.is_back());
     CHECK(second.held);
-    CHECK(bench.redis.sent("acquire").back().argument(0) == bench.owner(second.number));
+    CHECK(bench.redis.sent("acquire").back().argument(2) == "7000");
     CHECK(bench.redis.count("release") == 0);
+    CHECK(bench.redis.count("give up") == 0);
 }
 
 TEST_CASE("a message that meets the first of the line at its deadline wakes the next") {
