@@ -690,3 +690,21 @@ mutate(fork_is_not_counted core/process.hpp
     "if (::madvise(page, size, MADV_WIPEONFORK) == 0)"
     "if (::madvise(page, size, MADV_NORMAL) == 0)"
     "integration/client_fork")
+
+# A server whose clock jumps all the time is sent the same command in a loop.
+mutate(late_command_sent_in_a_loop client/runtime.hpp
+    "if (verdict == Verdict::late) return reply;"
+    ""
+    "unit/rlock_acquire")
+
+# A fair waiter takes the number of a hold in whose name something may still be on its way.
+mutate(unsettled_number_used_again client/fair_lock_state.hpp
+    "if (settled && !resent && answer.kind"
+    "if ((settled || !resent || true) && answer.kind"
+    "unit/fair_lock")
+
+# What was never asked for is given back, and told as not delivered.
+mutate(unasked_place_given_back client/fair_lock_state.hpp
+    "if (error.code() != errc::unreachable || question.unsettled != 0) take_back"
+    "take_back"
+    "unit/fair_lock")
