@@ -47,9 +47,8 @@ public:
     bool try_set_count(std::ptrdiff_t count) {
         check(count, 1, "a count must be from 1 to 2147483647");
         State& latch = state();
-        const Reply reply = latch.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return latch.wire().set(ticket, count, again, deadline);
-        });
+        const Reply reply = latch.change(
+            [&](const Ticket& ticket, Instant deadline) { return latch.wire().set(ticket, count, deadline); });
         if (!reply.is_integer()) throw unexpected(reply, latch.key());
         return reply.integer == 1;
     }
@@ -135,8 +134,8 @@ public:
     // Ends the count without counting down, as if it had come to zero: waiters go on. Whether there was one.
     bool reset() {
         State& latch = state();
-        const Reply reply = latch.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return latch.wire().lower(ticket, CountDownLatchWire<T>::all, again, deadline);
+        const Reply reply = latch.change([&](const Ticket& ticket, Instant deadline) {
+            return latch.wire().lower(ticket, CountDownLatchWire<T>::all, deadline);
         });
         return latch.wire().decode_lower(reply).before != 0;
     }
@@ -158,12 +157,11 @@ private:
 
     typename CountDownLatchWire<T>::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
-        const Reply reply =
-            latch.change([&](const Ticket& ticket, bool again,
-                             Instant deadline) { return latch.wire().lower(ticket, n, again, deadline); },
-                         [&latch, n](const Ticket& ticket, Completion done) {
-                             latch.wire().post_lower(ticket, n, std::move(done));
-                         });
+        const Reply reply = latch.change(
+            [&](const Ticket& ticket, Instant deadline) { return latch.wire().lower(ticket, n, deadline); },
+            [&latch, n](const Ticket& ticket, Completion done) {
+                latch.wire().post_lower(ticket, n, std::move(done));
+            });
         return latch.wire().decode_lower(reply);
     }
 

@@ -58,9 +58,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        return is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return semaphore.wire().set(ticket, permits, again, deadline);
-        }));
+        return is_one(semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().set(ticket, permits, deadline); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -70,7 +69,7 @@ public:
     void set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        is_one(semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
+        is_one(semaphore.change([&](const Ticket& ticket, Instant deadline) {
             return semaphore.wire().set_total(ticket, permits, deadline);
         }));
     }
@@ -83,9 +82,8 @@ public:
         check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return semaphore.wire().add(ticket, n, again, deadline);
-        }));
+        is_one(semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, deadline); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -198,10 +196,9 @@ public:
                 semaphore.wire().post_release(ticket, kept, std::move(done));
             };
         const auto watches = semaphore.unwatch(ids);
-        const Reply reply =
-            semaphore.change([&](const Ticket& ticket, bool,
-                                 Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
-                             post);
+        const Reply reply = semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
+            post);
         const bool released = is_one(reply);
         if (!released) semaphore.watch_again(watches);
         return released;
@@ -280,7 +277,7 @@ private:
         const auto watches = semaphore.unwatch(std::span(&id, 1));
         Reply reply;
         try {
-            reply = semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
+            reply = semaphore.change([&](const Ticket& ticket, Instant deadline) {
                 return semaphore.wire().set_lease(ticket, id, lease, deadline);
             });
         } catch (...) {

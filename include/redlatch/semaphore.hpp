@@ -52,9 +52,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0);
         State& semaphore = state();
-        return is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return semaphore.wire().set(ticket, permits, again, deadline);
-        }));
+        return is_one(semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().set(ticket, permits, deadline); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -144,9 +143,8 @@ public:
         check(n, -max());
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return semaphore.wire().add(ticket, n, false, again, deadline);
-        }));
+        is_one(semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, false, deadline); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -155,9 +153,8 @@ public:
     // Takes all permits that are there: how many, negative when some were owed. Then there is none.
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
-        const Reply reply = semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return semaphore.wire().drain(ticket, again, deadline);
-        });
+        const Reply reply = semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().drain(ticket, deadline); });
         if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
         return static_cast<std::ptrdiff_t>(reply.integer);
     }
@@ -194,13 +191,12 @@ private:
 
     bool give(std::ptrdiff_t n, bool only_existing) {
         State& semaphore = state();
-        return is_one(semaphore.change(
-            [&](const Ticket& ticket, bool again, Instant deadline) {
-                return semaphore.wire().add(ticket, n, only_existing, again, deadline);
-            },
-            [&semaphore, n, only_existing](const Ticket& ticket, Completion done) {
-                semaphore.wire().post_add(ticket, n, only_existing, true, std::move(done));
-            }));
+        return is_one(
+            semaphore.change([&](const Ticket& ticket,
+                                 Instant deadline) { return semaphore.wire().add(ticket, n, only_existing, deadline); },
+                             [&semaphore, n, only_existing](const Ticket& ticket, Completion done) {
+                                 semaphore.wire().post_add(ticket, n, only_existing, std::move(done));
+                             }));
     }
 
     Binding<T, State> binding_;

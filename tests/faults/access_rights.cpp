@@ -398,6 +398,164 @@ private:
     RawRedis marker_;
 };
 
+// --- a right is missing in the middle of an operation -----------------------------------------------------------------
+
+/// What an operation of the table below works with.
+struct Scene {
+    template <class Kind>
+    Kind mine(const char* name) {
+        return Kind{fleet.client, name};
+    }
+
+    /// A script of the user's own, of those that are sent in the background only.
+    void send(const Script& script, Words keys, Words arguments) {
+        Words words{"EVAL", std::string{script.text}, std::to_string(keys.size())};
+        words.insert(words.end(), keys.begin(), keys.end());
+        words.insert(words.end(), arguments.begin(), arguments.end());
+        const RawReply reply = user.command(words);
+        if (reply.is_error()) throw Error(errc::rejected, {}, reply.string);
+    }
+
+    Fleet& fleet;
+    RawRedis& user;
+    std::vector<PermitId> ids{};
+};
+
+struct Step {
+    const char* what;
+    std::function<void(Scene&)> prepare;  // by the peer, who may do everything
+    std::function<void(Scene&)> run;      // throws when it was refused
+};
+
+using Seats = Semaphore<HiredisTransport>;
+using Slots = PermitExpirableSemaphore<HiredisTransport>;
+using Gate = CountDownLatch<HiredisTransport>;
+
+std::string marks_of(Fleet& fleet, const std::string& kind, const std::string& name) {
+    return "redlatch_" + kind + "_requests:{shop:" + name + "}:" + fleet.client.id();
+}
+
+std::string now_of(Fleet& fleet) {
+    const Words time = fleet.redis.list("TIME");
+    return std::to_string(std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000);
+}
+
+const std::vector<Step>& steps() {
+    static const auto seats = [](std::ptrdiff_t n) {
+        return [n](Scene& s) { Seats{s.fleet.peer, "seats"}.try_set_permits(n); };
+    };
+    // Of ten permits the peer has two, the lease of a third is over, and the user has two more.
+    static const auto slots = [](Scene& s) {
+        Slots theirs{s.fleet.peer, "slots"};
+        theirs.try_set_permits(10);
+        theirs.acquire(2, Lease{600s});
+        s.ids = theirs.acquire(2, Lease{500s});
+        theirs.acquire(Lease{1ms});
+        const auto left = [&] { return s.fleet.redis.integer("ZCOUNT", "{shop:slots}:timeout", 0, now_of(s.fleet)); };
+        eventually([&] { return left() == 1; });
+    };
+    static const auto gate = [](std::ptrdiff_t n) {
+        return [n](Scene& s) { Gate{s.fleet.peer, "gate"}.try_set_count(n); };
+    };
+    static const auto nothing = [](Scene&) {};
+    static const std::vector<Step> all{
+        {"Semaphore try_set_permits", nothing, [](Scene& s) { s.mine<Seats>("seats").try_set_permits(3); }},
+        {"Semaphore acquire", seats(5), [](Scene& s) { s.mine<Seats>("seats").try_acquire(2); }},
+        {"Semaphore release", seats(5), [](Scene& s) { s.mine<Seats>("seats").release(2); }},
+        {"Semaphore release that creates it", nothing, [](Scene& s) { s.mine<Seats>("seats").release(2); }},
+        {"Semaphore release_if_exists", seats(5), [](Scene& s) { s.mine<Seats>("seats").release_if_exists(2); }},
+        {"Semaphore add_permits", seats(5), [](Scene& s) { s.mine<Seats>("seats").add_permits(-3); }},
+        {"Semaphore drain_permits", seats(5), [](Scene& s) { s.mine<Seats>("seats").drain_permits(); }},
+        {"Semaphore take-back",
+         [](Scene& s) {
+             Seats{s.fleet.peer, "seats"}.try_set_permits(5);
+             s.fleet.redis.call("HSET", marks_of(s.fleet, "semaphore", "seats"), "0", "7:2");
+         },
+         [](Scene& s) {
+             s.send(digested<scripts::semaphore_give_back>,
+                    {"shop:seats", marks_of(s.fleet, "semaphore", "seats"), "redisson_sc:{shop:seats}"},
+                    {"0", "7", "99999999999999", "90000", "0", "publish"});
+         }},
+        {"PermitExpirableSemaphore set_permits", nothing, [](Scene& s) { s.mine<Slots>("slots").set_permits(4); }},
+        {"PermitExpirableSemaphore set_permits anew", slots, [](Scene& s) { s.mine<Slots>("slots").set_permits(20); }},
+        {"PermitExpirableSemaphore add_permits", slots, [](Scene& s) { s.mine<Slots>("slots").add_permits(2); }},
+        {"PermitExpirableSemaphore acquire", slots,
+         [](Scene& s) { s.mine<Slots>("slots").try_acquire(3, Lease{400s}); }},
+        {"PermitExpirableSemaphore acquire of one", slots,
+         [](Scene& s) { s.mine<Slots>("slots").try_acquire(Lease{400s}); }},
+        {"PermitExpirableSemaphore acquire of too many", slots,
+         [](Scene& s) { s.mine<Slots>("slots").try_acquire(9, Lease{400s}); }},
+        {"PermitExpirableSemaphore acquire where nobody has any",
+         [](Scene& s) {
+             Slots{s.fleet.peer, "slots"}.try_set_permits(10);
+         },
+         [](Scene& s) { s.mine<Slots>("slots").try_acquire(3, Lease{400s}); }},
+        {"PermitExpirableSemaphore release", slots, [](Scene& s) { s.mine<Slots>("slots").release(s.ids); }},
+        {"PermitExpirableSemaphore release of one", slots,
+         [](Scene& s) { s.mine<Slots>("slots").release(s.ids.at(0)); }},
+        {"PermitExpirableSemaphore update_lease", slots,
+         [](Scene& s) { s.mine<Slots>("slots").update_lease(s.ids.at(0), Lease{900s}); }},
+        {"PermitExpirableSemaphore permits", slots, [](Scene& s) { s.mine<Slots>("slots").permits(); }},
+        {"PermitExpirableSemaphore renewal", slots,
+         [](Scene& s) {
+             s.send(digested<scripts::permit_renew>, {"{shop:slots}:timeout"},
+                    {"800000", "99999999999999", std::string{s.ids.at(0).bytes()}, std::string{s.ids.at(1).bytes()}});
+         }},
+        {"PermitExpirableSemaphore take-back", slots,
+         [](Scene& s) {
+             s.send(digested<scripts::permit_take_back>,
+                    {"shop:slots", marks_of(s.fleet, "permit", "slots"), "{shop:slots}:timeout",
+                     "redisson_sc:{shop:slots}"},
+                    {"0", "7", "99999999999999", "90000", "0", "publish", std::string{s.ids.at(0).bytes()},
+                     std::string{s.ids.at(1).bytes()}});
+         }},
+        {"CountDownLatch try_set_count", nothing, [](Scene& s) { s.mine<Gate>("gate").try_set_count(3); }},
+        {"CountDownLatch count_down", gate(5), [](Scene& s) { s.mine<Gate>("gate").count_down(2); }},
+        {"CountDownLatch last count_down", gate(2), [](Scene& s) { s.mine<Gate>("gate").count_down(2); }},
+        {"CountDownLatch last count_down of a second round",
+         [](Scene& s) {
+             Gate theirs{s.fleet.peer, "gate"};
+             theirs.try_set_count(1);
+             theirs.count_down();
+             theirs.try_set_count(2);
+         },
+         [](Scene& s) { s.mine<Gate>("gate").count_down(2); }},
+        {"CountDownLatch reset", gate(5), [](Scene& s) { s.mine<Gate>("gate").reset(); }},
+    };
+    return all;
+}
+
+/// What is on the server, the marks of requests left out. `exact`: with whatever is random or a time.
+std::string picture(RawRedis& redis, bool exact) {
+    const long long now = std::stoll(redis.list("TIME").at(0)) * 1000;
+    std::string all;
+    Words keys = redis.keys();
+    std::sort(keys.begin(), keys.end());
+    for (const std::string& key : keys) {
+        if (key.find("_requests:") != std::string::npos) continue;
+        const std::string type = redis.text("TYPE", key);
+        const std::string text = type == "string" ? redis.command({"GET", key}).string : "";
+        if (type == "none" || (type == "string" && text.empty())) continue;  // over by now
+        all += key + "=";
+        if (type == "string") {
+            const bool number = text.find_first_not_of("-0123456789") == std::string::npos;
+            all += exact || number ? text : "text";
+        } else if (type == "zset") {
+            const Words members = redis.list("ZRANGE", key, 0, -1, "WITHSCORES");
+            for (std::size_t i = 0; i + 1 < members.size(); i += 2)
+                all += exact ? "(" + members[i] + ":" + members[i + 1] + ")"
+                             : "(" + std::to_string((std::stoll(members[i + 1]) - now + 50'000) / 100'000) + ")";
+        } else if (type == "hash") {
+            for (const auto& [field, value] : redis.hgetall(key))
+                all += exact ? field + ":" + value : "{" + value + "}";
+        } else {
+            for (const std::string& element : redis.list("LRANGE", key, 0, -1)) all += exact ? element : "[]";
+        }
+        all += " ";
+    }
+    return all;
+}
+
 }  // namespace
 
 TEST_CASE("fault: user with the rights of the README: every operation works, waiting and watchdog included") {
@@ -510,6 +668,44 @@ TEST_CASE("fault: any right of the README taken away: an operation is rejected")
         else
             CHECK(fleet.was_refused());
     }
+}
+
+TEST_CASE("fault: a right is missing in the middle of an operation: all of it is done, or nothing") {
+    RedisServer server{{.tcp = true}};
+    RawRedis admin{server};
+    RawRedis user{server.tcp_url()};
+    make_user(admin, documented_rights());
+    user.text("AUTH", "locker", "secret");
+    user.text("SELECT", database);
+    std::vector<std::string> whole;
+    const auto try_all = [&](const std::string& right) {
+        Fleet fleet{server};
+        for (std::size_t i = 0; i < steps().size(); ++i) {
+            Scene scene{fleet, user};
+            fleet.redis.text("FLUSHDB");
+            steps()[i].prepare(scene);
+            const std::string before = picture(fleet.redis, true);
+            if (!right.empty()) make_user(admin, {"-" + right});
+            const std::error_code ec = code_of([&] { steps()[i].run(scene); });
+            if (!right.empty()) make_user(admin, {"+" + right});
+            CAPTURE(right);
+            const std::string what = steps()[i].what;
+            CAPTURE(what);
+            if (right.empty()) {
+                CHECK_FALSE(ec);
+                whole.push_back(picture(fleet.redis, false));
+            } else if (ec) {
+                CHECK(ec == errc::rejected);
+                // What was written already may stay for a millisecond.
+                eventually([&] { return picture(fleet.redis, true) == before; }, 1s);
+                CHECK(picture(fleet.redis, true) == before);
+            } else {
+                CHECK(picture(fleet.redis, false) == whole[i]);
+            }
+        }
+    };
+    try_all({});
+    for (const std::string& right : documented_commands()) try_all(right);
 }
 
 TEST_CASE("scripts touch no key that they do not declare") {

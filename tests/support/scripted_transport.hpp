@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>
@@ -58,6 +59,8 @@ class ScriptedTransport;
 
 /// A server of which the test says what it answers: for replies that a real one does not give, or not at the moment
 /// at which the test wants them. Without a word from the test it plays a server on which every lock is free.
+///
+/// TIME is answered by a clock of its own, and is not among what was sent, unless the test says what is answered to it.
 ///
 /// All functions may be called by any thread, also from within a handler, unless they say otherwise.
 class ScriptedRedis {
@@ -267,6 +270,7 @@ private:
         if (is(digested<scripts::permit_release>)) return "release by id";
         if (is(digested<scripts::permit_set_lease>)) return "set lease";
         if (is(digested<scripts::permit_set_total>)) return "set total";
+        if (is(digested<scripts::permit_add>)) return "add to total";
         if (is(digested<scripts::permit_count>)) return "count permits";
         if (is(digested<scripts::permit_remaining>)) return "remaining lease of permit";
         if (is(digested<scripts::permit_renew>)) return "renew permits";
@@ -309,21 +313,21 @@ private:
         if (command.what == "count permits") return array({nil(), number(0)});
         if (command.what == "remaining lease of permit") return nil();
         if (command.what == "renew permits")
-            return array(std::vector<Reply>(command.words.size() - 3 - command.key_count() - 1, number(1)));
+            return array(std::vector<Reply>(command.words.size() - 3 - command.key_count() - 2, number(1)));
         return number(1);
     }
 
     static std::int64_t permits_wanted(const SentCommand& command) {
         std::int64_t sum = 0;
-        for (std::size_t i = 3 + command.key_count() + 4; i < command.words.size(); ++i)
-            sum += std::stoll(command.words[i]);
+        for (std::size_t i = 3 + command.key_count() + 5; i < command.words.size(); ++i)
+            sum += std::abs(std::stoll(command.words[i]));
         return sum;
     }
 
     static std::int64_t ids_wanted(const SentCommand& command) {
         std::int64_t sum = 0;
-        for (std::size_t i = 3 + command.key_count() + 5; i < command.words.size();) {
-            const std::int64_t wanted = std::stoll(command.words[i]);
+        for (std::size_t i = 3 + command.key_count() + 6; i < command.words.size();) {
+            const std::int64_t wanted = std::abs(std::stoll(command.words[i]));
             sum += wanted;
             i += 2 + static_cast<std::size_t>(wanted);
         }

@@ -51,16 +51,16 @@ TEST_CASE("keys and channel follow from the latch's name") {
     CHECK(down.key(0) == "start");
     CHECK(down.key(1) == "redlatch_latch_requests:{start}:" + bench.client.id());
     CHECK(down.key(2) == "redlatch_latch_round:{start}");
-    CHECK(down.argument(3) == "3");
-    CHECK(down.argument(4) == channel);
+    CHECK(down.argument(5) == "3");
+    CHECK(down.argument(6) == channel);
     CHECK(bench.redis.sent("look").at(0).key(1) == "redlatch_latch_round:{start}");
     // The tag is the name's, but the channel has braces of its own, as Redisson has it.
     CountDownLatch<ScriptedTransport> tagged(bench.client, "{shop}start");
     tagged.reset();
     const SentCommand reset = bench.redis.sent("count down").at(1);
     CHECK(reset.key(2) == "redlatch_latch_round:{shop}start");
-    CHECK(reset.argument(3) == "all");
-    CHECK(reset.argument(4) == "redisson_countdownlatch__channel__{{shop}start}");
+    CHECK(reset.argument(5) == "all");
+    CHECK(reset.argument(6) == "redisson_countdownlatch__channel__{{shop}start}");
 }
 
 TEST_CASE("a waiter goes on when its round is over, and not when it finds the same count still running") {

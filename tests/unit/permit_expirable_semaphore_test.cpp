@@ -100,13 +100,13 @@ TEST_CASE("an acquire tells how many permits, for how long, and by which ids") {
     CHECK(sent[0].key(1) == "redlatch_permit_requests:{seats}:" + bench.client.id());
     CHECK(sent[0].key(2) == "{seats}:timeout");
     CHECK(sent[0].key(3) == channel);
-    CHECK(sent[0].argument(3) == "0");
-    CHECK(sent[0].argument(5) == "2");
-    CHECK(sent[0].argument(6) == "5000");
-    CHECK(sent[0].argument(7) == two.at(0).bytes());
-    CHECK(sent[0].argument(8) == two.at(1).bytes());
-    CHECK(sent[1].argument(6) == "-1");
-    CHECK(sent[2].argument(6) == "30000");
+    CHECK(sent[0].argument(4) == "0");
+    CHECK(sent[0].argument(6) == "2");
+    CHECK(sent[0].argument(7) == "5000");
+    CHECK(sent[0].argument(8) == two.at(0).bytes());
+    CHECK(sent[0].argument(9) == two.at(1).bytes());
+    CHECK(sent[1].argument(7) == "-1");
+    CHECK(sent[2].argument(7) == "30000");
 }
 
 TEST_CASE("what is asked for again has new ids, so that taking back the old ones does not meet it") {
@@ -119,9 +119,9 @@ TEST_CASE("what is asked for again has new ids, so that taking back the old ones
     const auto id = waiting.get();
     REQUIRE(id);
     std::set<std::string> ids;
-    for (const SentCommand& command : bench.redis.sent("acquire by id")) ids.insert(command.argument(7));
+    for (const SentCommand& command : bench.redis.sent("acquire by id")) ids.insert(command.argument(8));
     CHECK(ids.size() == 3);
-    CHECK(bench.redis.sent("acquire by id").back().argument(7) == id->bytes());
+    CHECK(bench.redis.sent("acquire by id").back().argument(8) == id->bytes());
 }
 
 TEST_CASE("a waiter asks again when the next lease is over") {
@@ -146,8 +146,8 @@ TEST_CASE("a permit whose lease was over when the answer came is given back, and
     CHECK(bench.redis.wait_for("take permits back"));
     const auto asked = bench.redis.sent("acquire by id");
     REQUIRE(asked.size() >= 2);
-    CHECK(bench.redis.sent("take permits back").at(0).argument(4) == asked[0].argument(7));
-    CHECK(id->bytes() == asked.back().argument(7));
+    CHECK(bench.redis.sent("take permits back").at(0).argument(6) == asked[0].argument(8));
+    CHECK(id->bytes() == asked.back().argument(8));
 }
 
 TEST_CASE("a renewal without an answer is made again soon, and the permit is kept") {
@@ -156,7 +156,7 @@ TEST_CASE("a renewal without an answer is made again soon, and the permit is kep
     const PermitId id = bench.seats.acquire();
     REQUIRE(bench.redis.wait_for("renew permits", 3));
     const auto renewals = bench.redis.sent("renew permits");
-    CHECK(renewals[0].argument(1) == id.bytes());
+    CHECK(renewals[0].argument(2) == id.bytes());
     CHECK(renewals[1].at - renewals[0].at < 1500ms);  // and not after the next third of it
     CHECK(bench.client.stats().lost_holds == 0);
     bench.seats.release(id);

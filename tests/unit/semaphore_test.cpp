@@ -74,10 +74,12 @@ TEST_CASE("an acquire is one command with a lane, a request of its own, and the 
     CHECK(sent[0].argument(0) == "0");
     CHECK(sent[1].argument(0) == "0");
     CHECK(std::stoll(sent[1].argument(1)) > std::stoll(sent[0].argument(1)));
-    CHECK(sent[0].argument(2) == "120000");
-    CHECK(sent[0].argument(3) == "0");
-    CHECK(sent[0].argument(4) == "3");
-    CHECK(sent[0].words.size() == 10);
+    // Until when it is wanted, by the server's clock, and for how long its mark stays then: no longer than two minutes.
+    CHECK(std::stoll(sent[1].argument(2)) >= std::stoll(sent[0].argument(2)));
+    CHECK(sent[0].argument(3) == "80000");
+    CHECK(sent[0].argument(4) == "0");
+    CHECK(sent[0].argument(5) == "3");
+    CHECK(sent[0].words.size() == 11);
 }
 
 TEST_CASE("a command that is sent again is the same request, and says so") {
@@ -87,16 +89,18 @@ TEST_CASE("a command that is sent again is the same request, and says so") {
     const auto sent = bench.redis.sent("acquire permits");
     REQUIRE(sent.size() == 2);
     CHECK(sent[0].argument(1) == sent[1].argument(1));
-    CHECK(sent[1].argument(3) == "1");
+    CHECK(sent[0].argument(2) == sent[1].argument(2));
+    CHECK(sent[1].argument(4) == "1");
     bench.redis.next("add permits", lost());
     bench.seats.release(4);
     const auto released = bench.redis.sent("add permits");
     REQUIRE(released.size() == 2);
     CHECK(released[0].key(2) == channel);
     CHECK(released[0].argument(1) == released[1].argument(1));
-    CHECK(released[0].argument(3) == "4");
-    CHECK(released[0].argument(6) == "0");
-    CHECK(released[1].argument(6) == "1");
+    CHECK(released[0].argument(2) == released[1].argument(2));
+    CHECK(released[0].argument(5) == "4");
+    CHECK(released[0].argument(4) == "0");
+    CHECK(released[1].argument(4) == "1");
 }
 
 TEST_CASE("a key prefix stands before keys and channel") {
@@ -122,9 +126,9 @@ TEST_CASE("one that leaves the line while the question for it is on its way give
     REQUIRE(bench.redis.publish(channel, "5"));
     REQUIRE(bench.redis.wait_for("acquire permits", asked + 1));
     const SentCommand question = bench.redis.sent("acquire permits").back();
-    if (question.words.size() == 11) {
-        CHECK(question.argument(4) == "2");
-        CHECK(question.argument(5) == "3");
+    if (question.words.size() == 12) {
+        CHECK(question.argument(5) == "2");
+        CHECK(question.argument(6) == "3");
     }
     stop.request_stop();
     CHECK(second.get() == std::errc::operation_canceled);
@@ -134,8 +138,8 @@ TEST_CASE("one that leaves the line while the question for it is on its way give
     REQUIRE(bench.redis.wait_for("add permits"));
     const SentCommand returned = bench.redis.sent("add permits").at(0);
     CHECK(returned.posted);
-    CHECK(returned.argument(3) == "3");
-    CHECK(returned.argument(5) == "1");
+    CHECK(returned.argument(5) == "3");
+    CHECK(returned.argument(7) == "1");
 }
 
 TEST_CASE("an acquire without an answer is taken back, until that is answered") {
@@ -164,7 +168,7 @@ TEST_CASE("an acquire that was never sent needs no taking back") {
 }
 
 TEST_CASE("answers that make no sense are errors, and what they took goes back") {
-    for (const Reply& reply : {number(-1), number(5), nil(), text("OK"), array({}), malformed()}) {
+    for (const Reply& reply : {number(-2), number(5), nil(), text("OK"), array({}), malformed()}) {
         Bench bench;
         bench.redis.next("acquire permits", reply);
         CHECK(code_of([&] { bench.seats.acquire(2); }) == errc::protocol_error);
@@ -220,6 +224,7 @@ TEST_CASE("a release without an answer fails, and is posted until it is answered
     }));
     std::set<std::string> requests;
     for (const SentCommand& command : bench.redis.sent("add permits"))
-        requests.insert(command.argument(0) + " " + command.argument(1) + " " + command.argument(3));
+        requests.insert(command.argument(0) + " " + command.argument(1) + " " + command.argument(2) + " " +
+                        command.argument(5));
     CHECK(requests.size() == 1);
 }

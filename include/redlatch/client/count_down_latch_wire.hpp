@@ -4,6 +4,7 @@
 #include "redlatch/client/inquiry.hpp"
 #include "redlatch/client/marked_commands.hpp"
 #include "redlatch/client/retry.hpp"
+#include "redlatch/client/shared_permits.hpp"
 #include "redlatch/scripts/count_down_latch.hpp"
 
 #include <array>
@@ -46,12 +47,12 @@ public:
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply ask(std::span<const Want>, const Ticket&, bool /* again */, Instant deadline) {
+    Reply ask(std::span<const Want>, const Ticket&, Instant deadline) {
         return commands_.runtime().call_script(digested<scripts::count_down_latch_look>,
                                                std::array<std::string_view, 2>{key(), round_}, {}, deadline);
     }
 
-    Milliseconds decode(const Reply& reply, std::span<Want> wants) const {
+    Answer decode(const Reply& reply, std::span<Want> wants) const {
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 ||
             !(reply.elements[1].is_nil() || reply.elements[1].kind == Reply::Kind::text))
             throw unexpected(reply, key());
@@ -62,7 +63,7 @@ public:
             want.served = open || (want.round && !round.empty() && *want.round != round);
             if (!want.round) want.round = round;
         }
-        return Milliseconds::max();
+        return {Milliseconds::max()};
     }
 
     // What counting down answered: the count before, and what its caller would wait for.
@@ -78,27 +79,25 @@ public:
         return lowered;
     }
 
-    Reply set(const Ticket& ticket, std::int64_t count, bool again, Instant deadline) {
-        return commands_.call(
-            digested<scripts::count_down_latch_set>, ticket, std::array<std::string_view, 0>{},
-            std::array<std::string_view, 4>{NumberText(count), channel_, commands_.publish(), flag_text(again)},
-            deadline);
+    Reply set(const Ticket& ticket, std::int64_t count, Instant deadline) {
+        return commands_.call(digested<scripts::count_down_latch_set>, ticket, std::array<std::string_view, 0>{},
+                              std::array<std::string_view, 3>{NumberText(count), channel_, commands_.publish()},
+                              deadline);
     }
 
     // By all: deletes it.
     static constexpr std::int64_t all = -1;
-    Reply lower(const Ticket& ticket, std::int64_t by, bool again, Instant deadline) {
+    Reply lower(const Ticket& ticket, std::int64_t by, Instant deadline) {
         return commands_.call(digested<scripts::count_down_latch_lower>, ticket,
                               std::array<std::string_view, 1>{round_},
-                              std::array<std::string_view, 4>{by == all ? std::string_view("all") : NumberText(by),
-                                                              channel_, commands_.publish(), flag_text(again)},
+                              std::array<std::string_view, 3>{by == all ? std::string_view("all") : NumberText(by),
+                                                              channel_, commands_.publish()},
                               deadline);
     }
 
     void post_lower(const Ticket& ticket, std::int64_t by, Completion done) {
         commands_.post(digested<scripts::count_down_latch_lower>, ticket, std::array<std::string_view, 1>{round_},
-                       std::array<std::string_view, 4>{NumberText(by), channel_, commands_.publish(), "1"},
-                       std::move(done));
+                       std::array<std::string_view, 3>{NumberText(by), channel_, commands_.publish()}, std::move(done));
     }
 
 private:

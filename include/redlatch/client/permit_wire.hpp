@@ -4,10 +4,12 @@
 #include "redlatch/client/inquiry.hpp"
 #include "redlatch/client/marked_commands.hpp"
 #include "redlatch/client/retry.hpp"
+#include "redlatch/client/shared_permits.hpp"
 #include "redlatch/core/permit_id.hpp"
 #include "redlatch/scripts/permit_expirable_semaphore.hpp"
 #include "redlatch/scripts/semaphore.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -38,11 +40,15 @@ public:
     static constexpr std::string_view kind = "permits ";
     static constexpr bool takes = true;
     static constexpr std::size_t most_at_once = 100;
+    static constexpr bool takes_back_by_mark = false;
 
     struct Want {
         std::vector<PermitId> ids{};  // at least one
         PermitLease lease{};
         bool served = false;
+        bool lets_pass = false;  // those behind it, where there are not enough for it
+
+        std::int64_t amount() const { return static_cast<std::int64_t>(ids.size()); }
 
         // To be called before it is asked for again: what is still on its way to take back an earlier question must not
         // meet the permits of the next one.
@@ -69,10 +75,10 @@ public:
         }
     }
 
-    Reply ask(std::span<const Want> wants, const Ticket& ticket, bool again, Instant deadline) {
-        Words words{flag_text(again), commands_.publish()};
+    Reply ask(std::span<const Want> wants, const Ticket& ticket, Instant deadline) {
+        Words words{commands_.publish()};
         for (const Want& want : wants) {
-            words.add(static_cast<std::int64_t>(want.ids.size()));
+            words.add(want.lets_pass ? -want.amount() : want.amount());
             words.add(milliseconds_of(want.lease));
             words.add(want.ids);
         }
@@ -80,20 +86,16 @@ public:
                               Effect::grants);
     }
 
-    // The first ones are served, as far as the permits that were taken go round.
-    Milliseconds decode(const Reply& reply, std::span<Want> wants) const {
-        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 || !reply.elements[0].is_integer() ||
-            !reply.elements[1].is_integer() || reply.elements[0].integer < 0)
+    Answer decode(const Reply& reply, std::span<Want> wants) const {
+        const std::vector<Reply>& told = reply.elements;
+        if (reply.kind != Reply::Kind::array || told.size() < 2 || told.size() > 3 ||
+            !std::all_of(told.begin(), told.end(), [](const Reply& one) { return one.is_integer(); }) ||
+            told[0].integer < 0 || !share(told[0].integer, wants))
             throw unexpected(reply, key());
-        std::int64_t left = reply.elements[0].integer;
-        for (Want& want : wants) {
-            want.served = left > 0;
-            if (want.served) left -= static_cast<std::int64_t>(want.ids.size());
-        }
-        if (left != 0) throw unexpected(reply, key());
         // One more than told: the lease is over only in the millisecond after its last.
-        const std::int64_t over_in = reply.elements[1].integer;
-        return over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1);
+        const std::int64_t over_in = told[1].integer;
+        return {over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1),
+                told.size() > 2 ? told[2].integer : 0};
     }
 
     void post_take_back(const Ticket& ticket, std::span<const Want> wants, Completion done) {
@@ -103,7 +105,7 @@ public:
     }
 
     // Also takes what is left of them where the lease of some is over.
-    void post_return(const Ticket& ticket, std::span<const Want> wants, bool /* again */, Completion done) {
+    void post_return(const Ticket& ticket, std::span<const Want> wants, Completion done) {
         post_take_back(ticket, wants, std::move(done));
     }
 
@@ -126,10 +128,9 @@ public:
             deadline);
     }
 
-    Reply set(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
-        return commands_.call(
-            digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
-            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(again)}, deadline);
+    Reply set(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+        return commands_.call(digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
+                              std::array<std::string_view, 2>{NumberText(permits), commands_.publish()}, deadline);
     }
 
     Reply set_total(const Ticket& ticket, std::int64_t permits, Instant deadline) {
@@ -137,11 +138,9 @@ public:
                               std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
     }
 
-    Reply add(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
-        return commands_.call(digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
-                              std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
-                                                              flag_text(false), flag_text(again)},
-                              deadline);
+    Reply add(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+        return commands_.call(digested<scripts::permit_add>, ticket, more_keys(),
+                              std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
     }
 
     struct Count {
@@ -174,6 +173,7 @@ public:
     void post_renew(std::span<const PermitId> ids, Completion done) {
         Words words{};
         words.add(commands_.runtime().options().watchdog_timeout.count());
+        words.add(commands_.runtime().wanted_until(key()));
         words.add(ids);
         commands_.runtime().post_script(digested<scripts::permit_renew>, std::array<std::string_view, 1>{leases_},
                                         words.view(), std::move(done), Receiver::background, Effect::grants);

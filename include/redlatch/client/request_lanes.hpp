@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/client/server_clock.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -8,14 +10,18 @@
 
 namespace redlatch {
 
-// By what a command that must take effect once is known to the server; see scripts/request_marks.hpp.
+// By what a command that must take effect once is known to the server, see scripts/request_marks.hpp; and what is known
+// of it here.
 struct Ticket {
     std::uint32_t lane = 0;
     std::uint64_t request = 0;
+    ServerMilliseconds wanted_until = 0;  // in all copies; 0 as long as there is none
+    bool may_be_done = false;             // a copy may have been carried out
+    bool is_unknowable = false;           // and nobody can find out any more
 };
 
 // The lanes of one name in this process. One request at a time goes along a lane, and the lane is free again when the
-// outcome of the request is known, or does not matter because it was taken back. Plain data.
+// outcome of the request is known, or nobody will ask for it any more. Plain data.
 class RequestLanes {
 public:
     // `request`: greater than all before.

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "redlatch/client/caller_line.hpp"
+#include "redlatch/client/errands.hpp"
 #include "redlatch/client/marked_commands.hpp"
 #include "redlatch/client/options.hpp"
-#include "redlatch/client/pending_requests.hpp"
 #include "redlatch/client/request_lanes.hpp"
 #include "redlatch/client/retry.hpp"
 #include "redlatch/client/runtime.hpp"
+#include "redlatch/client/server_clock.hpp"
+#include "redlatch/client/shared_permits.hpp"
 #include "redlatch/client/wait_request.hpp"
 #include "redlatch/client/watched.hpp"
 #include "redlatch/core/error.hpp"
@@ -15,7 +17,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,7 +25,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -38,9 +38,9 @@ namespace redlatch {
 //   most_at_once                   how many callers one question may serve
 //   Want                           what a caller wants, and `served`: whether the last question was successful; if it has
 //                                  renew(), that is called before it is asked for again
-//   ask(wants, ticket, again, deadline), decode(reply, wants) -> after which time asking again may help
+//   ask(wants, ticket, deadline), decode(reply, wants) -> after which time asking again may help
 //   post_take_back(ticket, wants, done)  an acquire of unknown outcome: whatever it took, or will take, goes back
-//   post_return(ticket, wants, again, done)  what was taken for callers that have left goes back
+//   post_return(ticket, wants, done)  what was taken for callers that have left goes back
 //
 // mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs. Each
 // caller sleeps in its own condition variable, the representative where it can in the transport, to receive the message
@@ -65,7 +65,7 @@ public:
 
     virtual bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return line_.empty() && pending_.empty();
+        return line_.empty() && errands_.empty();
     }
 
     // --- asking and waiting -----------------------------------------------------------------------------------
@@ -78,10 +78,10 @@ public:
         std::optional<Refusal> refusal;
         if (request.one_try || line_.empty() || !Wire<T>::takes) {
             const std::uint64_t generation = line_.generation();
-            const std::optional<Milliseconds> hint = ask(lock, {&want, 1}, request);
+            const std::optional<Answer> answer = ask(lock, {&want, 1}, request, true);
             if (want.served) return true;
-            if (!hint || request.one_try) return false;
-            refusal = {generation, *hint};
+            if (!answer || request.one_try) return false;
+            refusal = {generation, *answer};
         }
         lock.unlock();
         runtime_.count_wait();
@@ -90,8 +90,8 @@ public:
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error;
-    // what has not been carried out by then is called off, lest a late copy undo what the caller does next.
+    // Sends a change, `send(ticket, deadline)`, until it is answered, for unreachable_timeout. Throws Error; what has not
+    // been carried out by then is called off, lest a late copy undo what the caller does next.
     template <class Send>
     Reply change(Send send) {
         return change(send, nullptr);
@@ -102,27 +102,25 @@ public:
     template <class Send, class Post>
     Reply change(Send send, const Post& post) {
         std::unique_lock lock(mutex_);
-        const Ticket ticket = lanes_.take(runtime_.next_request());
+        Ticket ticket = lanes_.take(runtime_.next_request());
         lock.unlock();
-        bool unknown = false;
-        const Reply reply = runtime_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool again) {
-            Reply one = send(ticket, again, deadline);
-            if (!one.answered() && !one.is_unsent()) unknown = true;
-            return one;
+        const Reply reply = runtime_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
+            return wire_.commands().send(ticket, deadline, send);
         });
         lock.lock();
         if (!is_settled(reply)) {
             if constexpr (!std::is_null_pointer_v<Post>)
-                insist(lock, ticket, [post, ticket](bool, Completion done) { post(ticket, std::move(done)); });
-            else if (unknown)
-                insist(lock, ticket,
-                       [this, ticket](bool, Completion done) { wire_.commands().post_void(ticket, std::move(done)); });
+                insist(lock, Errand::Kind::change, ticket, post);
+            else if (ticket.may_be_done)
+                insist(lock, Errand::Kind::call_off, ticket, [this](const Ticket& given_up, Completion done) {
+                    wire_.commands().post_void(given_up, std::move(done));
+                });
             else
                 lanes_.give_back(ticket);
-            throw error_of(reply, key());
+            throw wire_.commands().failure(ticket, reply);
         }
         lanes_.give_back(ticket);
-        if (judge(reply) != Verdict::answered) throw error_of(reply, key());
+        if (judge(reply) != Verdict::answered) throw wire_.commands().failure(ticket, reply);
         // With a subscription the message will come here, too.
         if (!subscribed_) tell_representative();
         return reply;
@@ -132,7 +130,13 @@ public:
 
     void tick(Instant now, Instant, std::vector<Renewal>&) override {
         std::unique_lock lock(mutex_);
-        deliver_late(lock, now);
+        for (const Errand& errand : errands_.take_expired(now)) {
+            lanes_.give_back(errand.ticket);
+            tell_undelivered(errand, errand.ticket.may_be_done ? MarkedCommands<T>::unknowable
+                                                               : "no server has answered for too long");
+        }
+        schedule();
+        deliver(lock);
         lock.unlock();
         runtime_.forget_if_unused(*this);
     }
@@ -178,31 +182,22 @@ protected:
     // requires).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
-        const Ticket ticket = lanes_.take(runtime_.next_request());
-        insist(lock, ticket, [this, ticket, wants = std::move(wants)](bool again, Completion done) {
-            wire_.post_return(ticket, wants, again, std::move(done));
-        });
+        insist(lock, Errand::Kind::change, lanes_.take(runtime_.next_request()),
+               [this, wants = std::move(wants)](const Ticket& ticket, Completion done) {
+                   wire_.post_return(ticket, wants, std::move(done));
+               });
     }
 
     virtual void schedule() {
-        if (const Instant at = pending_.look_at(); at != never) runtime_.timers().schedule(*this, at);
+        if (const Instant at = errands_.look_at(); at != never) runtime_.timers().schedule(*this, at);
     }
 
-    // Delivered in the background, until it is answered or its mark has gone. `post(again, done)`.
-    void insist(std::unique_lock<std::mutex>& lock, const Ticket& ticket, std::function<void(bool, Completion)> post) {
+    // Delivered in the background, until it is answered or its mark has gone.
+    void insist(std::unique_lock<std::mutex>& lock, Errand::Kind kind, const Ticket& ticket, Errand::Post post) {
         const Instant now = Clock::now();
-        errands_.emplace(ticket.request, std::move(post));
-        pending_.add(ticket.lane, ticket.request, now + MarkedCommands<T>::marks_ttl(runtime_.options()), now, true);
+        errands_.add({kind, ticket, std::move(post), now + MarkedCommands<T>::marks_ttl(runtime_.options()), now});
         schedule();
         // Sent by this thread, so that it follows the first sending on the same connection.
-        deliver(lock);
-    }
-
-    void deliver_late(std::unique_lock<std::mutex>& lock, Instant now) {
-        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
-            runtime_.raise(Event::Kind::unlock_not_delivered, key(), "no server has answered for too long");
-        std::erase_if(errands_, [&](const auto& errand) { return !pending_.has_request(errand.first); });
-        schedule();
         deliver(lock);
     }
 
@@ -216,7 +211,7 @@ private:
 
     struct Refusal {
         std::uint64_t generation;
-        Milliseconds hint;
+        Answer answer;
     };
 
     // Carried out, or it never can be: sending it again is useless.
@@ -237,44 +232,56 @@ private:
         return std::min(options.unreachable_timeout, MarkedCommands<T>::marks_ttl(options) / 2);
     }
 
+    Milliseconds one_try_time() const {
+        return std::max(Milliseconds(100), std::min(runtime_.options().command_timeout, patience()));
+    }
+
     Instant give_up_at(const WaitRequest& request) const {
         const Instant now = Clock::now();
-        if (request.one_try)
-            return now + std::max(Milliseconds(100), std::min(runtime_.options().command_timeout, patience()));
+        if (request.one_try) return now + one_try_time();
         // Callers in line share the time that a server was unreachable, but each gets an honest try.
         const Instant give_up = deadline_after(failing_since_.value_or(now), patience());
         return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
     }
 
-    // After which time asking again may help; nothing when there was no answer, as the caller's deadline or stop token
-    // wanted it. Otherwise it throws.
-    std::optional<Milliseconds> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
-                                    const WaitRequest& request) {
-        const Ticket ticket = lanes_.take(runtime_.next_request());
+    // The server's answer; nothing when there was none, as the caller's deadline or stop token wanted it. Otherwise it
+    // throws. `first`: before any waiting. That question is allowed what one try is, whatever the deadline, because only
+    // waiting is to end there: a short time must not be worse than none.
+    std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
+                              bool first = false) {
+        Ticket ticket = lanes_.take(runtime_.next_request());
         const Instant give_up = give_up_at(request);
         const Instant begun = Clock::now();
-        bool unknown = false;
+        const Instant allowed = first ? begun + one_try_time() : begun;
         lock.unlock();
-        const Reply reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
-            Reply one = wire_.ask(wants, ticket, again, deadline);
-            if (!one.answered() && !one.is_unsent()) unknown = true;
-            return one;
-        });
+        const auto try_once = [&](Instant limit, bool) {
+            const Instant deadline = std::max(limit, allowed);
+            const auto send = [&](const Ticket& one, Instant until) { return wire_.ask(wants, one, until); };
+            if constexpr (Wire<T>::takes) {
+                return wire_.commands().send(ticket, deadline, send);
+            } else {
+                Reply one = send(ticket, deadline);
+                if (!one.answered() && !one.is_unsent()) ticket.may_be_done = true;
+                return one;
+            }
+        };
+        const Reply reply = runtime_.persist(give_up, request.stop, try_once, request.one_try);
         lock.lock();
         if (judge(reply) != Verdict::answered) {
             if (!failing_since_ && reply.kind != Reply::Kind::no_time) failing_since_ = begun;
-            settle(lock, ticket, wants, unknown);
+            settle(lock, ticket, wants, ticket.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
-            // A server that was given less than its time is slow, not away.
+            // Who waits for less than a server may take learns nothing from its silence: it is slow, not away.
             const Instant now = Clock::now();
-            const bool perhaps_slow = unknown || reply.kind == Reply::Kind::no_time;
-            if (now >= request.deadline && perhaps_slow && now - begun < runtime_.options().command_timeout)
+            const bool perhaps_slow = ticket.may_be_done || reply.kind == Reply::Kind::no_time;
+            const Instant until = request.one_try ? now : request.deadline;
+            if (now >= request.deadline && perhaps_slow && until - begun < runtime_.options().command_timeout)
                 return std::nullopt;
-            throw error_of(reply, key());
+            throw wire_.commands().failure(ticket, reply);
         }
         failing_since_.reset();
         try {
-            const Milliseconds hint = wire_.decode(reply, wants);
+            const Answer answer = wire_.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
             lanes_.give_back(ticket);
@@ -283,7 +290,7 @@ private:
                 for (const Want& want : wants)
                     if (want.served) runtime_.count_acquisition();
             }
-            return hint;
+            return answer;
         } catch (...) {  // an answer that makes no sense, too few replicas, or no memory to keep what it gave
             for (const Want& want : wants) forsake(want);
             settle(lock, ticket, wants, true);
@@ -294,10 +301,12 @@ private:
     // A question without a proper answer.
     void settle(std::unique_lock<std::mutex>& lock, const Ticket& ticket, std::span<Want> wants, bool unknown) {
         if constexpr (Wire<T>::takes)
-            if (unknown)
-                return insist(lock, ticket,
-                              [this, ticket, kept = std::vector<Want>(wants.begin(), wants.end())](
-                                  bool, Completion done) { wire_.post_take_back(ticket, kept, std::move(done)); });
+            if (unknown && !(ticket.is_unknowable && Wire<T>::takes_back_by_mark))
+                return insist(
+                    lock, Errand::Kind::undoing, ticket,
+                    [this, kept = std::vector<Want>(wants.begin(), wants.end())](const Ticket& asked, Completion done) {
+                        wire_.post_take_back(asked, kept, std::move(done));
+                    });
         lanes_.give_back(ticket);
     }
 
@@ -313,7 +322,11 @@ private:
         std::unique_lock lock(mutex_);
         try {
             line_.join(me);
-            if (refusal && line_.is_front(me)) line_.refused(me, refusal->generation, refusal->hint, Clock::now());
+            const Instant now = Clock::now();
+            if (refusal && line_.is_front(me))
+                line_.refused(me, refusal->generation, refusal->answer.hint, now, refusal->answer.there);
+            // The first one may let this one pass.
+            if (!line_.is_front(me) && !line_.is_within_reach(line_.front()->want, now)) rouse(*line_.front());
             listen();
             const bool is_served = wait_in_line(lock, request, me);
             leave(me);
@@ -355,14 +368,16 @@ private:
     void ask_for_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
         std::vector<Want> wants;
         std::vector<std::uint64_t> numbers;
+        const Instant asked = Clock::now();
         for (const Member* member : line_.first(Wire<T>::most_at_once)) {
             wants.push_back(member->want);
             if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
+            if constexpr (Wire<T>::takes) wants.back().lets_pass = line_.lets_pass(member->want, asked);
             numbers.push_back(member->number);
         }
         const std::uint64_t generation = line_.generation();
-        const std::optional<Milliseconds> hint = ask(lock, wants, request);
-        if (!hint) return;
+        const std::optional<Answer> answer = ask(lock, wants, request);
+        if (!answer) return;
         const Instant now = Clock::now();
         bool refused = false;
         std::vector<Want> unclaimed;
@@ -379,7 +394,7 @@ private:
                 line_.leave(*member);
                 if (member != &me) rouse(*member);
             } else if (!std::exchange(refused, true)) {
-                line_.refused(*member, generation, *hint, now);
+                line_.refused(*member, generation, answer->hint, now, answer->there);
             }
         }
         if (Member* front = line_.front(); front && front != &me) rouse(*front);
@@ -393,8 +408,11 @@ private:
     void listen() {
         if (wants_messages_) return;
         runtime_.start_background();
+        const bool listened = subscribed_;
         subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
         wants_messages_ = true;
+        // Another state listens there: what has come since the question was told to that one alone.
+        if (subscribed_ && !listened) line_.news();
     }
 
     // Out of the line; the next one decides for itself what to do.
@@ -413,42 +431,82 @@ private:
     // --- what is still to be delivered ------------------------------------------------------------------------
 
     void deliver(std::unique_lock<std::mutex>& lock) {
-        const std::vector<PendingRequests::Item> due = pending_.take_due(Clock::now());
-        if (due.empty()) return;
-        for (const auto& item : due) {
+        for (const Errand& errand : errands_.take_due(Clock::now())) {
+            lock.unlock();
             try {
-                const auto post = errands_.at(item.request);
-                Completion done = [self = std::static_pointer_cast<SynchronizerState>(shared_from_this()),
-                                   item](const Reply& reply) { self->delivered(item, reply); };
-                lock.unlock();
-                post(item.again, std::move(done));
-                lock.lock();
+                post(errand);
             } catch (...) {  // no memory, no thread: again in a moment
-                if (!lock.owns_lock()) lock.lock();
-                pending_.failed(item.request, Clock::now());
-                schedule();
+                failed(errand.number);
             }
+            lock.lock();
         }
     }
 
-    void delivered(const PendingRequests::Item& item, const Reply& reply) {
+    // Without mutex_. What was never sent needs to know first until when it is wanted.
+    void post(const Errand& errand) {
+        const auto self = std::static_pointer_cast<SynchronizerState>(shared_from_this());
+        if (errand.ticket.wanted_until != 0) return post_stamped(self, errand);
+        runtime_.with_server_time(
+            key(), Receiver::background,
+            [self, errand = Errand(errand)](const std::optional<ServerMilliseconds>& now, const Reply&) mutable {
+                if (!now) return self->failed(errand.number);
+                try {
+                    errand.ticket.wanted_until = self->wire_.commands().wanted_from(*now);
+                    post_stamped(self, errand);
+                } catch (...) {
+                    self->failed(errand.number);
+                }
+            });
+    }
+
+    static void post_stamped(const std::shared_ptr<SynchronizerState>& self, const Errand& errand) {
+        Completion done = [self, number = errand.number](Reply reply) { self->delivered(number, std::move(reply)); };
+        {
+            const std::lock_guard lock(self->mutex_);
+            Errand* const kept = self->errands_.find(errand.number);
+            if (!kept) return;
+            kept->ticket.wanted_until = errand.ticket.wanted_until;
+            kept->sent = Clock::now();
+        }
+        errand.post(errand.ticket, std::move(done));
+    }
+
+    void failed(std::uint64_t number) {
         const std::lock_guard lock(mutex_);
-        if (is_settled(reply)) {
-            pending_.delivered(item.request);
-            errands_.erase(item.request);
-            lanes_.give_back({static_cast<std::uint32_t>(item.owner), item.request});
+        errands_.failed(number, Clock::now());
+        schedule();
+    }
+
+    void delivered(std::uint64_t number, Reply reply) {
+        const std::lock_guard lock(mutex_);
+        Errand* const errand = errands_.find(number);
+        if (!errand) return;
+        const bool is_void = wire_.commands().note(errand->ticket, errand->sent, reply);
+        if (is_void && errand->kind == Errand::Kind::change) {
+            errand->give_up = Clock::now() + MarkedCommands<T>::marks_ttl(runtime_.options());
+            errands_.failed(number, Clock::now());
+        } else if (is_void || is_settled(reply)) {
+            if (errand->ticket.is_unknowable)
+                tell_undelivered(*errand, MarkedCommands<T>::unknowable);
+            else if (!is_void && judge(reply) != Verdict::answered)
+                tell_undelivered(*errand, error_of(reply, key()).what());
+            lanes_.give_back(errand->ticket);
+            errands_.remove(number);
             if (!subscribed_) tell_representative();
             // The state may be forgotten now.
             runtime_.timers().schedule(*this, Clock::now());
         } else {
-            pending_.failed(item.request, Clock::now());
+            errands_.failed(number, Clock::now());
         }
         schedule();
     }
 
+    void tell_undelivered(const Errand& errand, std::string_view why) {
+        if (errand.kind != Errand::Kind::call_off) runtime_.raise(Event::Kind::unlock_not_delivered, key(), why);
+    }
+
     CallerLine<Want> line_;
-    PendingRequests pending_;                                                           // of lanes, in place of owners
-    std::unordered_map<std::uint64_t, std::function<void(bool, Completion)>> errands_;  // by request
+    Errands errands_;
     std::optional<Instant> failing_since_;  // no server has answered since then
     bool wants_messages_ = false;
     bool subscribed_ = false;  // confirmed, so messages do come

@@ -15,51 +15,57 @@ namespace redlatch::scripts {
 namespace detail {
 
 inline constexpr std::string_view count_down_latch_set{R"lua(
--- KEYS: latch, marks.  ARGV: lane, request, TTL of the marks in ms, count (at least 1), channel, publish command,
--- '1' for a command that is sent again.
+-- KEYS: latch, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again,
+-- count (at least 1), channel, publish command.
 -- Answer: 1 = set; 0 = there is a count already.
 local latch, marks = KEYS[1], KEYS[2]
-local lane, request, ttl, count, channel, publish, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local count, channel, publish = ARGV[6], ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
 if redis.call('get', latch) then
-    if again == '1' then remember(marks, lane, request, 0, ttl) end
-    return 0
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
-remember(marks, lane, request, 1, ttl)
-redis.call('set', latch, count)
-redis.call(publish, channel, '1')
-return 1
+return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends), {publish, channel, '1'},
+                    {'set', latch, count}}) or 1
 )lua"};
 
 inline constexpr std::string_view count_down_latch_lower{R"lua(
--- KEYS: latch, marks, round.  ARGV: lane, request, TTL of marks and round in ms, by how much ('all' = delete), channel,
--- publish command, '1' for a command that is sent again.
+-- KEYS: latch, marks, round.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
+-- again, by how much ('all' = delete), channel, publish command.
 -- Answer: the count before, 0 = there was none; and the round, a text, nil for none. For a request that was carried out
 -- already, the count alone. Never below zero: the key is deleted, which waiters are told.
 local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, ttl, by, channel, publish, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local by, channel, publish = ARGV[6], ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return {before} end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
 local text = redis.call('get', latch)
 local count = count_in(text or '0')
 if not count then return redis.error_reply('WRONGTYPE the key holds no count') end
 if not text then
-    if again == '1' then remember(marks, lane, request, 0, ttl) end
-    return {0, false}
+    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
+    return refusal or {0, false}
 end
--- First, because then Redis lets the rest through when its memory is full.
-redis.call('pexpire', marks, ttl)
+local old = redis.call('get', round)
+-- First what Redis allows when its memory is full.
+local changes = {keep(marks, now, ends), mark(marks, lane, request, text), keep(marks, now, ends)}
 if by ~= 'all' and tonumber(by) < count then
-    redis.call('decrby', latch, by)
-    remember(marks, lane, request, text, ttl)
-    return {count, redis.call('get', round)}
+    table.insert(changes, {'decrby', latch, by})
+    return all_or_none(changes) or {count, old}
 end
-redis.call('del', latch)
-remember(marks, lane, request, text, ttl)
-redis.call('set', round, marks .. ' ' .. request, 'px', ttl)
-redis.call(publish, channel, '0')
-return {count, false}
+local left = math.max(redis.call('pttl', round), 1)
+table.insert(changes, {publish, channel, '0'})
+table.insert(changes, {'set', round, marks .. ' ' .. request, 'px', whole(ends - now),
+                       undo = {'set', round, old or '', 'px', whole(left)}})
+table.insert(changes, {'del', latch})
+return all_or_none(changes) or {count, false}
 )lua"};
 
 }  // namespace detail

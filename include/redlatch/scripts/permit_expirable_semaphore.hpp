@@ -7,7 +7,7 @@
 // The scripts of the semaphore whose permits have leases. Keys: a string, the permits that are available, as the
 // semaphore's; and a sorted set of the permits that are taken: id -> the time when its lease is over, in ms since 1970
 // by the server's clock. A permit whose time is over counts as available; whoever looks puts it back. Message: the
-// new number of permits, when there are any.
+// new number of permits, when there are any; it goes out before the number changes, as the semaphore's.
 namespace redlatch::scripts {
 
 namespace detail {
@@ -15,169 +15,247 @@ namespace detail {
 inline constexpr std::string_view permit_clock{R"lua(
 -- The time of a permit that ends only by its release. Redisson's.
 local never = 922337203685477
-local function time_in_ms()
-    local time = redis.call('time')
-    return time[1] * 1000 + math.floor(time[2] / 1000)
-end
 local function ends_at(now, lease)
     return string.format('%.0f', lease == '-1' and never or now + lease)
 end
-local function whole(number) return string.format('%.0f', number) end
 )lua"};
 
 inline constexpr std::string_view permit_sweep{R"lua(
--- Whether the key holds a number of permits, or nothing: to be asked before anything is changed.
-local function is_count(semaphore) return count_in(redis.call('get', semaphore) or '0') ~= nil end
 local function no_count() return redis.error_reply('WRONGTYPE the key holds no number of permits') end
-local function put_back(semaphore, channel, publish, permits)
-    local total = redis.call('incrby', semaphore, whole(permits))
-    if total > 0 then redis.call(publish, channel, whole(total)) end
+-- The permits whose lease is over: how many. And the removal of their ids, to be made last, because nothing undoes it.
+-- Permits that would be more than Redisson can read stay where they are until there is room.
+local function leases_over(leases, now, available)
+    local over = redis.call('zcount', leases, '0', whole(now))
+    if available + over > most then over = 0 end
+    return over, {'zremrangebyscore', leases, '0', whole(now)}
 end
-local function sweep(semaphore, leases, channel, publish, now)
-    local over = redis.call('zremrangebyscore', leases, '0', whole(now))
-    if over > 0 then put_back(semaphore, channel, publish, over) end
+-- Adds to `changes`: so many permits more are available, or fewer. Before it, what might be refused afterwards: it
+-- removes nothing. Redis allows the first one when its memory is full, and then lets the rest through, too.
+local function put_back(changes, semaphore, leases, channel, publish, available, permits)
+    table.insert(changes, {'zrem', leases, ''})
+    table.insert(changes, {'zremrangebyscore', leases, '1', '0'})
+    if available + permits > 0 then table.insert(changes, {publish, channel, whole(available + permits)}) end
+    table.insert(changes, {'incrby', semaphore, whole(permits), undo = {'incrby', semaphore, whole(-permits)}})
+end
+-- Puts back what is over, by itself: nil, or the refusal.
+local function sweep(semaphore, leases, channel, publish, available, now)
+    local over, removal = leases_over(leases, now, available)
+    if over == 0 then return end
+    local changes = {}
+    put_back(changes, semaphore, leases, channel, publish, available, over)
+    table.insert(changes, removal)
+    return all_or_none(changes)
 end
 )lua"};
 
 template <const std::string_view& Body>
 inline constexpr std::string_view changes_permits =
-    joined<request_marks, exact_count, permit_clock, permit_sweep, Body>;
+    joined<request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent
--- again, publish command; then for each caller, in the order in which they are to be served: how many permits, their
--- lease in ms (-1 = for ever), their ids.
--- Answer: how many permits were taken: for the first callers, as far as they go round; and after how many ms the next
--- lease is over, -1 = unknown.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command
+-- that is sent again, publish command; then for each caller, in the order in which they are to be served: how many
+-- permits (negative where those behind may be served although there are not enough for this one), their lease in ms
+-- (-1 = for ever), their ids.
+-- Answer: how many permits were taken: for the first callers, as far as they go round; after how many ms the next lease
+-- is over, -1 = unknown; and, where none were taken, how many there are in all.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, ttl, again, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local publish = ARGV[6]
 local before = outcome_of(marks, lane, request)
 if before then return {before, -1} end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
-local now = time_in_ms()
-local available = present + redis.call('zcount', leases, '0', whole(now))
-local taken, i = 0, 6
+local over, removal = leases_over(leases, now, present)
+local available = present + over
+local taken, served, i = 0, {}, 7
 while i <= #ARGV do
-    local wanted = tonumber(ARGV[i])
-    if taken + wanted > available then break end
-    taken = taken + wanted
+    local wanted = math.abs(tonumber(ARGV[i]))
+    if taken + wanted <= available then
+        taken = taken + wanted
+        table.insert(served, i)
+    elseif tonumber(ARGV[i]) > 0 then
+        break
+    end
     i = i + 2 + wanted
 end
-if taken > 0 then
-    -- First, so that Redis refuses it when its memory is full.
-    remember(marks, lane, request, taken, ttl)
-elseif again == '1' then
-    remember(marks, lane, request, 0, ttl)
-end
-sweep(semaphore, leases, channel, publish, now)
 if taken == 0 then
-    local first = redis.call('zrange', leases, '0', '0', 'withscores')[2]
-    if not first or tonumber(first) >= never then return {0, -1} end
-    return {0, math.max(1, tonumber(first) - now)}
+    local all = present + redis.call('zcard', leases)
+    local first = redis.call('zrange', leases, whole(over), whole(over), 'withscores')[2]
+    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
+                        sweep(semaphore, leases, channel, publish, present, now)
+    if refusal then return refusal end
+    if not first or tonumber(first) >= never then return {0, -1, all} end
+    return {0, math.max(1, tonumber(first) - now), all}
 end
-redis.call('decrby', semaphore, whole(taken))
-local at = 6
-while at < i do
-    local wanted, ends = tonumber(ARGV[at]), ends_at(now, ARGV[at + 1])
-    for k = at + 2, at + 1 + wanted do redis.call('zadd', leases, ends, ARGV[k]) end
-    at = at + 2 + wanted
+-- First, so that Redis refuses it when its memory is full.
+local changes = {mark(marks, lane, request, whole(taken)), keep(marks, now, ends)}
+if over > 0 then
+    put_back(changes, semaphore, leases, channel, publish, present, over - taken)
+else
+    table.insert(changes, {'decrby', semaphore, whole(taken), undo = {'decrby', semaphore, whole(-taken)}})
+end
+for _, at in ipairs(served) do
+    local wanted, lease_ends = math.abs(tonumber(ARGV[at])), ends_at(now, ARGV[at + 1])
+    for k = at + 2, at + 1 + wanted do
+        table.insert(changes, {'zadd', leases, lease_ends, ARGV[k], undo = {'zrem', leases, ARGV[k]}})
+    end
 end
 local left = redis.call('pttl', semaphore)
-if left > 0 then redis.call('pexpire', leases, left) end
-return {taken, -1}
+if left > 0 then table.insert(changes, {'pexpire', leases, whole(left)}) end
+if over > 0 then table.insert(changes, removal) end
+local refusal = all_or_none(changes)
+return refusal or {taken, -1}
 )lua"};
 
 inline constexpr std::string_view permit_take_back{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, TTL
--- of the marks in ms, publish command, the ids that it may have taken.
--- Answer: how many it had taken; they are given back. Copies of it that are still on their way take none.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, until
+-- when that is wanted, margin in ms, '1' for a command that is sent again, publish command, the ids that it may have taken.
+-- Answer: how many it had taken; they are given back, once. Copies of it that are still on their way take none.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local before, own = outcome_of(marks, lane, request)
-if not is_count(semaphore) then return no_count() end
-redis.call('pexpire', marks, ttl)
-if own or not before then remember(marks, lane, request, 0, ttl) end
-local removed = 0
-for i = 5, #ARGV do removed = removed + redis.call('zrem', leases, ARGV[i]) end
-if removed > 0 then put_back(semaphore, channel, publish, removed) end
-return removed
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local now = time_in_ms()
+-- First what Redis allows when its memory is full.
+local changes = {{'zrem', leases, ''}}
+if own then
+    table.insert(changes, mark(marks, lane, request, 0, before))
+elseif not before and now <= wanted_until then
+    table.insert(changes, mark(marks, lane, request, 0))
+    table.insert(changes, keep(marks, now, wanted_until + margin))
+end
+local held = {}
+for i = 7, #ARGV do
+    if redis.call('zscore', leases, ARGV[i]) then table.insert(held, ARGV[i]) end
+end
+if #held > 0 then put_back(changes, semaphore, leases, channel, publish, present, #held) end
+for _, id in ipairs(held) do table.insert(changes, {'zrem', leases, id}) end
+return all_or_none(changes) or #held
 )lua"};
 
 inline constexpr std::string_view permit_release{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, publish command, permit ids.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
+-- permit ids.
 -- Answer: 1 = all were released; 0 = at least one is unknown or its lease is over, and none was.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-if not is_count(semaphore) then return no_count() end
 local now = time_in_ms()
-for i = 5, #ARGV do
+if now > wanted_until then return late(now) end
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local ids, seen = {}, {}
+for i = 7, #ARGV do
     local ends = redis.call('zscore', leases, ARGV[i])
     if not ends or tonumber(ends) <= now then
-        sweep(semaphore, leases, channel, publish, now)
-        return 0
+        return sweep(semaphore, leases, channel, publish, present, now) or 0
     end
+    if not seen[ARGV[i]] then table.insert(ids, ARGV[i]) end
+    seen[ARGV[i]] = true
 end
--- First, because then Redis lets the rest through when its memory is full.
-redis.call('pexpire', marks, ttl)
-local removed = 0
-for i = 5, #ARGV do removed = removed + redis.call('zrem', leases, ARGV[i]) end
-remember(marks, lane, request, 1, ttl)
-sweep(semaphore, leases, channel, publish, now)
-put_back(semaphore, channel, publish, removed)
-return 1
+local over, removal = leases_over(leases, now, present + #ids)
+local ends = wanted_until + margin
+-- First what Redis allows when its memory is full.
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+put_back(changes, semaphore, leases, channel, publish, present, #ids + over)
+for _, id in ipairs(ids) do table.insert(changes, {'zrem', leases, id}) end
+if over > 0 then table.insert(changes, removal) end
+return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_set_lease{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, publish command, permit id, lease
--- in ms (-1 = for ever).
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
+-- permit id, lease in ms (-1 = for ever).
 -- Answer: 1 = done; 0 = the permit is unknown or its lease is over.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, ttl, publish, id, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local id, lease = ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-if not is_count(semaphore) then return no_count() end
 local now = time_in_ms()
-sweep(semaphore, leases, channel, publish, now)
-if not redis.call('zscore', leases, id) then return 0 end
-redis.call('pexpire', marks, ttl)
-redis.call('zadd', leases, ends_at(now, lease), id)
-remember(marks, lane, request, 1, ttl)
-return 1
+if now > wanted_until then return late(now) end
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local old = redis.call('zscore', leases, id)
+if not old or tonumber(old) <= now then
+    return sweep(semaphore, leases, channel, publish, present, now) or 0
+end
+local ends = wanted_until + margin
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
+                 {'zadd', leases, ends_at(now, lease), id, undo = {'zadd', leases, old, id}}}
+local over, removal = leases_over(leases, now, present)
+if over > 0 then
+    put_back(changes, semaphore, leases, channel, publish, present, over)
+    table.insert(changes, removal)
+end
+return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_set_total{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, publish command, number of permits,
--- those that are taken included.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
+-- number of permits, those that are taken included.
 -- Answer: 1.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, ttl, publish, permits = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local permits = ARGV[7]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-if not is_count(semaphore) then return no_count() end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
 local present = redis.call('get', semaphore)
-local missing = permits
+if not count_in(present or '0') then return no_count() end
+local missing = permits - (present or 0) - (present and redis.call('zcard', leases) or 0)
+local changes = {mark(marks, lane, request, 1), keep(marks, now, wanted_until + margin)}
+if missing > 0 then table.insert(changes, {publish, channel, permits}) end
 if not present then
-    remember(marks, lane, request, 1, ttl)
-    redis.call('set', semaphore, permits)
-else
-    missing = permits - present - redis.call('zcard', leases)
-    remember(marks, lane, request, 1, ttl)
-    if missing ~= 0 then redis.call('incrby', semaphore, whole(missing)) end
+    table.insert(changes, {'set', semaphore, permits})
+elseif missing ~= 0 then
+    table.insert(changes, {'incrby', semaphore, whole(missing)})
 end
-if tonumber(missing) > 0 then redis.call(publish, channel, permits) end
-return 1
+return all_or_none(changes) or 1
+)lua"};
+
+inline constexpr std::string_view permit_add{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
+-- by how many permits there are to be more or fewer.
+-- Answer: 1.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local permits = tonumber(ARGV[7])
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local total = present + permits
+-- All permits may be put back one day.
+if permits > 0 and total + redis.call('zcard', leases) > most or permits < 0 and total < -most then
+    return too_many()
+end
+local ends = wanted_until + margin
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+table.insert(changes, {'incrby', semaphore, whole(permits)})
+return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_count{R"lua(
 -- KEYS: semaphore, leases, channel.  ARGV: publish command.
 -- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
 local semaphore, leases, channel = KEYS[1], KEYS[2], KEYS[3]
-if not is_count(semaphore) then return no_count() end
-sweep(semaphore, leases, channel, ARGV[1], time_in_ms())
-return {redis.call('get', semaphore), redis.call('zcard', leases)}
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local now = time_in_ms()
+local taken = redis.call('zcard', leases) - leases_over(leases, now, present)
+local refusal = sweep(semaphore, leases, channel, ARGV[1], present, now)
+return refusal or {redis.call('get', semaphore), taken}
 )lua"};
 
 inline constexpr std::string_view permit_remaining{R"lua(
@@ -191,22 +269,21 @@ return left
 )lua"};
 
 inline constexpr std::string_view permit_renew{R"lua(
--- KEYS: leases.  ARGV: lease in ms, up to 100 permit ids.
+-- KEYS: leases.  ARGV: lease in ms, until when it is wanted, up to 100 permit ids.
 -- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
-local leases, lease = KEYS[1], ARGV[1]
+local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local now = time_in_ms()
+if now > wanted_until then return late(now) end
 local ends = now + lease
 local renewed = {}
-for i = 2, #ARGV do
+-- First a write that Redis allows when its memory is full; it removes nothing.
+redis.call('zrem', leases, '')
+for i = 3, #ARGV do
     local old = tonumber(redis.call('zscore', leases, ARGV[i]) or '0')
-    renewed[i - 1] = 0
+    renewed[i - 2] = 0
     if old > now then
-        renewed[i - 1] = 1
-        if old < ends then
-            -- First a write that Redis allows when its memory is full.
-            redis.call('zrem', leases, ARGV[i])
-            redis.call('zadd', leases, whole(ends), ARGV[i])
-        end
+        renewed[i - 2] = 1
+        if old < ends then redis.call('zadd', leases, string.format('%.0f', ends), ARGV[i]) end
     end
 end
 return renewed
@@ -219,9 +296,11 @@ inline constexpr std::string_view permit_take_back = detail::changes_permits<det
 inline constexpr std::string_view permit_release = detail::changes_permits<detail::permit_release>;
 inline constexpr std::string_view permit_set_lease = detail::changes_permits<detail::permit_set_lease>;
 inline constexpr std::string_view permit_set_total = detail::changes_permits<detail::permit_set_total>;
-inline constexpr std::string_view permit_count{
-    joined<detail::exact_count, detail::permit_clock, detail::permit_sweep, detail::permit_count>};
-inline constexpr std::string_view permit_remaining{joined<detail::permit_clock, detail::permit_remaining>};
-inline constexpr std::string_view permit_renew{joined<detail::permit_clock, detail::permit_renew>};
+inline constexpr std::string_view permit_add = detail::changes_permits<detail::permit_add>;
+inline constexpr std::string_view permit_count = detail::changes_permits<detail::permit_count>;
+inline constexpr std::string_view permit_remaining{
+    joined<detail::wanted_until, detail::permit_clock, detail::permit_remaining>};
+inline constexpr std::string_view permit_renew{
+    joined<detail::wanted_until, detail::permit_clock, detail::permit_renew>};
 
 }  // namespace redlatch::scripts

@@ -3,22 +3,27 @@
 
 #include "redlatch/scripts/exact_count.hpp"
 #include "redlatch/scripts/script.hpp"
+#include "redlatch/scripts/wanted_until.hpp"
 
 #include <string_view>
 
-// How a script that changes a number does so once, however often its command is sent and in whatever order the copies
-// arrive. Each command carries a lane and a request number: a client sends one request at a time in a lane, and its
-// numbers only grow. A hash beside the key, one a client, keeps for each lane the last request that was carried out and
-// what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way finds that of a
-// later request and does nothing, and there are never more marks than commands were on their way at once.
+// How a script that changes a number does so once, however often its command is sent, in whatever order the copies
+// arrive, and however late. Each command carries a lane and a request number: a client sends one request at a time in a
+// lane, and its numbers only grow. A hash beside the key, one a client, keeps for each lane the last request that was
+// carried out and what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way
+// finds that of a later request and does nothing, and there are never more marks than commands were on their way at
+// once.
 //
-// The hash goes away a while after the client's last change: longer than any copy can be on its way.
+// All copies say until when the request is wanted, by the server's clock, and change nothing beyond that instant. Its
+// mark stays for a margin longer. So as long as a copy could take effect the mark is there; and whoever asks within the
+// margin and finds no mark knows that no copy has taken effect, nor will.
 namespace redlatch::scripts {
 
 namespace detail {
 
 // Put before the scripts that use it.
 inline constexpr std::string_view request_marks{R"lua(
+local function whole(number) return string.format('%.0f', number) end
 -- What came of this request, if it was carried out already, or of a later one of its lane; nil if it is still to be
 -- carried out. And whether it is of this very request.
 local function outcome_of(marks, lane, request)
@@ -28,30 +33,53 @@ local function outcome_of(marks, lane, request)
     if tonumber(last) < tonumber(request) then return nil, false end
     return tonumber(outcome), last == request
 end
--- The outcome is an integer, as text where it may be large.
-local function remember(marks, lane, request, outcome, ttl)
-    redis.call('hset', marks, lane, request .. ':' .. outcome)
-    redis.call('pexpire', marks, ttl)
+-- Two changes for all_or_none(). The outcome is an integer, as text where it may be large. `before`: the outcome that
+-- this one replaces.
+local function mark(marks, lane, request, outcome, before)
+    local undo = before and request .. ':' .. whole(before) or whole(request - 1) .. ':0'
+    return {'hset', marks, lane, request .. ':' .. outcome, undo = {'hset', marks, lane, undo}}
 end
+-- Marks stay until `ends`, and longer where that was said before. Redis allows this when its memory is full, and then
+-- lets the rest of the script through, too.
+local function keep(marks, now, ends)
+    return {'pexpire', marks, whole(math.max(redis.call('pttl', marks), ends - now, 1))}
+end
+-- Makes all changes or, should one be refused (access rights may allow some and not others), none: each may say what
+-- undoes it. Answer: nil, or the refusal.
+local function all_or_none(changes)
+    for i = 1, #changes do
+        local reply = redis.pcall(unpack(changes[i]))
+        if type(reply) == 'table' and reply.err then
+            for k = i - 1, 1, -1 do
+                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
+            end
+            return reply
+        end
+    end
+end
+-- The largest number that Java's int holds: Redisson reads no larger one.
+local most = 2147483647
+local function too_many() return redis.error_reply('TOOMANY there would be more than 2147483647') end
 )lua"};
 
 inline constexpr std::string_view request_void{R"lua(
--- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, TTL of the marks in ms.
+-- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, until when it is wanted, margin in ms.
 -- Answer: 1 = it has not been carried out, and copies that are still on their way will not be; 0 = it has been.
 local marks = KEYS[1]
-local lane, request, ttl = ARGV[1], ARGV[2], ARGV[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if outcome_of(marks, lane, request) then return 0 end
--- First, because then Redis lets the rest through when its memory is full.
-redis.call('pexpire', marks, ttl)
-remember(marks, lane, request, 0, ttl)
-return 1
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+return all_or_none({keep(marks, now, wanted_until + margin), mark(marks, lane, request, 0),
+                    keep(marks, now, wanted_until + margin)}) or 1
 )lua"};
 
 }  // namespace detail
 
 // A script that uses request_marks, and numbers that keys hold.
 template <const std::string_view& Body>
-inline constexpr std::string_view with_request_marks = joined<detail::request_marks, detail::exact_count, Body>;
+inline constexpr std::string_view with_request_marks =
+    joined<detail::request_marks, detail::wanted_until, detail::exact_count, Body>;
 
 inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
 

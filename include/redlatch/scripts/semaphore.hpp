@@ -6,111 +6,137 @@
 
 // The scripts of the semaphore. Key: a string, the permits that are available; absent means none. Message: the new
 // number of permits, when there are any and there are more than before. A TTL on the key is kept.
+//
+// A message goes out before the number changes, which nobody can tell, because a script is one step. So nothing has
+// changed yet where the user may not publish.
 namespace redlatch::scripts {
 
 namespace detail {
 
 inline constexpr std::string_view semaphore_acquire{R"lua(
--- KEYS: semaphore, marks.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent again, then the
--- permits that each caller wants, in the order in which they are to be served.
--- Answer: how many permits were taken: for the first callers, as far as they go round.
+-- KEYS: semaphore, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
+-- again, then the permits that each caller wants, in the order in which they are to be served; as a negative number,
+-- where those behind may be served although there are not enough for this one.
+-- Answer: how many permits were taken: for the first callers, as far as they go round. Where none were taken, how many
+-- there are, as a negative number.
 local semaphore, marks = KEYS[1], KEYS[2]
-local lane, request, ttl, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
 local available = count_in(redis.call('get', semaphore) or '0')
 if not available then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 local taken = 0
-for i = 5, #ARGV do
-    local wanted = tonumber(ARGV[i])
-    if taken + wanted > available then break end
-    taken = taken + wanted
+for i = 6, #ARGV do
+    local wanted = math.abs(tonumber(ARGV[i]))
+    if taken + wanted <= available then
+        taken = taken + wanted
+    elseif tonumber(ARGV[i]) > 0 then
+        break
+    end
 end
+local ends = wanted_until + margin
 if taken > 0 then
-    remember(marks, lane, request, taken, ttl)
-    redis.call('decrby', semaphore, string.format('%.0f', taken))
-elseif again == '1' then
-    -- An earlier copy may still be on its way.
-    remember(marks, lane, request, 0, ttl)
+    return all_or_none({mark(marks, lane, request, whole(taken)), keep(marks, now, ends),
+                        {'decrby', semaphore, whole(taken)}}) or taken
 end
-return taken
+-- An earlier copy may still be on its way.
+local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
+return refusal or -math.max(available, 0)
 )lua"};
 
 inline constexpr std::string_view semaphore_give_back{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, TTL of the
--- marks in ms, publish command.
--- Answer: how many permits it had taken; they are given back. Copies of it that are still on their way take none.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, until when
+-- that is wanted, margin in ms, '1' for a command that is sent again, publish command.
+-- Answer: how many permits it had taken; they are given back, once. Copies of it that are still on their way take none.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local taken, own = outcome_of(marks, lane, request)
-if taken and not own then return 0 end
-redis.call('pexpire', marks, ttl)
-remember(marks, lane, request, 0, ttl)
-if not own then return 0 end
-if taken == 0 or redis.call('exists', semaphore) == 0 then return taken end
-local total = redis.call('incrby', semaphore, string.format('%.0f', taken))
-if total > 0 then redis.call(publish, channel, string.format('%.0f', total)) end
-return taken
+local now = time_in_ms()
+local ends = wanted_until + margin
+if not own then
+    if taken then return 0 end
+    if now > wanted_until then return late(now) end
+    return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+end
+if taken <= 0 then return 0 end
+local available = redis.call('get', semaphore)
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken)}
+if available then
+    if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+    local total = available + taken
+    if total > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+    table.insert(changes, {'incrby', semaphore, whole(taken)})
+end
+return all_or_none(changes) or taken
 )lua"};
 
 inline constexpr std::string_view semaphore_add{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request, TTL of the marks in ms, permits (may be negative), publish
--- command, '1' = only if the semaphore exists, '1' for a command that is sent again.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is
+-- sent again, permits (may be negative), publish command, '1' = only if the semaphore exists.
 -- Answer: 1 = added; 0 = there is no such semaphore.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, ttl, permits, publish, only_existing, again =
-    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local permits, publish, only_existing = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-if only_existing == '1' and redis.call('exists', semaphore) == 0 then
-    if again == '1' then remember(marks, lane, request, 0, ttl) end
-    return 0
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+local available = redis.call('get', semaphore)
+if only_existing == '1' and not available then
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
-if not count_in(redis.call('get', semaphore) or '0') then
-    return redis.error_reply('WRONGTYPE the key holds no number of permits')
-end
--- First, because then Redis lets the rest through when its memory is full.
-redis.call('pexpire', marks, ttl)
-local total = redis.call('incrby', semaphore, permits)
-remember(marks, lane, request, 1, ttl)
-if total > 0 and tonumber(permits) > 0 then redis.call(publish, channel, string.format('%.0f', total)) end
-return 1
+if not count_in(available or '0') then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+local total = (available or 0) + permits
+if permits > 0 and total > most or permits < 0 and total < -most then return too_many() end
+-- First what Redis allows when its memory is full.
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+table.insert(changes, {'incrby', semaphore, whole(permits)})
+return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view semaphore_set{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request, TTL of the marks in ms, permits, publish command,
--- '1' for a command that is sent again.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is
+-- sent again, permits, publish command.
 -- Answer: 1 = set; 0 = the semaphore exists already.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, ttl, permits, publish, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local permits, publish = ARGV[6], ARGV[7]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
 if redis.call('get', semaphore) then
-    if again == '1' then remember(marks, lane, request, 0, ttl) end
-    return 0
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
-remember(marks, lane, request, 1, ttl)
-redis.call('set', semaphore, permits)
-if permits ~= '0' then redis.call(publish, channel, permits) end
-return 1
+local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}
+if permits ~= '0' then table.insert(changes, {publish, channel, permits}) end
+table.insert(changes, {'set', semaphore, permits})
+return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view semaphore_drain{R"lua(
--- KEYS: semaphore, marks.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent again.
+-- KEYS: semaphore, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
+-- again.
 -- Answer: how many permits were available; now there is none. Negative when some were owed.
 local semaphore, marks = KEYS[1], KEYS[2]
-local lane, request, ttl, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
 local available = redis.call('get', semaphore) or '0'
 if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 if available ~= '0' then
-    remember(marks, lane, request, available, ttl)
-    redis.call('decrby', semaphore, available)
-elseif again == '1' then
-    remember(marks, lane, request, 0, ttl)
+    return all_or_none({mark(marks, lane, request, available), keep(marks, now, ends),
+                        {'decrby', semaphore, available}}) or tonumber(available)
 end
-return tonumber(available)
+return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 )lua"};
 
 }  // namespace detail
