@@ -138,6 +138,7 @@ mutate(tokens_begin_anew scripts/fenced_lock.hpp
     "math.max(last + 1, now[1] * 1000000 + now[2])"
     "last + 1"
     "integration/fenced")
+
 # A waiter that asks again queues up again.
 mutate(fair_queues_up_twice scripts/fair_lock.hpp
     "local queued = head and redis.call('zscore', timeouts, owner)"
@@ -489,6 +490,7 @@ mutate(next_expiry_overflows client/permit_wire.hpp
     "over_in < 0 || over_in == Milliseconds::max().count()"
     "over_in < 0"
     "unit.fuzz_findings")
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 # Half a command stays in the buffer when memory runs out, and makes nonsense of all that follow.
@@ -708,3 +710,9 @@ mutate(unasked_place_given_back client/fair_lock_state.hpp
     "if (error.code() != errc::unreachable || question.unsettled != 0) take_back"
     "take_back"
     "unit/fair_lock")
+
+# A suspended machine is taken for one that was awake.
+mutate(suspension_unseen core/suspended.hpp
+    "detail::read_clock(CLOCK_BOOTTIME)"
+    "detail::read_clock(CLOCK_MONOTONIC)"
+    "unit/suspended")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Preloaded into a redis-server: its wall clock runs ahead or behind by what a file says, a number of microseconds that
-// is mapped and may change at any time. Its other clocks stay as they are.
+// Preloaded into a redis-server or a test: its wall clock runs ahead or behind by what a file says, a number of
+// microseconds that is mapped and may change at any time. A second number there, by which CLOCK_BOOTTIME is ahead, makes
+// the machine seem to have been suspended for so long. The other clocks stay as they are.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -14,42 +15,45 @@
 namespace {
 
 const volatile std::int64_t* find_offset() {
-    static const std::int64_t none = 0;
+    static const std::int64_t none[2] = {0, 0};
     const char* const path = std::getenv("REDLATCH_CLOCK_OFFSET");
     const int fd = path != nullptr ? ::open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) return &none;
+    if (fd < 0) return none;
     void* const memory = ::mmap(nullptr, sizeof none, PROT_READ, MAP_SHARED, fd, 0);
     ::close(fd);
-    return memory == MAP_FAILED ? &none : static_cast<const std::int64_t*>(memory);
+    return memory == MAP_FAILED ? none : static_cast<const std::int64_t*>(memory);
 }
 
 // The system call itself: the C library's function would lead here again.
-std::int64_t now_in_us() {
-    static const volatile std::int64_t* const offset = find_offset();
+std::int64_t now_in_us(clockid_t clock, int which) {
+    static const volatile std::int64_t* const offsets = find_offset();
     timespec now{};
-    ::syscall(SYS_clock_gettime, CLOCK_REALTIME, &now);
-    return now.tv_sec * 1'000'000 + now.tv_nsec / 1000 + *offset;
+    ::syscall(SYS_clock_gettime, clock, &now);
+    return now.tv_sec * 1'000'000 + now.tv_nsec / 1000 + offsets[which];
 }
+
+std::int64_t wall_time() { return now_in_us(CLOCK_REALTIME, 0); }
 
 }  // namespace
 
 extern "C" {
 
 int gettimeofday(timeval* now, void*) noexcept {
-    const std::int64_t us = now_in_us();
+    const std::int64_t us = wall_time();
     *now = {us / 1'000'000, us % 1'000'000};
     return 0;
 }
 
 time_t time(time_t* to) noexcept {
-    const time_t now = now_in_us() / 1'000'000;
+    const time_t now = wall_time() / 1'000'000;
     if (to != nullptr) *to = now;
     return now;
 }
 
 int clock_gettime(clockid_t clock, timespec* now) noexcept {
-    if (clock != CLOCK_REALTIME) return static_cast<int>(::syscall(SYS_clock_gettime, clock, now));
-    const std::int64_t us = now_in_us();
+    if (clock != CLOCK_REALTIME && clock != CLOCK_BOOTTIME)
+        return static_cast<int>(::syscall(SYS_clock_gettime, clock, now));
+    const std::int64_t us = clock == CLOCK_REALTIME ? wall_time() : now_in_us(CLOCK_BOOTTIME, 1);
     *now = {us / 1'000'000, us % 1'000'000 * 1000};
     return 0;
 }

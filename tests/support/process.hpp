@@ -295,11 +295,13 @@ public:
 
 /// Starts this very program again, in a fresh process that shares nothing with this one, to run the named role.
 /// Safe with threads and with sanitizers. Pass what the role needs as arguments: a URL, a path of a shared file.
-inline ChildProcess spawn_self(const std::string& role, std::vector<std::string> args = {}) {
+inline ChildProcess spawn_self(const std::string& role, std::vector<std::string> args = {},
+                               std::map<std::string, std::string> environment = {}) {
     if (!detail::roles().contains(role)) throw std::invalid_argument("no role is named " + role);
     detail::flush_output();
+    environment[detail::role_variable] = role;
     return ChildProcess::exec(
-        {.path = "/proc/self/exe", .args = std::move(args), .environment = {{detail::role_variable, role}}});
+        {.path = "/proc/self/exe", .args = std::move(args), .environment = std::move(environment)});
 }
 
 /// To be called first in main: runs the role if this process was started by `spawn_self`, otherwise `else_main`.

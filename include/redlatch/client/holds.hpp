@@ -4,6 +4,7 @@
 #include "redlatch/client/losses.hpp"
 #include "redlatch/core/deadline.hpp"
 #include "redlatch/core/ids.hpp"
+#include "redlatch/core/suspended.hpp"
 
 #include <algorithm>
 #include <cstdint>

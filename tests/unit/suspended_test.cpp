@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// ctest: without=address,thread
+// For how long the machine was suspended, which the steady clock does not tell.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <string>
+
+#include "support/process.hpp"
+#include "support/server_clock.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+// In a process whose clocks say that the machine was suspended meanwhile.
+const Role sleeper{"suspended: sleeper", [](std::span<const std::string> args) {
+                       const auto clocks = SharedMemory<ServerClock::Offsets>::open(args[0]);
+                       const auto before = suspended();
+                       const auto steady = Clock::now();
+                       clocks->suspended += std::chrono::microseconds(1h).count();
+                       const auto grown = suspended() - before;
+                       const bool stood_still = Clock::now() - steady < 30min;
+                       return stood_still && grown > 1h - 1ms && grown < 1h + 1ms ? 0 : 1;
+                   }};
+
+}  // namespace
+
+TEST_CASE("a machine that is awake has not been suspended any longer") {
+    const auto first = suspended();
+    CHECK(first >= 0ns);
+    auto least = first;
+    auto most = first;
+    for (int i = 0; i < 10'000; ++i) {
+        const auto now = suspended();
+        least = std::min(least, now);
+        most = std::max(most, now);
+    }
+    CHECK(most - least < 1ms);
+}
+
+TEST_CASE("a suspended hour is seen, though the steady clock stood still") {
+    ServerClock clock;
+    ChildProcess child = spawn_self("suspended: sleeper", {clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
+    CHECK(child.wait(30s) == ExitStatus{0, 0});
+}
