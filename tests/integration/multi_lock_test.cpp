@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -412,6 +413,57 @@ TEST_CASE("failure, time-out and cancellation leave no key and no subscription b
 }
 
 // A lock that is held answers first; those of slower servers have not answered by then, and are not away.
+// Each had the member that is near to it, was refused the others, and gave it back.
+TEST_CASE("of several clients that try at the same time one wins, in whatever order they get at the members") {
+    constexpr std::size_t parties = 3;
+    std::array<RedisServer, parties> servers;
+    std::deque<Proxy> far;
+    for (RedisServer& server : servers) far.emplace_back(server.url()).delay(5ms, 5ms);
+    const auto count_wins = [&](int rounds, auto attempt) {
+        std::deque<std::atomic<int>> winners(static_cast<std::size_t>(rounds));
+        std::barrier together{parties};
+        std::vector<std::jthread> threads;
+        for (std::size_t me = 0; me < parties; ++me)
+            threads.emplace_back([&, me] {
+                std::deque<Client<>> clients;
+                std::deque<RLock<>> locks;
+                for (std::size_t i = 0; i < parties; ++i) {
+                    clients.emplace_back(i == me ? servers[i].url() : far[i].url());
+                    locks.emplace_back(clients.back(), std::string{"abc"[i]});
+                    const std::lock_guard connected{locks.back()};
+                }
+                std::deque<RLock<>*> named;
+                for (std::size_t i = 0; i < parties; ++i) named.push_back(&locks[(me + i) % parties]);
+                MultiLock all{named};
+                for (std::atomic<int>& winner : winners) {
+                    together.arrive_and_wait();
+                    const bool won = attempt(all);
+                    if (won) ++winner;
+                    together.arrive_and_wait();
+                    if (won) all.unlock();
+                }
+            });
+        threads.clear();
+        int won = 0;
+        for (const std::atomic<int>& number : winners) {
+            CHECK(number <= 1);
+            won += number;
+        }
+        for (RedisServer& server : servers) {
+            RawRedis redis{server};
+            CHECK(becomes_clean(redis));
+        }
+        return won;
+    };
+    int most = 0;
+    for (int i = 0; i < 5 && most < 18; ++i)
+        most = std::max(most, count_wins(20, [](MultiLock& all) { return all.try_lock(); }));
+    MESSAGE("somebody won " << most << " of 20 rounds");
+    CHECK(most >= 18);
+    // With time to try again it is certain.
+    CHECK(count_wins(5, [](MultiLock& all) { return all.try_lock_for(patient(1s)); }) == 5);
+}
+
 TEST_CASE("a refusal is believed at once, though another member's server is slow") {
     RedisServer server;
     RedisServer far;

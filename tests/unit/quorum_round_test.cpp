@@ -7,6 +7,7 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <vector>
 
 using namespace std::chrono_literals;
 using redlatch::errc;
@@ -147,4 +148,28 @@ TEST_CASE("the age of a server is read off its INFO, or not at all") {
     for (const char* text : {"", "uptime_in_days:3\r\n", "uptime_in_seconds:", "uptime_in_seconds:\r\n",
                              "uptime_in_seconds:x", "uptime_in_seconds:9223372036854775808\r\n"})
         CHECK_FALSE(read_uptime(text));
+}
+
+TEST_CASE("of those who ask at the same time, whoever has the first member goes on") {
+    const std::vector<std::size_t> forward{0, 1, 2};
+    const std::vector<std::size_t> backward{2, 1, 0};
+    CHECK(Round("hrr").goes_first(forward));
+    CHECK_FALSE(Round("hrr").goes_first(backward));
+    CHECK_FALSE(Round("rhh").goes_first(forward));
+    CHECK(Round("rhi").goes_first(backward));
+    // Nobody knows of a member that does not answer.
+    CHECK(Round(".hr").goes_first(forward));
+    CHECK_FALSE(Round("frh").goes_first(forward));
+    CHECK_FALSE(Round("f..").goes_first(forward));
+}
+
+TEST_CASE("only a member that has refused is asked again") {
+    Round round("hrf");
+    CHECK_FALSE(round.ask_again(0));
+    CHECK(round.ask_again(1));
+    CHECK_FALSE(round.ask_again(1));
+    CHECK_FALSE(round.ask_again(2));
+    CHECK_FALSE(round.complete());
+    round.held(1, now - 1s);
+    CHECK(round.votes(now) == 2);
 }

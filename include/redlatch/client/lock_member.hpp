@@ -60,6 +60,7 @@ public:
     virtual ~LockMember() = default;
 
     virtual const std::string& name() const = 0;
+    virtual const std::string& key() const = 0;
     virtual const void* lock() const = 0;    // the same for two objects of one lock
     virtual const void* client() const = 0;  // the same for two locks of one client
 
@@ -97,6 +98,7 @@ public:
     explicit LockMemberOf(Lock& lock) : lock_(lock) {}
 
     const std::string& name() const override { return lock_.name(); }
+    const std::string& key() const override { return lock_.state().key(); }
     const void* lock() const override { return &lock_.state(); }
     const void* client() const override { return &lock_.state().runtime(); }
 

@@ -40,6 +40,22 @@ public:
 
     void refused(std::size_t member) { parts_[member].kind = Kind::refused; }
 
+    // Whether it was refused and is asked once more.
+    bool ask_again(std::size_t member) {
+        const bool was = parts_[member].kind == Kind::refused;
+        if (was) parts_[member].kind = Kind::asked;
+        return was;
+    }
+
+    // Of those who ask at the same time, one has the first member, by an order that is the same for all of them. So it
+    // goes on, and the others give back what they have.
+    bool goes_first(const std::vector<std::size_t>& order) const {
+        const auto first = std::find_if(order.begin(), order.end(), [this](std::size_t member) {
+            return parts_[member].had || parts_[member].kind == Kind::refused;
+        });
+        return first != order.end() && parts_[*first].had;
+    }
+
     // `why`: nothing when it only takes too long.
     void failed(std::size_t member, std::optional<Error> why) {
         parts_[member].kind = Kind::failed;

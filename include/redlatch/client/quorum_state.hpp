@@ -55,6 +55,9 @@ public:
           is_fork_child_(is_fork_child),
           servers_(members_.size()) {
         ends_.reserve(members_.size());
+        for (std::size_t i = 0; i < members_.size(); ++i) order_.push_back(i);
+        std::stable_sort(order_.begin(), order_.end(),
+                         [this](std::size_t a, std::size_t b) { return members_[a]->key() < members_[b]->key(); });
     }
 
     // False in a child that was forked since this was made.
@@ -286,6 +289,9 @@ private:
     // The longest that one of several independent members is waited for: its server may be the one that dies.
     static constexpr Milliseconds slice{3000};
 
+    // How often a call with a limit asks once more for what others had at the same time.
+    static constexpr int most_again = 3;
+
     LockMember& client() const { return *members_.front(); }
     std::shared_ptr<QuorumState> self() { return std::static_pointer_cast<QuorumState>(shared_from_this()); }
 
@@ -362,7 +368,12 @@ private:
             live_hold(request.owner);
         }
         const Instant begun = Clock::now();
-        ask(request, round, waited_for);
+        for (std::size_t i = 0; i < members_.size(); ++i) {
+            if (i == waited_for)
+                answered(round, request.owner, i, {TryAnswer::Kind::held});
+            else
+                ask(request, round, i);
+        }
         // Built and destroyed without mutex_, which the callback takes.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
@@ -372,15 +383,20 @@ private:
         std::unique_lock lock(mutex_);
         round->whole_time = std::min(give_up, begun + rules_.node_timeout);
         const Instant limit = std::min(round->whole_time, request.deadline);
-        await(lock, round->changed, limit,
-              [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
-        const Instant now = Clock::now();
-        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background
-        // then.
-        const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
-        await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
-        if (!round->complete()) stop_attending();
-        if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
+        Instant asked = begun;
+        for (int again = 0;; ++again) {
+            await_answers(lock, *round, asked, limit);
+            if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
+            if (again == most_again || (request.deadline == never && !request.one_try)) break;
+            if (round->stopped || !round->goes_first(order_)) break;
+            // Those who had the other members are giving them back, if they asked at the same time.
+            const Instant now = Clock::now();
+            const Clock::duration trip =
+                std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
+            round->changed.wait_until(lock, std::min(limit, now + trip * (1 << again)), [&] { return round->stopped; });
+            asked = Clock::now();
+            if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
+        }
         const Outcome outcome = why_not(*round, limit);
         round->over = true;
         const auto had = [&](std::size_t i) { return round->had(i); };
@@ -388,17 +404,35 @@ private:
         return outcome;
     }
 
-    void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round,
-             std::optional<std::size_t> waited_for) {
+    void await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, Instant asked, Instant limit) {
+        await(lock, round.changed, limit, [&] { return round.stopped || round.decided(rules_.needed, Clock::now()); });
+        const Instant now = Clock::now();
+        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background
+        // then.
+        const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
+        await(lock, round.changed, soon, [&] { return round.stopped || round.complete(); });
+        if (!round.complete()) stop_attending();
+    }
+
+    void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
+        const auto tell = [self = self(), round, owner = request.owner, member](const TryAnswer& answer) {
+            return self->answered(round, owner, member, answer);
+        };
+        members_[member]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
+    }
+
+    // Those that refused; whether there were any.
+    bool ask_again(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                   const std::shared_ptr<QuorumRound>& round) {
+        bool any = false;
         for (std::size_t i = 0; i < members_.size(); ++i) {
-            const auto tell = [self = self(), round, owner = request.owner, i](const TryAnswer& answer) {
-                return self->answered(round, owner, i, answer);
-            };
-            if (i == waited_for)
-                tell({TryAnswer::Kind::held});
-            else
-                members_[i]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
+            if (!round->ask_again(i)) continue;
+            any = true;
+            lock.unlock();
+            ask(request, round, i);
+            lock.lock();
         }
+        return any;
     }
 
     // A member's answer; whether what it gives is wanted.
@@ -741,6 +775,7 @@ private:
     const std::vector<std::shared_ptr<LockMember>> members_;
     const QuorumRules rules_;
     const std::string name_;
+    std::vector<std::size_t> order_;  // the members, by their keys: the same for all who ask for them
     const bool is_fork_child_;
     const ProcessMark process_ = this_process();
 
