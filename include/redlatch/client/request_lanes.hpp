@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/client/server_clock.hpp"
+#include "redlatch/client/remote_clock.hpp"
 
 #include <algorithm>
 #include <cstddef>
