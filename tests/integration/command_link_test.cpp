@@ -5,14 +5,19 @@
 
 #include <redlatch/redlatch.hpp>
 
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "support/scripted_server.hpp"
+#include "support/socket.hpp"
 #include "support/wait.hpp"
 
 using namespace redlatch::test;
@@ -23,6 +28,7 @@ using redlatch::CommandLink;
 using redlatch::Instant;
 using redlatch::Link;
 using redlatch::Reply;
+using redlatch::SubscriberLink;
 using redlatch::Url;
 
 namespace {
@@ -32,10 +38,11 @@ const Command ping{ping_words, 0};
 
 // A link, and a driver that only counts how often it is needed: the test says when it comes.
 struct Bench {
-    explicit Bench(const std::string& where)
+    explicit Bench(const std::string& where, std::chrono::milliseconds timeout = 10s)
         : url(Url::parse(where)),
           link(
-              url, [this](Link& one, Instant deadline) { return one.open(url, deadline); }, 10s, [this] { ++calls; }) {}
+              url, [this](Link& one, Instant deadline) { return one.open(url, deadline); }, timeout,
+              [this] { ++calls; }) {}
 
     // As a driver does it that has been called: it looks, finds nothing to do yet, and goes to sleep again.
     void turn_away() {
@@ -48,7 +55,116 @@ struct Bench {
     CommandLink link;
 };
 
+// A server that reads only when the test says so, and has little room until then.
+struct SilentServer {
+    SilentServer() {
+        const int little = 4096;
+        ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+    }
+
+    std::string url() const { return endpoint.url(); }
+
+    void accept() {
+        REQUIRE(wait_for(listener, POLLIN, Clock::now() + 10s));
+        peer = Fd{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+    }
+
+    // Reads to the end of the connection: 0 where that is an orderly one, or the error.
+    int end_of_connection() {
+        std::vector<char> bytes(64 * 1024);
+        for (;;) {
+            REQUIRE(wait_for(peer, POLLIN, Clock::now() + 10s));
+            const ssize_t got = ::recv(peer.get(), bytes.data(), bytes.size(), 0);
+            if (got > 0) received += static_cast<std::size_t>(got);
+            if (got == 0) return 0;
+            if (got < 0 && errno != EAGAIN && errno != EINTR) return errno;
+        }
+    }
+
+    Endpoint endpoint{{}, pick_free_port()};
+    Fd listener = listen_on(endpoint);
+    Fd peer;
+    std::size_t received = 0;
+};
+
+// More than the kernel takes for a server that does not read.
+const std::string large_value(16 * 1024 * 1024, 'v');
+const std::vector<std::string_view> large_words{"SET", "key", large_value};
+const Command large{large_words};
+
 }  // namespace
+
+TEST_CASE("what lies unsent in a connection that is given up is not delivered later") {
+    SilentServer server;
+    Bench bench{server.url(), 300ms};
+    CHECK(bench.link.call(large, Clock::now() + 10s).kind == Reply::Kind::unanswered);
+    server.accept();
+    CHECK(server.end_of_connection() == ECONNRESET);
+    // What the server's own kernel had taken, and no more.
+    CHECK(server.received < 1024 * 1024);
+}
+
+TEST_CASE("a connection without an answer is reset, and a thread that reads it is woken at once") {
+    // A lone thread sleeps in recv(); of two, one sleeps in poll().
+    for (const std::size_t threads : {1U, 2U}) {
+        CAPTURE(threads);
+        SilentServer server;
+        Bench bench{server.url()};
+        std::vector<std::thread> callers;
+        for (std::size_t i = 0; i < threads; ++i)
+            callers.emplace_back(
+                [&] { CHECK(bench.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered); });
+        server.accept();
+        const std::size_t expected = threads * std::string_view{"*1\r\n$4\r\nPING\r\n"}.size();
+        REQUIRE(eventually([&] {
+            std::array<char, 256> bytes;
+            return ::recv(server.peer.get(), bytes.data(), bytes.size(), MSG_PEEK) == static_cast<ssize_t>(expected);
+        }));
+        // So that the reader sleeps, most likely; when it does not, the outcome is the same.
+        std::this_thread::sleep_for(20ms);
+        const Stopwatch watch;
+        bench.link.leave_before(1);
+        for (std::thread& caller : callers) caller.join();
+        CHECK(watch.within(patient(5s)));
+        CHECK(server.end_of_connection() == ECONNRESET);
+    }
+}
+
+TEST_CASE("a connection that ends in order is closed, not reset") {
+    SilentServer server;
+    {
+        Bench bench{server.url()};
+        std::atomic<bool> answered{false};
+        std::thread caller([&] { answered = bench.link.call(ping, Clock::now() + 10s).text == "PONG"; });
+        server.accept();
+        REQUIRE(wait_for(server.peer, POLLIN, Clock::now() + 10s));
+        std::string taken;
+        read_some(server.peer, taken);
+        send_all(server.peer, "+PONG\r\n", Clock::now() + 10s);
+        caller.join();
+        CHECK(answered);
+    }
+    CHECK(server.end_of_connection() == 0);
+}
+
+TEST_CASE("a connection for subscriptions that is given up is reset") {
+    struct Deaf final : redlatch::Listener {
+        void subscribed(const std::string&) override {}
+        void refused(const std::string&, const Reply&) override {}
+        void message(const std::string&, std::string_view) override {}
+        void disconnected() override { gone = true; }
+        bool gone = false;
+    } listener;
+    SilentServer server;
+    const Url url = Url::parse(server.url());
+    SubscriberLink link{[&](Link& one, Instant deadline) { return one.open(url, deadline); }, 10s};
+    link.subscribe("channel");
+    link.serve(listener, Clock::now() + 10s);
+    server.accept();
+    link.leave_before(std::numeric_limits<std::uint64_t>::max(), listener);
+    CHECK(listener.gone);
+    CHECK(server.end_of_connection() == ECONNRESET);
+}
 
 TEST_CASE("a command that is posted while its connection ends is left to the driver, not stranded") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};

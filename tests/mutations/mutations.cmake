@@ -577,6 +577,12 @@ mutate(posted_and_stranded adapters/command_link.hpp
     "}\n\n    // --- writing"
     "integration/command_link")
 
+# A connection that failed is closed in order, and the kernel delivers later what it held.
+mutate(old_commands_come_late adapters/socket.hpp
+    "if (std::exchange(failed_, false))\n            reset();\n        else if (tls_)"
+    "failed_ = false;\n        if (tls_)"
+    "integration/command_link")
+
 # --- locks over several servers ---------------------------------------------------------------------------------------
 
 # Half of the servers are enough, so two halves hold it.

@@ -322,13 +322,13 @@ private:
         }
     }
 
-    // Ends the connection: everything in flight is answered, and the descriptor is closed as soon as no thread is
-    // inside a read or write.
+    // Ends the connection: everything in flight is answered, and the connection is reset as soon as no thread is inside
+    // a read or write.
     void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) noexcept {
         if (!connected_) return;
         connected_ = false;
         why_not_ = in_words(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
-        link_.socket.shut_down();
+        link_.socket.fail(writing_);
         // Whoever accepts connections only to close them is asked with pauses; short ones, for it may be chance.
         if (!proven_) {
             attempt_failed_ = true;

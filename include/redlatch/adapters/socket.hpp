@@ -43,11 +43,13 @@ class Socket {
 public:
     Socket() = default;
     explicit Socket(int fd) : fd_(fd) {}
-    Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)), tls_(std::move(other.tls_)) {}
+    Socket(Socket&& other) noexcept
+        : fd_(std::exchange(other.fd_, -1)), failed_(other.failed_), tls_(std::move(other.tls_)) {}
     Socket& operator=(Socket&& other) noexcept {
         if (this != &other) {
             close();
             fd_ = std::exchange(other.fd_, -1);
+            failed_ = other.failed_;
             tls_ = std::move(other.tls_);
         }
         return *this;
@@ -82,9 +84,14 @@ public:
     int fd() const noexcept { return fd_; }
     bool is_open() const noexcept { return fd_ >= 0; }
 
+    // In order; after fail() by a reset.
     void close() noexcept {
         if (fd_ < 0) return;
-        if (tls_) say_goodbye();
+        if (std::exchange(failed_, false))
+            reset();
+        else if (tls_)
+            say_goodbye();
+        tls_.reset();
         ::close(std::exchange(fd_, -1));
     }
 
@@ -92,12 +99,17 @@ public:
     // alone, for its locks may be in any state.
     void close_inherited() noexcept {
         static_cast<void>(tls_.release());
+        failed_ = false;
         close();
     }
 
-    // Ends the connection under a thread that may still be reading it; the descriptor stays valid until close().
-    void shut_down() noexcept {
-        if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+    // The connection is of no more use. Wakes a thread that sleeps in it; the descriptor stays valid until close(), which
+    // drops what the kernel holds unsent: it would go on delivering that for half a minute. Not even the end of what we
+    // send is told here, for it would come behind all that; unless a thread is `writing`, which nothing else wakes.
+    void fail(bool writing = false) noexcept {
+        if (fd_ < 0) return;
+        failed_ = true;
+        ::shutdown(fd_, writing ? SHUT_RDWR : SHUT_RD);
     }
 
     // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not
@@ -205,7 +217,16 @@ private:
     void say_goodbye() noexcept {
         const std::string_view words = tls_->goodbye();
         send_as_is(words.data(), words.size(), {});
-        tls_.reset();
+    }
+
+    // Linux resets a connection that is connected to nothing, also when a forked child has the descriptor, too.
+    // Elsewhere the last close() does. A unix socket has nothing unsent.
+    void reset() const noexcept {
+        const linger none{1, 0};
+        ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+        sockaddr nothing{};
+        nothing.sa_family = AF_UNSPEC;
+        if (::connect(fd_, &nothing, sizeof nothing) != 0) ::shutdown(fd_, SHUT_RDWR);
     }
 
     static Socket make(int family) noexcept {
@@ -305,6 +326,7 @@ private:
     }
 
     int fd_ = -1;
+    bool failed_ = false;
     std::unique_ptr<TlsSession> tls_;  // null: in plain
 };
 

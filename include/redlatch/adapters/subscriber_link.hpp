@@ -76,7 +76,7 @@ public:
         if (link_.socket.is_open() && link_.place < place) {
             // Who watches it sees its end.
             if (watched_)
-                link_.socket.shut_down();
+                link_.socket.fail();
             else
                 or_begin_anew(listener, [&] { lose(listener); });
         }
@@ -246,6 +246,7 @@ private:
     }
 
     void lose(Listener& listener) {
+        link_.socket.fail();
         link_.socket.close();
         asked_.clear();
         {
