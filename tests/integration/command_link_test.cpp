@@ -157,7 +157,7 @@ TEST_CASE("a connection for subscriptions that is given up is reset") {
     } listener;
     SilentServer server;
     const Url url = Url::parse(server.url());
-    SubscriberLink link{[&](Link& one, Instant deadline) { return one.open(url, deadline); }, 10s};
+    SubscriberLink link{[&](Link& one, Instant deadline) { return one.open(url, deadline); }, 10s, [] {}};
     link.subscribe("channel");
     link.serve(listener, Clock::now() + 10s);
     server.accept();

@@ -583,6 +583,18 @@ mutate(old_commands_come_late adapters/socket.hpp
     "failed_ = false;\n        if (tls_)"
     "integration/command_link")
 
+# A watching thread takes the interrupt that was meant for the next one.
+mutate(interrupt_taken_by_another adapters/subscriber_link.hpp
+    "if (interrupts.count() != seen) return Watch::done;"
+    "static_cast<void>(seen);"
+    "integration/subscriber_link")
+
+# Who is turned away waits for a thread that leaves without a word.
+mutate(watcher_leaves_without_a_word adapters/subscriber_link.hpp
+    "if (turned_away_.exchange(false)) wake_();"
+    ""
+    "integration/subscriber_link")
+
 # --- locks over several servers ---------------------------------------------------------------------------------------
 
 # Half of the servers are enough, so two halves hold it.

@@ -63,7 +63,8 @@ struct Transport::State {
     bool watched = false;
     bool delivering = false;
     bool woken = false;
-    bool interrupted = false;
+    bool turned_away = false;  // a thread that wanted to watch found another one
+    std::uint64_t interrupts = 0;
 };
 
 Transport::Transport(Server& server, int process, redlatch::Milliseconds timeout, bool lets_watch)
@@ -274,8 +275,6 @@ Nanos Transport::due() const {
                 if (!line.connection && !exchange->sent && !line.opening) due = std::min(due, line.next_attempt);
             }
     if (!s.subscriber && !s.wanted.empty()) due = std::min(due, s.next_attempt);
-    // A watching thread may leave without a word.
-    if (s.watched) due = std::min(due, scheduler().now() + 200 * ms);
     return due;
 }
 
@@ -369,21 +368,23 @@ void Transport::deliver(Listener& listener) {
     s.delivering = false;
 }
 
-bool Transport::watch(Listener& listener, Instant deadline) {
+bool Transport::watch(Listener& listener, Instant deadline, std::uint64_t seen) {
     State& s = *state_;
-    if (!s.lets_watch || s.watched || s.delivering || !s.subscriber) return false;
+    if (!s.lets_watch) return false;
+    if (s.watched) s.turned_away = true;
+    if (s.watched || s.delivering || !s.subscriber) return false;
     s.watched = true;
-    if (!s.interrupted && s.news.empty()) scheduler().wait(&s.news, nanos(deadline), "watch");
-    s.interrupted = false;
+    if (s.interrupts == seen && s.news.empty()) scheduler().wait(&s.news, nanos(deadline), "watch");
     if (!s.delivering) deliver(listener);
     s.watched = false;
-    if (s.subscriber) return true;
-    wake();
-    return false;
+    if (std::exchange(s.turned_away, false) || !s.subscriber) wake();
+    return s.subscriber != nullptr;
 }
 
+std::uint64_t Transport::interrupts() const { return state_->interrupts; }
+
 void Transport::interrupt_watch() {
-    state_->interrupted = true;
+    ++state_->interrupts;
     scheduler().wake_all(&state_->news);
 }
 

@@ -5,6 +5,7 @@
 #include "simulation/server.hpp"
 
 #include <array>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <set>
@@ -35,7 +36,8 @@ public:
     void unsubscribe(const std::string& channel);
     void run(redlatch::Listener& listener, redlatch::Instant deadline);
     void wake();
-    bool watch(redlatch::Listener& listener, redlatch::Instant deadline);
+    bool watch(redlatch::Listener& listener, redlatch::Instant deadline, std::uint64_t seen);
+    std::uint64_t interrupts() const;
     void interrupt_watch();
     std::uint32_t route(std::string_view) const { return 0; }
     std::string_view publish_command() const { return "PUBLISH"; }

@@ -55,6 +55,17 @@ TEST_CASE("a wish is passed on once, and its confirmation to whoever wished") {
     CHECK(bench.b->heard == Words{"subscribed"});
 }
 
+TEST_CASE("who joins a wish that is not confirmed yet has the background look, for perhaps nobody receives") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    const int before = bench.wakes;
+    bench.subscriptions.want("x", *bench.b);
+    CHECK(bench.wakes == before + 1);
+    bench.subscriptions.subscribed("x");
+    bench.subscriptions.want("x", *bench.b);
+    CHECK(bench.wakes == before + 1);
+}
+
 TEST_CASE("a channel that is confirmed already needs no confirmation") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);

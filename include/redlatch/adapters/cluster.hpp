@@ -62,7 +62,7 @@ public:
           timeout_(timeout),
           patience_(std::max<Milliseconds>(timeout / 8, Milliseconds(20))),
           wake_(std::move(wake)),
-          classic_([this](Link& link, Instant deadline) { return open_any(link, deadline); }, timeout) {
+          classic_([this](Link& link, Instant deadline) { return open_any(link, deadline); }, timeout, wake_) {
         if (pubsub != PubSub::automatic) sharded_ = pubsub == PubSub::sharded;
         for (const HostPort& place : url.cluster) node_at(place).is_seed = true;
     }
@@ -226,7 +226,8 @@ private:
               line(
                   cluster.url_.at(where), opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); },
                   CommandLink::Connecting::one_attempt),
-              subscriber(opener(cluster), cluster.timeout_, true) {}
+              subscriber(
+                  opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); }, true) {}
 
         Opener opener(Cluster& cluster) {
             return [this, &cluster](Link& link, Instant deadline) {

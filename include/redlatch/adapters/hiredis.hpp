@@ -119,15 +119,16 @@ public:
 
     void wake() { state_->pipe.wake(); }
 
-    bool watch(Listener& listener, Instant deadline) {
+    bool watch(Listener& listener, Instant deadline, std::uint64_t seen) {
         State& s = *state_;
         if (s.cluster) return false;
-        const SubscriberLink::Watch outcome = s.subscriber.watch(listener, deadline, s.watch_pipe);
+        const SubscriberLink::Watch outcome = s.subscriber.watch(listener, deadline, s.interrupts, seen);
         if (outcome == SubscriberLink::Watch::lost) wake();
         return outcome == SubscriberLink::Watch::done;
     }
 
-    void interrupt_watch() { state_->watch_pipe.wake(); }
+    std::uint64_t interrupts() const noexcept { return state_->interrupts.count(); }
+    void interrupt_watch() { state_->interrupts.wake(); }
 
     // On a single server every key may meet every other; in a cluster, those of one slot.
     std::uint32_t route(std::string_view key) const noexcept { return state_->cluster ? key_slot(key) : 0; }
@@ -167,13 +168,13 @@ private:
               pubsub(kind),
               sentinels(url.sentinels.empty() ? nullptr : new Sentinels(url, [this] { pipe.wake(); })),
               cluster(url.cluster.empty() ? nullptr : new Cluster(url, timeout, pubsub, [this] { pipe.wake(); })),
-              subscriber(opener(), timeout) {}
+              subscriber(opener(), timeout, [this] { pipe.wake(); }) {}
 
         const Url url;
         const Milliseconds timeout;
         const PubSub pubsub;
         WakePipe pipe;
-        WakePipe watch_pipe;
+        Interrupts interrupts;
         const std::unique_ptr<Sentinels> sentinels;  // null without
         const std::unique_ptr<Cluster> cluster;      // null without; otherwise it does all the work
         std::uint64_t followed = 1;                  // run()'s own: the place that was told of last

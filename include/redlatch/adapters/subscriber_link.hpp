@@ -8,6 +8,8 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <string>
@@ -28,8 +30,9 @@ class SubscriberLink {
 public:
     // `sharded`: of one node of a cluster, whose channels may go to another node at any time. A channel of which the
     // listener is told interrupted() is forgotten here, and is to be subscribed anew, perhaps elsewhere.
-    SubscriberLink(Opener open, Milliseconds timeout, bool sharded = false)
-        : opener_(std::move(open)), timeout_(timeout), sharded_(sharded) {}
+    // `wake` makes the serving thread look at its duty() anew; it is called on any thread.
+    SubscriberLink(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false)
+        : opener_(std::move(open)), timeout_(timeout), wake_(std::move(wake)), sharded_(sharded) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
@@ -52,8 +55,8 @@ public:
 
     Duty duty() {
         const std::lock_guard serving(serving_);
-        // The watching thread may leave at any time without a word, so this is looked at now and then.
-        if (watched_) return {-1, Clock::now() + look_after_watcher};
+        // The watching thread says a word when it leaves while somebody waits.
+        if (watched_) return {};
         const std::lock_guard lock(mutex_);
         if (link_.socket.is_open()) return {link_.socket.fd(), never};
         return {-1, wanted_.empty() ? never : next_attempt_};
@@ -93,11 +96,17 @@ public:
         lost,   // there is no connection to watch, or it needs the serving thread
     };
 
-    // Receives in place of the serving thread, until something has come, `interrupt` is woken or the deadline passes.
-    Watch watch(Listener& listener, Instant deadline, WakePipe& interrupt) {
-        if (watched_.exchange(true)) return Watch::taken;
-        const Watch outcome = watch_once(listener, deadline, interrupt);
+    // Receives in place of the serving thread, until something has come, the deadline passes, or the interrupts are not
+    // those that were `seen` any more. For a thread that was turned away the serving thread receives from then on: either
+    // it finds the place free at its second look, or who leaves finds its mark.
+    Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
+        if (watched_.exchange(true)) {
+            turned_away_ = true;
+            if (watched_.exchange(true)) return Watch::taken;
+        }
+        const Watch outcome = watch_once(listener, deadline, interrupts, seen);
         watched_ = false;
+        if (turned_away_.exchange(false)) wake_();
         return outcome;
     }
 
@@ -106,16 +115,16 @@ public:
     void close_inherited() noexcept { link_.socket.close_inherited(); }
 
 private:
-    static constexpr Milliseconds look_after_watcher{200};
-
     // The serving thread closes nothing while watched_ is set, so the descriptor stays what it is during poll().
-    Watch watch_once(Listener& listener, Instant deadline, WakePipe& interrupt) {
+    Watch watch_once(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         std::unique_lock serving(serving_, std::try_to_lock);
         if (!serving || !link_.socket.is_open()) return Watch::lost;
-        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupt.fd(), POLLIN, 0}}};
+        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}}};
         serving.unlock();
+        // From here on nobody else takes an interrupt from the pipe.
+        if (interrupts.count() != seen) return Watch::done;
         ::poll(ready.data(), ready.size(), poll_timeout(deadline));
-        interrupt.drain();
+        interrupts.drain();
         if (ready[0].revents == 0) return Watch::done;
         if (!serving.try_lock()) return Watch::lost;
         or_begin_anew(listener, [&] { receive(listener); });
@@ -268,9 +277,11 @@ private:
 
     const Opener opener_;
     const Milliseconds timeout_;
+    const std::function<void()> wake_;
     const bool sharded_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
+    std::atomic<bool> turned_away_{false};  // a thread that wanted to watch found another one
     Link link_;
     std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <system_error>
 
 #include <fcntl.h>
@@ -64,6 +65,25 @@ private:
 
     std::array<int, 2> fds_{};
     std::atomic<bool> woken_{false};
+};
+
+// Wake-ups for threads that take turns in a poll(), where the one inside may take from the pipe what was meant for the
+// next. So they are counted, too: who comes with an older count than the present one has been woken already.
+class Interrupts {
+public:
+    std::uint64_t count() const noexcept { return count_.load(); }
+    int fd() const noexcept { return pipe_.fd(); }
+
+    void wake() noexcept {
+        count_.fetch_add(1);
+        pipe_.wake();
+    }
+
+    void drain() noexcept { pipe_.drain(); }
+
+private:
+    WakePipe pipe_;
+    std::atomic<std::uint64_t> count_{0};
 };
 
 }  // namespace redlatch

@@ -84,8 +84,10 @@ public:
             if (confirmed_ && std::exchange(may_watch, false)) {
                 watching_ = true;
                 const Instant latest = std::min(until, ask_at_);
+                // News from here on is not missed, though another thread may take the interrupt.
+                const std::uint64_t interrupts = runtime_.interrupts();
                 lock.unlock();
-                const bool watched = runtime_.watch(latest);
+                const bool watched = runtime_.watch(latest, interrupts);
                 lock.lock();
                 watching_ = false;
                 may_watch = watched;

@@ -24,6 +24,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -342,15 +343,21 @@ public:
         background_started_.store(true, std::memory_order_release);
     }
 
-    // The calling thread receives messages itself until one has come, interrupt_watch() or `until`; false when it has
-    // to wait for the background thread to do so.
-    bool watch(Instant until) {
+    // The calling thread receives messages itself until one has come, interrupts() is not `seen` any more, or `until`;
+    // false when it has to wait for the background thread to do so.
+    bool watch(Instant until, std::uint64_t seen) {
         if constexpr (LetsWatch<T>) {
-            if (!transport_.watch(listener_, until)) return false;
+            if (!transport_.watch(listener_, until, seen)) return false;
             if (subscriptions_.has_several_keen()) transport_.wake();
             return true;
         }
         return false;
+    }
+
+    // Taken before the mutex is given up under which interrupt_watch() is called.
+    std::uint64_t interrupts() {
+        if constexpr (LetsWatch<T>) return transport_.interrupts();
+        return 0;
     }
 
     void interrupt_watch() {

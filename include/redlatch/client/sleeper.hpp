@@ -5,6 +5,7 @@
 #include "redlatch/core/wait_on.hpp"
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 
@@ -21,8 +22,10 @@ public:
     template <class Runtime>
     bool watch(std::unique_lock<std::mutex>& lock, Runtime& runtime, Instant until) {
         watching_ = true;
+        // Who rouses from here on is not missed, though another thread may take the interrupt.
+        const std::uint64_t seen = runtime.interrupts();
         lock.unlock();
-        const bool watched = runtime.watch(until);
+        const bool watched = runtime.watch(until, seen);
         lock.lock();
         watching_ = false;
         return watched;

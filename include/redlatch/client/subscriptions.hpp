@@ -50,6 +50,8 @@ public:
             ++c.keen;
             ++keen_;
         }
+        // Where another's subscription is still to be confirmed, perhaps nobody receives at the moment.
+        if (!is_new && !c.confirmed) wake_();
         return c.confirmed;
     }
 

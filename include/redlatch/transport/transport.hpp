@@ -100,13 +100,15 @@ concept SurvivesFork = requires(T& t) {
     { t.reborn() } -> std::same_as<T>;
 };
 
-// Optional. watch(listener, deadline): the calling thread, which waits for a message, receives in place of run(), and
-// tells the listener itself, until something was told, interrupt_watch() was called, even before, or the deadline
-// passes; false at once when it cannot, because another thread does so already or there is no connection. When it
-// leaves while others wait, wake() makes run() receive again.
+// Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run(),
+// and tells the listener itself, until something was told, the deadline passes, or interrupts() is not `seen` any more,
+// which is how often interrupt_watch() was called, even before; false at once when it cannot, because another thread
+// does so already or there is no connection. Who was told false is not forgotten: run() receives again as soon as that
+// other thread leaves. When it leaves while others wait, wake() makes run() receive again.
 template <class T>
-concept LetsWatch = requires(T& t, Listener& listener, Instant deadline) {
-    { t.watch(listener, deadline) } -> std::same_as<bool>;
+concept LetsWatch = requires(T& t, Listener& listener, Instant deadline, std::uint64_t seen) {
+    { t.watch(listener, deadline, seen) } -> std::same_as<bool>;
+    { t.interrupts() } -> std::convertible_to<std::uint64_t>;
     t.interrupt_watch();
 };
 
