@@ -58,7 +58,7 @@ struct Bench {
 // A server that reads only when the test says so, and has little room until then.
 struct SilentServer {
     SilentServer() {
-        const int little = 4096;
+        const int little = 128 * 1024;
         ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
     }
 
@@ -81,6 +81,18 @@ struct SilentServer {
         }
     }
 
+    // From now on reads, and answers each command with its number, until so many were answered.
+    void answer(int commands) {
+        const auto deadline = Clock::now() + 20s;
+        std::string bytes;
+        for (int answered = 0; answered < commands;) {
+            REQUIRE(wait_for(peer, POLLIN, deadline));
+            REQUIRE(read_some(peer, bytes) != ReadState::closed);
+            while (redlatch::test::detail::take_command(bytes))
+                send_all(peer, ":" + std::to_string(++answered) + "\r\n", deadline);
+        }
+    }
+
     Endpoint endpoint{{}, pick_free_port()};
     Fd listener = listen_on(endpoint);
     Fd peer;
@@ -88,7 +100,7 @@ struct SilentServer {
 };
 
 // More than the kernel takes for a server that does not read.
-const std::string large_value(16 * 1024 * 1024, 'v');
+const std::string large_value(8 * 1024 * 1024, 'v');
 const std::vector<std::string_view> large_words{"SET", "key", large_value};
 const Command large{large_words};
 
@@ -128,6 +140,70 @@ TEST_CASE("a connection without an answer is reset, and a thread that reads it i
         CHECK(watch.within(patient(5s)));
         CHECK(server.end_of_connection() == ECONNRESET);
     }
+}
+
+TEST_CASE(
+    "a caller that writes for a server that does not read leaves at its own deadline, and the stream stays whole") {
+    SilentServer server;
+    Bench bench{server.url(), 20s};
+    const Stopwatch watch;
+    CHECK(bench.link.call(large, Clock::now() + 50ms).kind == Reply::Kind::unanswered);
+    CHECK(watch.within(patient(10s)));
+    server.accept();
+    std::thread reader([&] { server.answer(2); });
+    CHECK(bench.link.call(ping, Clock::now() + 20s).integer == 2);
+    reader.join();
+}
+
+TEST_CASE("who leaves while it waits for room is followed by another caller, without a driver") {
+    SilentServer server;
+    Bench bench{server.url(), 20s};
+    std::vector<std::thread> callers;
+    std::atomic<int> answers{0};
+    const auto call = [&](const Command& command, Instant deadline) {
+        callers.emplace_back([&, deadline] { answers += bench.link.call(command, deadline).is_integer() ? 1 : 0; });
+    };
+    // One reads, one waits for room, and one waits for both.
+    call(ping, Clock::now() + 20s);
+    server.accept();
+    REQUIRE(wait_for(server.peer, POLLIN, Clock::now() + 10s));
+    call(large, Clock::now() + 300ms);
+    std::this_thread::sleep_for(100ms);  // when they come in another order, the outcome is the same
+    call(ping, Clock::now() + 20s);
+    callers[1].join();
+    server.answer(3);
+    callers[0].join();
+    callers[2].join();
+    CHECK(answers == 2);
+    CHECK(bench.calls == 0);
+}
+
+TEST_CASE("neither a poster nor the driver waits for room; the driver is told when there is some") {
+    SilentServer server;
+    Bench bench{server.url(), 20s};
+    std::thread greeting([&] { CHECK(bench.link.call(ping, Clock::now() + 20s).integer == 1); });
+    server.accept();
+    server.answer(1);
+    greeting.join();
+    const Stopwatch watch;
+    std::atomic<int> answers{0};
+    bench.link.post(large, [&](Reply reply) { answers += reply.is_integer() ? 1 : 0; });
+    bench.link.post(ping, [&](Reply reply) { answers += reply.is_integer() ? 1 : 0; });
+    bench.link.drive(Clock::now() + 20s);
+    CHECK(watch.within(patient(10s)));
+    CHECK(bench.calls > 0);
+    CHECK(bench.link.watch().events == (POLLIN | POLLOUT));
+    std::thread reader([&] { server.answer(2); });
+    CHECK(eventually(
+        [&] {
+            const CommandLink::Watch duty = bench.link.watch();
+            pollfd ready{duty.fd, duty.events, 0};
+            ::poll(&ready, 1, 100);
+            bench.link.drive(Clock::now() + 20s);
+            return answers == 2;
+        },
+        20s));
+    reader.join();
 }
 
 TEST_CASE("a connection that ends in order is closed, not reset") {

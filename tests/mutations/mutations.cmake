@@ -595,6 +595,18 @@ mutate(watcher_leaves_without_a_word adapters/subscriber_link.hpp
     ""
     "integration/subscriber_link")
 
+# Whoever writes waits for a server that does not read, beyond his own deadline.
+mutate(writes_beyond_its_deadline adapters/command_link.hpp
+    "if (full_) break;"
+    "if (full_ && link_.socket.wait(POLLOUT, Clock::now() + timeout_)) continue;"
+    "integration/command_link")
+
+# What had no room is left by a caller that is done, and nobody else waits for room.
+mutate(unwritten_and_stranded adapters/command_link.hpp
+    "if ((needs_writer() || (!reading_ && in_flight() > 0)) && !call_reader())"
+    "if (!reading_ && in_flight() > 0 && !call_reader())"
+    "integration/command_link")
+
 # --- locks over several servers ---------------------------------------------------------------------------------------
 
 # Half of the servers are enough, so two halves hold it.

@@ -172,19 +172,14 @@ public:
         ready_.clear();
         ready_.push_back({pipe.fd(), POLLIN, 0});
         Instant due = std::min(deadline, duty());
-        const auto watch = [&](int fd, Instant when) {
-            due = std::min(due, when);
-            if (fd >= 0) ready_.push_back({fd, POLLIN, 0});
+        const auto watch = [&](const auto& duty) {
+            due = std::min(due, duty.due);
+            if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
         };
-        const auto watch_subscriber = [&](SubscriberLink& subscriber) {
-            const SubscriberLink::Duty duty = subscriber.duty();
-            watch(duty.fd, duty.due);
-        };
-        watch_subscriber(classic_);
+        watch(classic_.duty());
         for (const auto& node : here_) {
-            watch_subscriber(node->subscriber);
-            const CommandLink::Watch line = node->line.watch();
-            watch(line.fd, line.due);
+            watch(node->subscriber.duty());
+            watch(node->line.watch());
         }
         ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
         pipe.drain();

@@ -25,9 +25,11 @@ namespace redlatch {
 
 // One connection that carries the commands of many threads, without a thread of its own.
 //
-// A calling thread appends its command to a shared buffer. Whoever finds nobody writing writes for all; whoever
-// finds nobody reading reads for all, hands each reply to its owner, and passes the role on when its own has come.
-// When only posted commands are left, `need_driver` is called, and some thread is expected to call drive().
+// A calling thread appends its command to a shared buffer. Whoever finds nobody writing writes for all, as far as the
+// connection takes it; whoever finds nobody reading reads for all, hands each reply to its owner, and passes the role
+// on when its own has come. What has no room yet is written by the reader, or by a caller that waits for room while
+// another one reads, until its own deadline. When only posted commands are left, or what lies unwritten is nobody's any
+// more, `need_driver` is called, and some thread is expected to call drive().
 //
 // mutex_ guards everything below it, except the connection: its writing half belongs to the thread
 // that set writing_, the reading half to the one that set reading_, and all of it to the one that set opening_.
@@ -99,27 +101,28 @@ public:
 
     // --- for the driver ---------------------------------------------------------------------------------------
 
-    // What the driver has to watch: the descriptor to read (or -1), and the instant at which to call drive() anyway.
+    // What the driver has to watch: the descriptor (or -1) and its events, and the instant at which to call drive()
+    // anyway.
     struct Watch {
         int fd = -1;
+        short events = 0;
         Instant due = never;
     };
 
     Watch watch() {
         const std::lock_guard lock(mutex_);
         if (in_flight() == 0) return {};
-        if (reading_) {
-            turned_away_ = true;
-            return {};
-        }
-        if (!connected_) return {-1, opening_ ? never : std::min(front().due, next_attempt_)};
-        return {link_.socket.fd(), front().due};
+        if (reading_) turned_away_ = true;
+        if (!connected_) return {-1, 0, opening_ || reading_ ? never : std::min(front().due, next_attempt_)};
+        const int events = (reading_ ? 0 : POLLIN) | (needs_writer() ? POLLOUT : 0);
+        return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), reading_ ? never : front().due};
     }
 
-    // Connects when posted commands wait for a connection (not longer than until the deadline), reads what has
-    // come, and gives up on what is overdue. Never waits for a reply.
+    // Connects when posted commands wait for a connection (not longer than until the deadline), writes and reads what
+    // is possible, and gives up on what is overdue. Waits for neither room nor a reply.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
+        if (connected_ && needs_writer()) flush(lock);
         if (in_flight() == 0 || reading_) return;
         if (!connected_) {
             if (opening_ || writing_) return;
@@ -139,10 +142,7 @@ public:
     void leave_before(std::uint64_t place) {
         std::unique_lock lock(mutex_);
         place_ = place;
-        if (connected_ && link_.place < place) {
-            fail(lock, Reply::Kind::unanswered, "another server is the master now");
-            close_if_failed(lock);
-        }
+        if (connected_ && link_.place < place) fail(lock, Reply::Kind::unanswered, "another server is the master now");
         next_attempt_ = {};
         backoff_.reset();
         changed_.notify_all();
@@ -151,10 +151,7 @@ public:
     // Nothing more is to be sent here: the connection ends, and who waits for one goes elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
-        if (connected_) {
-            fail(lock, Reply::Kind::unanswered, "another server does its work now");
-            close_if_failed(lock);
-        }
+        if (connected_) fail(lock, Reply::Kind::unanswered, "another server does its work now");
         why_not_ = in_words(Reply::Kind::not_sent, "", " is not the server for it any more");
         ++failures_;
         answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
@@ -212,7 +209,7 @@ private:
         if (connected_) flush(lock);
         // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
         if (reading_ && !attended) turned_away_ = true;
-        if ((!reading_ && !attended) || !connected_) call_driver(lock);
+        if ((!reading_ && !attended) || !connected_ || needs_writer()) call_driver(lock);
     }
 
     // --- the connection ---------------------------------------------------------------------------------------
@@ -244,7 +241,6 @@ private:
     void leave_if_stale(std::unique_lock<std::mutex>& lock) {
         if (!connected_ || in_flight() > 0 || reading_ || writing_ || !link_.socket.has_news()) return;
         fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
-        close_if_failed(lock);
         next_attempt_ = {};
     }
 
@@ -329,11 +325,13 @@ private:
         connected_ = false;
         why_not_ = in_words(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
         link_.socket.fail(writing_);
+        broken_ = true;
         // Whoever accepts connections only to close them is asked with pauses; short ones, for it may be chance.
         if (!proven_) {
             attempt_failed_ = true;
             next_attempt_ = Clock::now() + closed_backoff_.next();
         }
+        close_if_unused();
         answer_all(lock, first, in_words(Reply::Kind::unanswered, "the connection to ", " ended: ", why));
     }
 
@@ -378,32 +376,60 @@ private:
         }
     }
 
+    // True when a connection that has failed was closed now.
+    bool close_if_unused() noexcept {
+        if (!broken_ || reading_ || writing_) return false;
+        broken_ = false;
+        link_.socket.close();
+        full_ = false;
+        sending_.clear();
+        changed_.notify_all();
+        return true;
+    }
+
     // Called by a thread that gave back reading_ or writing_. What was posted meanwhile is the driver's: it could not
     // connect while the connection was not closed.
     void close_if_failed(std::unique_lock<std::mutex>& lock) {
-        if (connected_ || reading_ || writing_) return;
-        link_.socket.close();
-        changed_.notify_all();
+        if (!close_if_unused()) return;
         if (in_flight() > 0) call_driver(lock);
     }
 
     // --- writing ----------------------------------------------------------------------------------------------
 
+    // Writes as far as the connection has room, and does not wait for more.
     void flush(std::unique_lock<std::mutex>& lock) {
         // The writer looks again before it leaves, and a reader that is handing out replies will write for those whom
         // it wakes: one write, and one read of the server's, for many commands is what makes many threads fast.
         if (writing_ || handing_out_) return;
         writing_ = true;
-        while (connected_ && !out_.empty()) {
-            std::swap(out_, sending_);
+        while (connected_ && (full_ || !out_.empty())) {
+            // What was begun goes on where it stopped.
+            if (!full_) {
+                std::swap(out_, sending_);
+                unsent_ = sending_;
+            }
             lock.unlock();
-            const bool sent = link_.socket.send_all(sending_.data(), sending_.size(), Clock::now() + timeout_);
-            sending_.clear();
+            const Socket::Sent sent = link_.socket.send_some(unsent_);
             lock.lock();
-            if (!sent) fail(lock, Reply::Kind::unanswered, "a write failed");
+            full_ = sent == Socket::Sent::some;
+            if (full_) break;
+            sending_.clear();
+            if (sent == Socket::Sent::failed) fail(lock, Reply::Kind::unanswered, "a write failed");
         }
         writing_ = false;
         close_if_failed(lock);
+    }
+
+    // The connection had no room for all, and nobody waits for more.
+    bool needs_writer() const { return full_ && !writing_; }
+
+    void wait_for_room(std::unique_lock<std::mutex>& lock, Instant deadline) {
+        writing_ = true;
+        lock.unlock();
+        link_.socket.wait(POLLOUT, deadline);
+        lock.lock();
+        writing_ = false;
+        flush(lock);
     }
 
     // --- reading ----------------------------------------------------------------------------------------------
@@ -423,7 +449,9 @@ private:
             } else if (now >= deadline) {
                 // Only this thread is in a hurry: the connection is sound, and the reply is dropped when it comes.
                 abandon(exchange);
-                if (!reading_ && in_flight() > 0 && !call_reader()) call_driver(lock);
+                if ((needs_writer() || (!reading_ && in_flight() > 0)) && !call_reader()) call_driver(lock);
+            } else if (reading_ && needs_writer()) {
+                wait_for_room(lock, std::min(deadline, front().due));
             } else if (reading_) {
                 lock.unlock();
                 brief_wait_.until(deadline, [&] { return exchange.parker.word() != Parker::silence; });
@@ -431,9 +459,12 @@ private:
                 lock.lock();
             } else {
                 reading_ = true;
+                reader_ = &exchange;
                 // A lone thread whose deadline is the connection's own needs no poll(): the socket has that time-out.
-                const bool alone = in_flight() == exchange.missing && deadline + Milliseconds(1) >= front().due;
+                const bool alone =
+                    in_flight() == exchange.missing && !full_ && deadline + Milliseconds(1) >= front().due;
                 read_once(lock, alone, std::min(deadline, front().due));
+                reader_ = nullptr;
                 stop_reading(lock, exchange.done());
             }
         }
@@ -465,14 +496,14 @@ private:
             call_driver(lock);
     }
 
-    // Finds a thread that waits for a reply and makes it read. The one that sent last is the best choice: on the way to
-    // its own reply it reads everybody else's.
+    // Finds a thread that waits for a reply and makes it read, or write. The one that sent last is the best choice: on
+    // the way to its own reply it reads everybody else's, and writes everybody else's commands on the way to its own.
     bool call_reader() {
         for (std::size_t i = slots_.size(); i > head_; --i) {
-            if (Exchange* exchange = slots_[i - 1].exchange) {
-                exchange->parker.tell(Parker::look);
-                return true;
-            }
+            Exchange* const exchange = slots_[i - 1].exchange;
+            if (!exchange || exchange == reader_) continue;
+            exchange->parker.tell(Parker::look);
+            return true;
         }
         return false;
     }
@@ -483,9 +514,11 @@ private:
         lock.lock();
     }
 
-    // Reads what has come, waiting for it until the deadline, and hands out the replies. `blocking`: in one system
-    // call, which a thread may use that has nobody to care for but itself.
+    // Reads what has come, waiting for it until the deadline, and hands out the replies. Waits for room, too, where there
+    // was none: a thread that does so beside the reader may leave with the reply that it gets from here. `blocking`: in
+    // one system call, which a thread may use that has nobody to care for but itself.
     void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) noexcept {
+        const short events = full_ ? POLLIN | POLLOUT : POLLIN;
         lock.unlock();
         batch_.clear();
         std::array<char, TlsSession::full_room> bytes;
@@ -493,10 +526,11 @@ private:
         ssize_t got = receive(false);
         if (got == 0 && Clock::now() < deadline &&
             !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
-            (blocking || link_.socket.wait(POLLIN, deadline)))
+            (blocking || link_.socket.wait(events, deadline)))
             got = receive(blocking);
         const Parsed parsed = got > 0 ? parse(bytes.data(), static_cast<std::size_t>(got)) : Parsed::well;
         lock.lock();
+        if (needs_writer()) flush(lock);
         if (!connected_) return;
 
         std::size_t taken = 0;
@@ -600,18 +634,22 @@ private:
     std::vector<Reply> batch_;
     std::vector<Exchange*> finished_;
     std::vector<std::pair<Completion, Reply>> completions_;
-    std::string out_;      // commands to be written
-    std::string sending_;  // commands being written, the writer's own
+    std::string out_;          // commands to be written
+    std::string sending_;      // commands being written, the writer's own
+    std::string_view unsent_;  // what is left of them, likewise
     std::vector<Slot> slots_;
     std::size_t head_ = 0;
     bool connected_ = false;
+    bool broken_ = false;          // it has failed, and is still to be closed
     bool proven_ = false;          // this connection has brought a reply
     bool attempt_failed_ = false;  // the last one, and not for want of time
     bool opening_ = false;
     bool writing_ = false;
+    bool full_ = false;  // the connection had no room for all of sending_
     bool reading_ = false;
-    bool turned_away_ = false;  // the driver or a poster left replies to the reader of the moment
-    bool handing_out_ = false;  // the reader wakes threads, and will flush
+    Exchange* reader_ = nullptr;  // whose thread reads, if it is one in await()
+    bool turned_away_ = false;    // the driver or a poster left replies to the reader of the moment
+    bool handing_out_ = false;    // the reader wakes threads, and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};      // after attempts that failed
     Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply

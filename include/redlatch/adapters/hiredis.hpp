@@ -102,11 +102,11 @@ public:
         ready.push_back({s.pipe.fd(), POLLIN, 0});
         const SubscriberLink::Duty duty = s.subscriber.duty();
         Instant due = std::min(deadline, duty.due);
-        if (duty.fd >= 0) ready.push_back({duty.fd, POLLIN, 0});
+        if (duty.fd >= 0) ready.push_back({duty.fd, duty.events, 0});
         for (CommandLink& link : s.links) {
             const CommandLink::Watch watch = link.watch();
             due = std::min(due, watch.due);
-            if (watch.fd >= 0) ready.push_back({watch.fd, POLLIN, 0});
+            if (watch.fd >= 0) ready.push_back({watch.fd, watch.events, 0});
         }
         if (s.sentinels) due = std::min(due, s.sentinels->watch(ready));
         ::poll(ready.data(), static_cast<nfds_t>(ready.size()), poll_timeout(due));

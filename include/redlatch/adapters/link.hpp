@@ -51,7 +51,7 @@ private:
         if (!session) return Reply::of(Reply::Kind::not_sent, "cannot connect to " + url.display() + ": " + why);
         socket.secure_by(std::move(session));
         for (;;) {
-            switch (socket.handshake(deadline)) {
+            switch (socket.handshake()) {
                 case TlsSession::Handshake::done: return std::nullopt;
                 case TlsSession::Handshake::failed: return socket.tls_refusal();
                 case TlsSession::Handshake::unfinished: break;
@@ -82,7 +82,7 @@ private:
         if (only_asks) add({"PING"});
         if (expected == 0) return std::nullopt;
 
-        const bool sent = socket.send_all(out.data(), out.size(), deadline);
+        const bool sent = socket.send_all(out, deadline);
         std::fill(out.begin(), out.end(), '\0');  // the password need not stay in memory longer than needed
         if (!sent) return silence(url);
         while (expected > 0) {

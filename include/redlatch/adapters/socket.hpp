@@ -44,13 +44,17 @@ public:
     Socket() = default;
     explicit Socket(int fd) : fd_(fd) {}
     Socket(Socket&& other) noexcept
-        : fd_(std::exchange(other.fd_, -1)), failed_(other.failed_), tls_(std::move(other.tls_)) {}
+        : fd_(std::exchange(other.fd_, -1)),
+          failed_(other.failed_),
+          tls_(std::move(other.tls_)),
+          sealed_(std::exchange(other.sealed_, {})) {}
     Socket& operator=(Socket&& other) noexcept {
         if (this != &other) {
             close();
             fd_ = std::exchange(other.fd_, -1);
             failed_ = other.failed_;
             tls_ = std::move(other.tls_);
+            sealed_ = std::exchange(other.sealed_, {});
         }
         return *this;
     }
@@ -92,6 +96,7 @@ public:
         else if (tls_)
             say_goodbye();
         tls_.reset();
+        sealed_ = {};
         ::close(std::exchange(fd_, -1));
     }
 
@@ -116,23 +121,43 @@ public:
     // unfinished.
     void secure_by(std::unique_ptr<TlsSession> session) noexcept { tls_ = std::move(session); }
 
-    // One step, with what has come. Sends before the deadline; an answer in this direction is short.
-    TlsSession::Handshake handshake(Instant deadline) const noexcept {
+    // One step, with what has come. An answer in this direction is short: there is room for it in a new connection.
+    TlsSession::Handshake handshake() const noexcept {
         std::array<char, 4096> bytes;
         const ssize_t got = receive_as_is(bytes.data(), bytes.size(), false);
         if (got < 0) return TlsSession::Handshake::failed;
         std::string_view to_send;
         const auto outcome = tls_->handshake({bytes.data(), static_cast<std::size_t>(got)}, to_send);
-        const bool sent = send_as_is(to_send.data(), to_send.size(), deadline);
-        return sent ? outcome : TlsSession::Handshake::failed;
+        return send_as_is(to_send) == Sent::all ? outcome : TlsSession::Handshake::failed;
     }
 
     // Why TLS has failed, if it has.
     Reply tls_refusal() const { return tls_->refusal(); }
 
-    // Sends all bytes before the deadline, or says no. Never raises SIGPIPE.
-    bool send_all(const char* bytes, std::size_t size, Instant deadline) const noexcept {
-        return tls_ ? send_encrypted({bytes, size}, deadline) : send_as_is(bytes, size, deadline);
+    enum class Sent { all, some, failed };
+
+    // Sends what there is room for, without waiting, and takes it off `bytes`. After `some` the connection waits for room
+    // (poll() tells of it, POLLOUT), and the next bytes must begin with those that are left. Never raises SIGPIPE.
+    Sent send_some(std::string_view& bytes) noexcept {
+        if (!tls_) return send_as_is(bytes);
+        // In pieces, so that a long pipeline is not in memory once more.
+        constexpr std::size_t piece = 64 * 1024;
+        for (;;) {
+            if (const Sent sent = send_as_is(sealed_); sent != Sent::all) return sent;
+            if (bytes.empty()) return Sent::all;
+            sealed_ = tls_->encrypt(bytes.substr(0, piece));
+            if (sealed_.empty()) return Sent::failed;
+            bytes.remove_prefix(std::min(piece, bytes.size()));
+        }
+    }
+
+    // Sends all bytes before the deadline, or says no.
+    bool send_all(std::string_view bytes, Instant deadline) noexcept {
+        for (;;) {
+            const Sent sent = send_some(bytes);
+            if (sent != Sent::some) return sent == Sent::all;
+            if (!wait(POLLOUT, deadline)) return false;
+        }
     }
 
     // Received bytes, 0 when there are none (yet), -1 when the connection has ended. Waits only when `blocking`,
@@ -168,19 +193,17 @@ public:
     }
 
 private:
-    bool send_as_is(const char* bytes, std::size_t size, Instant deadline) const noexcept {
-        while (size > 0) {
-            const ssize_t sent = ::send(fd_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-            if (sent > 0) {
-                bytes += sent;
-                size -= static_cast<std::size_t>(sent);
-            } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-                if (!wait(POLLOUT, deadline)) return false;
-            } else if (!(sent < 0 && errno == EINTR)) {
-                return false;
-            }
+    Sent send_as_is(std::string_view& bytes) const noexcept {
+        while (!bytes.empty()) {
+            const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent > 0)
+                bytes.remove_prefix(static_cast<std::size_t>(sent));
+            else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+                return Sent::some;
+            else if (!(sent < 0 && errno == EINTR))
+                return Sent::failed;
         }
-        return true;
+        return Sent::all;
     }
 
     ssize_t receive_as_is(char* bytes, std::size_t room, bool blocking) const noexcept {
@@ -194,16 +217,6 @@ private:
         }
     }
 
-    // In pieces, so that a long pipeline is not in memory once more.
-    bool send_encrypted(std::string_view plain, Instant deadline) const noexcept {
-        constexpr std::size_t piece = 64 * 1024;
-        for (; !plain.empty(); plain.remove_prefix(std::min(piece, plain.size()))) {
-            const std::string_view sealed = tls_->encrypt(plain.substr(0, piece));
-            if (sealed.empty() || !send_as_is(sealed.data(), sealed.size(), deadline)) return false;
-        }
-        return true;
-    }
-
     ssize_t receive_decrypted(char* bytes, std::size_t room, bool blocking) const noexcept {
         if (const ssize_t rest = tls_->decrypt({}, bytes, room)) return rest;
         std::array<char, TlsSession::most_fed> sealed;
@@ -213,10 +226,11 @@ private:
         return tls_->decrypt({sealed.data(), static_cast<std::size_t>(got)}, bytes, room);
     }
 
-    // Without waiting: it goes out, or not.
-    void say_goodbye() noexcept {
-        const std::string_view words = tls_->goodbye();
-        send_as_is(words.data(), words.size(), {});
+    // Without waiting: it goes out, or not. Not in the middle of something.
+    void say_goodbye() const noexcept {
+        if (!sealed_.empty()) return;
+        std::string_view words = tls_->goodbye();
+        send_as_is(words);
     }
 
     // Linux resets a connection that is connected to nothing, also when a forked child has the descriptor, too.
@@ -328,6 +342,7 @@ private:
     int fd_ = -1;
     bool failed_ = false;
     std::unique_ptr<TlsSession> tls_;  // null: in plain
+    std::string_view sealed_;          // what it has encrypted and is still to be sent
 };
 
 }  // namespace redlatch

@@ -47,19 +47,21 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // What the serving thread has to watch: the descriptor to read (or -1), and when to call serve() anyway.
+    // What the serving thread has to watch: the descriptor (or -1) and its events, and when to call serve() anyway.
     struct Duty {
         int fd = -1;
+        short events = 0;
         Instant due = never;
     };
 
     Duty duty() {
         const std::lock_guard serving(serving_);
         // The watching thread says a word when it leaves while somebody waits.
+        const int events = (watched_ ? 0 : POLLIN) | (full_ ? POLLOUT : 0);
+        if (link_.socket.is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
         if (watched_) return {};
         const std::lock_guard lock(mutex_);
-        if (link_.socket.is_open()) return {link_.socket.fd(), never};
-        return {-1, wanted_.empty() ? never : next_attempt_};
+        return {-1, 0, wanted_.empty() ? never : next_attempt_};
     }
 
     // Connects if it is time to, asks for what is newly wanted, and tells the listener what has come. Waits for
@@ -68,7 +70,7 @@ public:
         const std::lock_guard serving(serving_);
         or_begin_anew(listener, [&] {
             if (!link_.socket.is_open() && !reopen(deadline)) return;
-            send_changes(deadline);
+            send_changes();
             if (!watched_) receive(listener);
         });
     }
@@ -172,20 +174,22 @@ private:
             return false;
         }
         backoff_.reset();
+        out_.clear();
+        full_ = false;
         // Everything that is wanted now is asked for; older wishes are part of it.
         changes_.clear();
         for (const std::string& channel : wanted_) changes_.emplace_back(channel, true);
         return true;
     }
 
-    void send_changes(Instant deadline) {
+    // As far as there is room; the rest in the next rounds.
+    void send_changes() {
         std::vector<std::pair<std::string, bool>> changes;
         {
             const std::lock_guard lock(mutex_);
             changes.swap(changes_);
         }
         // One command for many channels, as long as the wish is the same.
-        std::string out;
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].second;
             std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
@@ -196,10 +200,13 @@ private:
                 words.push_back(changes[i].first);
                 if (wanted || sharded_) asked_.push_back(changes[i].first);
             }
-            append_command(out, Command{words, 0});
+            append_command(out_, Command{words, 0});
         }
+        if (out_.empty() && !full_) return;
+        std::string_view unsent = out_;
         // A failed write shows as the end of the connection in receive().
-        if (!out.empty()) link_.socket.send_all(out.data(), out.size(), std::min(deadline, Clock::now() + timeout_));
+        full_ = link_.socket.send_some(unsent) == Socket::Sent::some;
+        out_.erase(0, out_.size() - unsent.size());
     }
 
     void receive(Listener& listener) {
@@ -284,6 +291,8 @@ private:
     std::atomic<bool> turned_away_{false};  // a thread that wanted to watch found another one
     Link link_;
     std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
+    std::string out_;                 // still to be written
+    bool full_ = false;               // the connection had no room for all of it
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
 
     std::mutex mutex_;

@@ -102,7 +102,7 @@ private:
 
     // It sends little more than a certificate, for which there is room in a new socket.
     void shake_hands() {
-        const auto outcome = socket_.handshake({});
+        const auto outcome = socket_.handshake();
         if (outcome == TlsSession::Handshake::unfinished) return;
         shaking_hands_ = false;
         if (outcome == TlsSession::Handshake::done) return say();
@@ -111,7 +111,7 @@ private:
     }
 
     // So few words always have room in a new socket.
-    void say() { closed_ = !socket_.send_all(words_.data(), words_.size(), {}); }
+    void say() { closed_ = !socket_.send_all(words_, {}); }
 
     void receive() {
         std::array<char, 4096> bytes;
