@@ -99,6 +99,14 @@ struct SilentServer {
     std::size_t received = 0;
 };
 
+struct Deaf final : redlatch::Listener {
+    void subscribed(const std::string&) override {}
+    void refused(const std::string&, const Reply&) override {}
+    void message(const std::string&, std::string_view) override {}
+    void disconnected() override { gone = true; }
+    bool gone = false;
+};
+
 // More than the kernel takes for a server that does not read.
 const std::string large_value(8 * 1024 * 1024, 'v');
 const std::vector<std::string_view> large_words{"SET", "key", large_value};
@@ -206,6 +214,38 @@ TEST_CASE("neither a poster nor the driver waits for room; the driver is told wh
     reader.join();
 }
 
+TEST_CASE("the driver does not wait for a connection that is being made") {
+    // Nobody answers the log-in.
+    ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
+    Bench bench{"unix://:secret@" + server.socket_path()};
+    std::atomic<bool> answered{false};
+    bench.link.post(ping, [&](Reply) { answered = true; });
+    const Stopwatch watch;
+    bench.link.drive(Clock::now() + 10s);
+    CHECK(watch.within(patient(5s)));
+    REQUIRE(eventually([&] { return server.received().size() == 1; }));
+    CHECK_FALSE(answered);
+    const int calls_before = bench.calls;
+    server.close_all();
+    CHECK(eventually([&] { return bench.calls > calls_before; }));
+}
+
+TEST_CASE("the serving thread does not wait for a connection for subscriptions that is being made") {
+    Deaf listener;
+    ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
+    const Url url = Url::parse("unix://:secret@" + server.socket_path());
+    std::atomic<int> calls{0};
+    SubscriberLink link{[&](Link& one, Instant deadline) { return one.open(url, deadline); }, 10s, [&] { ++calls; }};
+    link.subscribe("channel");
+    const Stopwatch watch;
+    link.serve(listener, Clock::now() + 10s);
+    CHECK(watch.within(patient(5s)));
+    REQUIRE(eventually([&] { return server.received().size() == 1; }));
+    CHECK(link.duty().fd == -1);
+    server.close_all();
+    CHECK(eventually([&] { return calls > 0; }));
+}
+
 TEST_CASE("a connection that ends in order is closed, not reset") {
     SilentServer server;
     {
@@ -224,19 +264,14 @@ TEST_CASE("a connection that ends in order is closed, not reset") {
 }
 
 TEST_CASE("a connection for subscriptions that is given up is reset") {
-    struct Deaf final : redlatch::Listener {
-        void subscribed(const std::string&) override {}
-        void refused(const std::string&, const Reply&) override {}
-        void message(const std::string&, std::string_view) override {}
-        void disconnected() override { gone = true; }
-        bool gone = false;
-    } listener;
+    Deaf listener;
     SilentServer server;
     const Url url = Url::parse(server.url());
     SubscriberLink link{[&](Link& one, Instant deadline) { return one.open(url, deadline); }, 10s, [] {}};
     link.subscribe("channel");
     link.serve(listener, Clock::now() + 10s);
     server.accept();
+    REQUIRE(eventually([&] { return link.duty().fd >= 0; }));
     link.leave_before(std::numeric_limits<std::uint64_t>::max(), listener);
     CHECK(listener.gone);
     CHECK(server.end_of_connection() == ECONNRESET);

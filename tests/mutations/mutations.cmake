@@ -599,12 +599,12 @@ mutate(watcher_leaves_without_a_word adapters/subscriber_link.hpp
 mutate(writes_beyond_its_deadline adapters/command_link.hpp
     "if (full_) break;"
     "if (full_ && link_.socket.wait(POLLOUT, Clock::now() + timeout_)) continue;"
-    "integration/command_link")
+    "integration/command_link|faults/server")
 
-# What had no room is left by a caller that is done, and nobody else waits for room.
-mutate(unwritten_and_stranded adapters/command_link.hpp
-    "if ((needs_writer() || (!reading_ && in_flight() > 0)) && !call_reader())"
-    "if (!reading_ && in_flight() > 0 && !call_reader())"
+# The background waits for a connection that nobody answers, and every renewal with it.
+mutate(background_waits_to_connect adapters/errand.hpp
+    "return thread_.joinable();"
+    "if (thread_.joinable()) thread_.join();\n        return true;"
     "integration/command_link")
 
 # --- locks over several servers ---------------------------------------------------------------------------------------

@@ -72,7 +72,11 @@ public:
 
     // A command that was posted keeps its node alive, by which it is kept itself.
     ~Cluster() {
-        for (const auto& node : nodes_) node->line.forget_posted();
+        classic_.finish();
+        for (const auto& node : nodes_) {
+            node->subscriber.finish();
+            node->line.forget_posted();
+        }
     }
 
     // --- commands ---------------------------------------------------------------------------------------------
@@ -165,8 +169,8 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // One round of poll() over the connections of all nodes. A node that does not let us connect holds it up for an
-    // eighth of the time-out, now and then, and nothing else of it does.
+    // One round of poll() over the connections of all nodes. A node that does not let us connect is given an eighth of the
+    // time-out, while the others go on.
     void run(Listener& listener, Instant deadline, WakePipe& pipe) {
         follow(listener);
         ready_.clear();
@@ -186,8 +190,7 @@ public:
         ask_in_background();
         send_parked();
         follow(listener);
-        const Instant now = Clock::now();
-        const Instant limit = std::min(std::max(deadline, now + Milliseconds(20)), now + patience_);
+        const Instant limit = Clock::now() + patience_;
         classic_.serve(listener, limit);
         for (const auto& node : here_) {
             Shard shard(*this, *node, listener);
@@ -772,6 +775,10 @@ private:
     void drop_nodes() {
         std::erase_if(nodes_, [this](const std::shared_ptr<Node>& node) {
             if (node->is_seed || node->is_listed || node.use_count() > 1) return false;
+            if (node->line.is_opening_aside() || node->subscriber.is_opening_aside()) {
+                changed_nodes_ = true;  // in the round when that has ended
+                return false;
+            }
             dropped_connections_[0] += node->line.connections();
             dropped_connections_[1] += reconnects_of(*node);
             return true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/adapters/errand.hpp"
 #include "redlatch/adapters/link.hpp"
 #include "redlatch/adapters/parker.hpp"
 #include "redlatch/core/backoff.hpp"
@@ -113,21 +114,20 @@ public:
         const std::lock_guard lock(mutex_);
         if (in_flight() == 0) return {};
         if (reading_) turned_away_ = true;
-        if (!connected_) return {-1, 0, opening_ || reading_ ? never : std::min(front().due, next_attempt_)};
+        if (!connected_) return {-1, 0, opening_ || reading_ ? front().due : std::min(front().due, next_attempt_)};
         const int events = (reading_ ? 0 : POLLIN) | (needs_writer() ? POLLOUT : 0);
         return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), reading_ ? never : front().due};
     }
 
-    // Connects when posted commands wait for a connection (not longer than until the deadline), writes and reads what
-    // is possible, and gives up on what is overdue. Waits for neither room nor a reply.
+    // Has a connection made when posted commands wait for one (not longer than until the deadline), writes and reads
+    // what is possible, and gives up on what is overdue. Waits for nothing.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
         if (connected_ && needs_writer()) flush(lock);
         if (in_flight() == 0 || reading_) return;
         if (!connected_) {
-            if (opening_ || writing_) return;
-            if (Clock::now() >= next_attempt_) attempt_open(lock, std::min(deadline, Clock::now() + timeout_));
-            if (connected_) flush(lock);
+            const Instant now = Clock::now();
+            if (!opening_ && !writing_ && now >= next_attempt_) open_aside(lock, std::min(deadline, now + timeout_));
         } else {
             reading_ = true;
             read_once(lock, false, Clock::now());
@@ -158,7 +158,13 @@ public:
     }
 
     // At the end, when nobody calls it any more: what is still in flight, and what that keeps alive, is let go of.
-    void forget_posted() noexcept { const std::vector<Slot> posted = std::move(slots_); }
+    void forget_posted() noexcept {
+        opening_aside_.finish();
+        const std::vector<Slot> posted = std::move(slots_);
+    }
+
+    // Until false, its opener may be called by nobody's thread.
+    bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
     // ----------------------------------------------------------------------------------------------------------
 
@@ -278,6 +284,25 @@ private:
         }
         changed_.notify_all();
         return refusal;
+    }
+
+    // For the driver, who has no time for it.
+    void open_aside(std::unique_lock<std::mutex>& lock, Instant deadline) noexcept {
+        opening_ = true;
+        lock.unlock();
+        const bool begun = opening_aside_.begin([this, deadline] {
+            {
+                std::unique_lock mine(mutex_);
+                attempt_open(mine, deadline);
+                if (connected_) flush(mine);
+            }
+            need_driver_();
+        });
+        lock.lock();
+        if (begun) return;
+        opening_ = false;
+        next_attempt_ = Clock::now() + backoff_.next();
+        changed_.notify_all();
     }
 
     std::optional<Reply> open_link(Instant deadline) noexcept {
@@ -657,6 +682,7 @@ private:
     std::uint64_t failures_ = 0;  // attempts that failed, and turn_away()
     std::uint64_t place_ = 0;     // what is connected to an earlier one is at the wrong server
     std::atomic<std::uint64_t> connections_{0};
+    Errand opening_aside_;  // last: it ends before what it uses
 };
 
 }  // namespace redlatch

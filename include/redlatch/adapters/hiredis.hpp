@@ -113,8 +113,9 @@ public:
         s.pipe.drain();
         if (s.sentinels) s.sentinels->serve();
         follow(listener);
-        s.subscriber.serve(listener, deadline);
-        for (CommandLink& link : s.links) link.drive(deadline);
+        const Instant limit = Clock::now() + s.timeout;
+        s.subscriber.serve(listener, limit);
+        for (CommandLink& link : s.links) link.drive(limit);
     }
 
     void wake() { state_->pipe.wake(); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/adapters/errand.hpp"
 #include "redlatch/adapters/link.hpp"
 #include "redlatch/adapters/wake_pipe.hpp"
 #include "redlatch/core/backoff.hpp"
@@ -22,9 +23,10 @@ namespace redlatch {
 // The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
 // when it is lost, and then subscribed to everything again.
 //
-// mutex_ guards wanted_, changes_ and next_attempt_: any thread may say what it wants, and whoever does wakes the
-// serving thread. serving_ guards the connection and is held while the listener is told; mutex_ may be taken under it.
-// The serving thread connects and sends; it also receives, unless a thread that waits for a message watches the
+// mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may say what it wants, and whoever does
+// wakes the serving thread. serving_ guards the connection and is held while the listener is told; mutex_ may be taken
+// under it. While opening_ is set the connection belongs to the thread that makes it, which wakes the serving thread.
+// The serving thread sends; it also receives, unless a thread that waits for a message watches the
 // connection itself, because then the message need not be passed from one thread to another.
 class SubscriberLink {
 public:
@@ -58,18 +60,18 @@ public:
         const std::lock_guard serving(serving_);
         // The watching thread says a word when it leaves while somebody waits.
         const int events = (watched_ ? 0 : POLLIN) | (full_ ? POLLOUT : 0);
-        if (link_.socket.is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
+        if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
         if (watched_) return {};
         const std::lock_guard lock(mutex_);
-        return {-1, 0, wanted_.empty() ? never : next_attempt_};
+        return {-1, 0, wanted_.empty() || opening_ ? never : next_attempt_};
     }
 
-    // Connects if it is time to, asks for what is newly wanted, and tells the listener what has come. Waits for
-    // nothing but the connection, and for that until the deadline at most.
+    // Has a connection made if it is time to (until the deadline at most), asks for what is newly wanted, and tells the
+    // listener what has come. Waits for nothing.
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
         or_begin_anew(listener, [&] {
-            if (!link_.socket.is_open() && !reopen(deadline)) return;
+            if (!is_open()) return reopen(deadline);
             send_changes();
             if (!watched_) receive(listener);
         });
@@ -78,7 +80,7 @@ public:
     // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
     void leave_before(std::uint64_t place, Listener& listener) {
         const std::lock_guard serving(serving_);
-        if (link_.socket.is_open() && link_.place < place) {
+        if (is_open() && link_.place < place) {
             // Who watches it sees its end.
             if (watched_)
                 link_.socket.fail();
@@ -86,6 +88,7 @@ public:
                 or_begin_anew(listener, [&] { lose(listener); });
         }
         const std::lock_guard lock(mutex_);
+        if (opening_) opening_from_ = place;
         next_attempt_ = {};
         backoff_.reset();
     }
@@ -116,11 +119,21 @@ public:
 
     void close_inherited() noexcept { link_.socket.close_inherited(); }
 
+    // At the end: its opener is called no more.
+    void finish() noexcept { opening_aside_.finish(); }
+    // Until false, its opener may be called by nobody's thread.
+    bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
+
 private:
+    bool is_open() {
+        const std::lock_guard lock(mutex_);
+        return !opening_ && link_.socket.is_open();
+    }
+
     // The serving thread closes nothing while watched_ is set, so the descriptor stays what it is during poll().
     Watch watch_once(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         std::unique_lock serving(serving_, std::try_to_lock);
-        if (!serving || !link_.socket.is_open()) return Watch::lost;
+        if (!serving || !is_open()) return Watch::lost;
         std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}}};
         serving.unlock();
         // From here on nobody else takes an interrupt from the pipe.
@@ -162,24 +175,47 @@ private:
         }
     }
 
-    bool reopen(Instant deadline) {
+    void reopen(Instant deadline) {
+        const Instant now = Clock::now();
         {
             const std::lock_guard lock(mutex_);
-            if (wanted_.empty() || Clock::now() < next_attempt_) return false;
+            if (opening_ || wanted_.empty() || now < next_attempt_) return;
+            opening_ = true;
         }
-        const auto refusal = opener_(link_, std::min(deadline, Clock::now() + timeout_));
-        const std::lock_guard lock(mutex_);
-        if (refusal) {
-            next_attempt_ = Clock::now() + backoff_.next();
-            return false;
-        }
-        backoff_.reset();
         out_.clear();
         full_ = false;
-        // Everything that is wanted now is asked for; older wishes are part of it.
-        changes_.clear();
-        for (const std::string& channel : wanted_) changes_.emplace_back(channel, true);
-        return true;
+        if (!opening_aside_.begin([this, until = std::min(deadline, now + timeout_)] { open(until); })) opened(false);
+    }
+
+    // On a thread of its own.
+    void open(Instant deadline) noexcept {
+        bool done = false;
+        try {
+            done = !opener_(link_, deadline);
+        } catch (...) {  // no memory
+        }
+        opened(done);
+        wake_();
+    }
+
+    void opened(bool done) noexcept {
+        const std::lock_guard lock(mutex_);
+        opening_ = false;
+        const bool has_moved = done && link_.place < std::exchange(opening_from_, 0);
+        if (done && !has_moved && want_all()) return backoff_.reset();
+        link_.socket.close();
+        if (!has_moved) next_attempt_ = Clock::now() + backoff_.next();
+    }
+
+    // Everything that is wanted now is asked for; older wishes are part of it. False where there is no memory for that.
+    bool want_all() noexcept {
+        try {
+            changes_.clear();
+            for (const std::string& channel : wanted_) changes_.emplace_back(channel, true);
+            return true;
+        } catch (...) {
+            return false;
+        }
     }
 
     // As far as there is room; the rest in the next rounds.
@@ -299,6 +335,9 @@ private:
     std::set<std::string> wanted_;
     std::vector<std::pair<std::string, bool>> changes_;
     Instant next_attempt_{};
+    bool opening_ = false;
+    std::uint64_t opening_from_ = 0;  // what is being connected to an earlier place is at the wrong server
+    Errand opening_aside_;            // last: it ends before what it uses
 };
 
 }  // namespace redlatch
