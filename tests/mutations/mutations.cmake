@@ -602,7 +602,7 @@ mutate(writes_beyond_its_deadline adapters/command_link.hpp
     "integration/command_link|faults/server")
 
 # The background waits for a connection that nobody answers, and every renewal with it.
-mutate(background_waits_to_connect adapters/errand.hpp
+mutate(background_waits_to_connect adapters/side_work.hpp
     "return thread_.joinable();"
     "if (thread_.joinable()) thread_.join();\n        return true;"
     "integration/command_link")

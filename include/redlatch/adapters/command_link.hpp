@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/adapters/errand.hpp"
 #include "redlatch/adapters/link.hpp"
 #include "redlatch/adapters/parker.hpp"
+#include "redlatch/adapters/side_work.hpp"
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/core/brief_wait.hpp"
 #include "redlatch/core/wait_on.hpp"
@@ -682,7 +682,7 @@ private:
     std::uint64_t failures_ = 0;  // attempts that failed, and turn_away()
     std::uint64_t place_ = 0;     // what is connected to an earlier one is at the wrong server
     std::atomic<std::uint64_t> connections_{0};
-    Errand opening_aside_;  // last: it ends before what it uses
+    SideWork opening_aside_;  // last: it ends before what it uses
 };
 
 }  // namespace redlatch

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/adapters/errand.hpp"
 #include "redlatch/adapters/link.hpp"
+#include "redlatch/adapters/side_work.hpp"
 #include "redlatch/adapters/wake_pipe.hpp"
 #include "redlatch/core/backoff.hpp"
 #include "redlatch/transport/transport.hpp"
@@ -337,7 +337,7 @@ private:
     Instant next_attempt_{};
     bool opening_ = false;
     std::uint64_t opening_from_ = 0;  // what is being connected to an earlier place is at the wrong server
-    Errand opening_aside_;            // last: it ends before what it uses
+    SideWork opening_aside_;          // last: it ends before what it uses
 };
 
 }  // namespace redlatch

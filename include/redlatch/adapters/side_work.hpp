@@ -10,13 +10,13 @@
 namespace redlatch {
 
 // Work that waits for the network (a name, a connection, a log-in), for a thread that must not: it is done on a thread
-// of its own, which exists as long as the work lasts. One errand at a time; one thread at a time begins them.
-class Errand {
+// of its own, which exists as long as the work lasts. One piece of work at a time; one thread at a time begins it.
+class SideWork {
 public:
-    Errand() = default;
-    Errand(const Errand&) = delete;
-    Errand& operator=(const Errand&) = delete;
-    ~Errand() { finish(); }
+    SideWork() = default;
+    SideWork(const SideWork&) = delete;
+    SideWork& operator=(const SideWork&) = delete;
+    ~SideWork() { finish(); }
 
     // False when there is no thread for it. The work must not throw, and must have told of its end before it returns.
     template <class Work>
