@@ -246,14 +246,12 @@ private:
         if (is(digested<scripts::rlock_release>)) return "release";
         if (is(digested<scripts::rlock_give_up>)) return "give up";
         if (is(digested<scripts::rlock_hand_over>)) return "hand over";
-        if (is(digested<scripts::rlock_force_release>)) return "force release";
         if (is(digested<scripts::rlock_renew>)) return "renew";
         if (is(digested<scripts::rlock_remaining_lease>)) return "remaining lease";
         if (is(digested<scripts::mutex_acquire>)) return "mutex acquire";
         if (is(digested<scripts::mutex_release>)) return "mutex release";
         if (is(digested<scripts::mutex_give_up>)) return "mutex give up";
         if (is(digested<scripts::mutex_hand_over>)) return "mutex hand over";
-        if (is(digested<scripts::mutex_force_release>)) return "mutex force release";
         if (is(digested<scripts::mutex_remaining_lease>)) return "mutex remaining lease";
         if (is(digested<scripts::mutex_renew>)) return "mutex renew";
         if (is(digested<scripts::count_down_latch_set>)) return "set count";
@@ -288,7 +286,6 @@ private:
         if (is(digested<scripts::fair_release>)) return "fair release";
         if (is(digested<scripts::fair_leave>)) return "fair leave";
         if (is(digested<scripts::fair_refresh>)) return "fair refresh";
-        if (is(digested<scripts::fair_force_release>)) return "fair force release";
         return "unknown script";
     }
 
