@@ -309,6 +309,7 @@ const std::vector<Use>& uses() {
              fleet.redis.integer("RPUSH", "redisson_lock_queue:{shop:queue}", "stranger:1");
              fleet.redis.call("ZADD", "redisson_lock_timeout:{shop:queue}", "99999999999999", "stranger:1");
              fleet.redis.integer("HSET", "shop:queue", "stranger:2", 1);
+             fleet.redis.integer("PEXPIRE", "shop:queue", 600'000);
              fleet.try_in_vain([&] { return mine.try_lock_for(4s); });
              fleet.redis.text("FLUSHDB");
          }},

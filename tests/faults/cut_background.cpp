@@ -235,13 +235,13 @@ TEST_CASE("fault: connection cut at every byte of a hand-over") {
                 if (hand_over({fault, hand_over_digest, 1, 0, Then::close, byte})) return;
             report.add("no hand-over to cut at byte " + std::to_string(byte));
         };
-        for (auto byte = static_cast<std::size_t>(number); byte < 310; byte += threads)
+        for (auto byte = static_cast<std::size_t>(number); byte < 254; byte += threads)
             cut(ProxyRule::Fault::drop_request, byte);
         for (auto byte = static_cast<std::size_t>(number); byte < 4; byte += threads)
             cut(ProxyRule::Fault::drop_reply, byte);
     });
     CHECK_MESSAGE(report.wrong.empty(), report.text());
-    CHECK(report.cuts == 314);
+    CHECK(report.cuts == 258);
 }
 
 TEST_CASE("fault: connection cut at every byte of a renewal") {

@@ -33,16 +33,20 @@ struct CutBench {
           redis(server),
           name(lock_name) {}
 
-    // All keys of this name, in a form in which two runs can be compared: owners, permit ids, and times are left out,
-    // and so are the marks that the library leaves for copies of its commands, but for one that would stay for ever.
+    // All keys of this name, in a form in which two runs can be compared: the numbers of holds, permit ids, and times are
+    // left out, and so are the marks that the library leaves for copies of its commands, but for one that would stay for
+    // ever.
     std::string picture() { return picture_of(name); }
 
     std::string picture_of(const std::string& key) {
         static constexpr const char* look = R"lua(
             local found = {}
+            local function without_number(owner)
+                return (string.gsub(owner, '(%x+%-%x+%-%x+%-%x+%-%x+):%d+', '%1:number'))
+            end
             for _, key in ipairs(redis.call('keys', '*' .. ARGV[1] .. '*')) do
                 local kind, left, content = redis.call('type', key).ok, redis.call('pttl', key), {}
-                local mark = string.find(key, 'requests') or string.find(key, 'latch_round') or string.find(key, 'unlock_latch')
+                local mark = string.find(key, 'requests') or string.find(key, 'latch_round')
                 if mark and left == -1 then table.insert(found, 'ETERNAL ' .. key) end
                 if not mark then
                     if kind == 'string' then
@@ -57,8 +61,9 @@ struct CutBench {
                             table.insert(content, string.find(key, 'timeout') and #m <= 17 and 'permit' or m)
                         end
                     end
+                    for i, text in ipairs(content) do content[i] = without_number(text) end
                     table.sort(content)
-                    table.insert(found, key .. ' ' .. kind .. (left == -1 and ' forever ' or ' leased ') .. table.concat(content, ','))
+                    table.insert(found, without_number(key) .. ' ' .. kind .. (left == -1 and ' forever ' or ' leased ') .. table.concat(content, ','))
                 end
             end
             table.sort(found)
@@ -71,7 +76,7 @@ struct CutBench {
     void wipe() {
         static constexpr const char* wipe_all = R"lua(
             for _, key in ipairs(redis.call('keys', '*' .. ARGV[1] .. '*')) do
-                if not string.find(key, 'requests') and not string.find(key, 'unlock_latch') then redis.call('del', key) end
+                if not string.find(key, 'requests') then redis.call('del', key) end
             end
         )lua";
         redis.call("EVAL", wipe_all, 0, name);

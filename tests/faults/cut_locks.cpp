@@ -27,7 +27,8 @@ std::string unlock(Lock& lock) {
 struct LockScripts {
     std::string acquire;
     std::string release;
-    std::string force;
+    std::string holders;    // the question that force_unlock() begins with
+    std::string give_up;    // and its answer
     std::string locked;     // the question behind is_locked()
     std::string count;      // hold_count()
     std::string remaining;  // remaining_lease()
@@ -51,8 +52,9 @@ void add_lock(std::vector<CutOperation>& to, const std::string& kind, Lock& lock
     to.push_back({kind + " reentry", scripts.acquire, take, [&lock] { return lock.lock(), "held"; }, give_twice});
     to.push_back({kind + " unlock", scripts.release, take, [&lock] { return unlock(lock); }});
     to.push_back({kind + " unlock of a level", scripts.release, take_twice, [&lock] { return unlock(lock); }, give});
-    // Whether there was a hold is known to the first sending only.
-    to.push_back({kind + " force_unlock", scripts.force, take, [&lock] { return lock.force_unlock(), "ended"; }, give});
+    const auto force = [&lock] { return text(lock.force_unlock()); };
+    to.push_back({kind + " force_unlock, who holds it", scripts.holders, take, force, give});
+    to.push_back({kind + " force_unlock", scripts.give_up, take, force, give});
     to.push_back({kind + " is_locked", scripts.locked, take, [&lock] { return text(lock.is_locked()); }, give});
     to.push_back(
         {kind + " hold_count", scripts.count, take_twice, [&lock] { return text(lock.hold_count()); }, give_twice});
@@ -71,7 +73,8 @@ void add_refused(std::vector<CutOperation>& to, const std::string& kind, Lock& f
 LockScripts plain(const Script& acquire) {
     return {digest(acquire),
             digest(digested<scripts::rlock_release>),
-            digest(digested<scripts::rlock_force_release>),
+            "HKEYS",
+            digest(digested<scripts::rlock_give_up>),
             "HLEN",
             "HGET",
             digest(digested<scripts::rlock_remaining_lease>)};
@@ -106,7 +109,8 @@ struct OtherLocks final : CutWork {
           near_both(bench.near, bench.name + "rw") {
         const LockScripts fair_scripts{digest(digested<scripts::fair_acquire>),
                                        digest(digested<scripts::fair_release>),
-                                       digest(digested<scripts::fair_force_release>),
+                                       "HKEYS",
+                                       digest(digested<scripts::fair_leave>),
                                        "HLEN",
                                        "HGET",
                                        digest(digested<scripts::rlock_remaining_lease>)};
@@ -119,14 +123,16 @@ struct OtherLocks final : CutWork {
                               [this] { near_fair.lock(); }, [this] { return queue_up(); }, [this] { come_again(); }});
         add_lock(operations, "ReadLock", both.read_lock(),
                  {digest(digested<scripts::read_acquire>), digest(digested<scripts::read_release>),
-                  digest(digested<scripts::read_force_release>), digest(digested<scripts::read_remaining_lease>),
-                  digest(digested<scripts::read_hold_count>), digest(digested<scripts::read_remaining_lease>)});
+                  digest(digested<scripts::read_holders>), digest(digested<scripts::read_give_up>),
+                  digest(digested<scripts::read_remaining_lease>), digest(digested<scripts::read_hold_count>),
+                  digest(digested<scripts::read_remaining_lease>)});
         add_refused(operations, "ReadLock", both.read_lock(), near_both.read_lock(), {});
         operations.pop_back();  // a reader lets another in
         add_lock(operations, "WriteLock", both.write_lock(),
                  {digest(digested<scripts::write_acquire>), digest(digested<scripts::write_release>),
-                  digest(digested<scripts::write_force_release>), digest(digested<scripts::write_remaining_lease>),
-                  "HGET", digest(digested<scripts::write_remaining_lease>)});
+                  digest(digested<scripts::write_holders>), digest(digested<scripts::write_give_up>),
+                  digest(digested<scripts::write_remaining_lease>), "HGET",
+                  digest(digested<scripts::write_remaining_lease>)});
         operations.push_back({"downgrade to reader", digest(digested<scripts::write_release>),
                               [this] { both.lock(), both.lock_shared(); }, [this] { return unlock(both); },
                               [this] { both.unlock_shared(); }});
@@ -141,7 +147,7 @@ struct OtherLocks final : CutWork {
         return text(eventually([this] { return !redis.exists(queue); }, 5s));
     }
 
-    // Waits until what was left is settled: the leaving may have to be sent again.
+    // The leaving may have to be sent again; it is about another place than this.
     void come_again() {
         near_fair.unlock();
         fair.lock();

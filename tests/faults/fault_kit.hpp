@@ -105,12 +105,13 @@ inline const std::string acquire_digest{digested<scripts::rlock_acquire>.digest(
 inline const std::string release_digest{digested<scripts::rlock_release>.digest()};
 inline const std::string renew_digest{digested<scripts::rlock_renew>.digest()};
 inline const std::string hand_over_digest{digested<scripts::rlock_hand_over>.digest()};
+inline const std::string give_up_digest{digested<scripts::rlock_give_up>.digest()};
 
 // So that each operation is one EVALSHA, and a rule of the proxy strikes exactly what it names.
 inline void load_scripts(RawRedis& redis) {
     for (const Script* script :
          {&digested<scripts::rlock_acquire>, &digested<scripts::rlock_release>, &digested<scripts::rlock_renew>,
-          &digested<scripts::rlock_hand_over>})
+          &digested<scripts::rlock_hand_over>, &digested<scripts::rlock_give_up>})
         redis.text("SCRIPT", "LOAD", script->text);
 }
 

@@ -32,7 +32,7 @@ struct Place {
             local left = 0
             for _, key in ipairs(redis.call('keys', '*')) do
                 local mark = string.find(key, 'requests') or string.find(key, 'latch_round') or
-                             string.find(key, 'unlock_latch') or string.find(key, 'lock_token')
+                             string.find(key, 'lock_token')
                 if not mark then left = left + 1 end
             end
             return left)lua",

@@ -55,7 +55,10 @@ TEST_CASE("fault: ten thousand channels wanted within seconds: all are asked for
     RedisServer server;
     RawRedis redis{server};
     constexpr int names = 10'000, threads = 4;
-    for (int i = 0; i < names; ++i) redis.call("HSET", "n" + std::to_string(i), "somebody", 1);
+    for (int i = 0; i < names; ++i) {
+        redis.call("HSET", "n" + std::to_string(i), "somebody", 1);
+        redis.call("PEXPIRE", "n" + std::to_string(i), 600'000);
+    }
     Client client{server.url(), long_lease()};
     std::vector<std::unique_ptr<RLock<HiredisTransport>>> locks(names);
     std::atomic<int> refused{0};

@@ -380,7 +380,7 @@ TEST_CASE("a counter that is spoilt while a hold is held: its reentry and its ha
 }
 
 // The owner is opaque on the wire, so a hash of somebody else's is a holder that we do not know.
-TEST_CASE("a hash of somebody else's blocks like a holder, and is left alone") {
+TEST_CASE("a hash of somebody else's blocks like a holder, or is refused where it never ends, and is left alone") {
     Bench bench;
     bench.redis.integer("HSET", "orders", "colour", "red", "size", "7");
     const std::string before = bench.dump("orders");
@@ -389,6 +389,16 @@ TEST_CASE("a hash of somebody else's blocks like a holder, and is left alone") {
     FencedLock fenced{bench.client, "orders"};
     SpinLock spin{bench.client, "orders"};
     ReadWriteLock shared{bench.client, "orders"};
+    CHECK(code_of([&] { static_cast<void>(lock.try_lock()); }) == errc::wrong_type);
+    CHECK(code_of([&] { static_cast<void>(fair.try_lock()); }) == errc::wrong_type);
+    CHECK(code_of([&] { static_cast<void>(fenced.try_lock()); }) == errc::wrong_type);
+    CHECK(code_of([&] { static_cast<void>(spin.try_lock()); }) == errc::wrong_type);
+    CHECK(code_of([&] { lock.lock(); }) == errc::wrong_type);
+    CHECK(code_of([&] { fair.lock(); }) == errc::wrong_type);
+    CHECK(code_of([&] { fenced.lock(); }) == errc::wrong_type);
+    CHECK(code_of([&] { spin.lock(); }) == errc::wrong_type);
+    CHECK(bench.redis.pttl("orders") == -1);
+    bench.redis.integer("PEXPIRE", "orders", 600'000);
     CHECK_FALSE(lock.try_lock());
     CHECK_FALSE(fair.try_lock());
     CHECK_FALSE(fenced.try_lock());

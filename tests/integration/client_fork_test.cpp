@@ -78,7 +78,7 @@ TEST_CASE("a forked child has an identity of its own and disturbs neither the pa
         CHECK(orders.is_locked());
     }
     CHECK(client.id() == id);
-    CHECK(redis.hgetall("orders") == Fields{{id + ":" + std::to_string(redlatch::this_thread_number()), "2"}});
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client, orders), "2"}});
     orders.unlock();
     orders.unlock();
     CHECK(child.wait(60s) == ExitStatus{0, 0});
@@ -149,9 +149,9 @@ TEST_CASE("guards of the parent that end in the child are silent, and end nothin
     SharedMemory<Findings> found;
     Client client{server.url()};
     RLock orders{client, "orders"};
-    const std::string owner = owner_of(client);
     {
         std::unique_lock guard{orders};
+        const std::string owner = owner_of(client, orders);
         auto child = ChildProcess::run([&] {
             {
                 // As if the stack were unwound here.

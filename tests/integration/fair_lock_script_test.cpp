@@ -33,32 +33,40 @@ struct Bench {
     RedisServer server;
     RawRedis redis{server};
 
-    RawReply run(const redlatch::Script& script, const Words& arguments, bool with_latch = false) {
-        Words words{"EVAL", std::string(script.text), with_latch ? "5" : "4", "orders", queue, timeouts, slots};
-        if (with_latch) words.push_back("latch:" + latch);
-        words.push_back("PUBLISH");
-        words.push_back(channels);
+    // Whatever the answer is.
+    RawReply send(const redlatch::Script& script, const Words& arguments) {
+        Words words{"EVAL", std::string(script.text), "4", "orders", queue, timeouts, slots, "PUBLISH", channels};
         words.insert(words.end(), arguments.begin(), arguments.end());
-        RawReply reply = redis.command(words);
+        return redis.command(words);
+    }
+    RawReply run(const redlatch::Script& script, const Words& arguments) {
+        RawReply reply = send(script, arguments);
         REQUIRE_MESSAGE(!reply.is_error(), reply.string);
         return reply;
     }
 
     RawReply ask(const std::string& owner, int count = 1) {
-        return run(digested<scripts::fair_acquire>, {owner, std::to_string(count), "30000", "0"});
+        return run(digested<scripts::fair_acquire>,
+                   {owner, std::to_string(count), "30000", "0", std::to_string(always)});
+    }
+    static Words waiting_as(const std::string& owner, long long slot_length = slot, long long until = always) {
+        return {owner, "1", "30000", std::to_string(slot_length), std::to_string(until)};
     }
     RawReply wait(const std::string& owner, long long slot_length = slot) {
-        return run(digested<scripts::fair_acquire>, {owner, "1", "30000", std::to_string(slot_length)});
+        return run(digested<scripts::fair_acquire>, waiting_as(owner, slot_length));
     }
-    RawReply release(const std::string& owner, int remaining = 0, bool again = false) {
-        return run(digested<scripts::fair_release>, {owner, std::to_string(remaining), "30000", again ? "20000" : "0"},
-                   true);
+    RawReply release(const std::string& owner, int remaining = 0) {
+        return run(digested<scripts::fair_release>, {owner, std::to_string(remaining), "30000"});
     }
-    RawReply leave(const std::string& owner, bool again = false) {
-        return run(digested<scripts::fair_leave>, {owner, again ? "20000" : "0"}, true);
+    // Answered with the server's clock.
+    void leave(const std::string& owner) {
+        const long long before = now();
+        const RawReply answer = run(digested<scripts::fair_leave>, {owner});
+        CHECK(answer.integer >= before);
+        CHECK(answer.integer <= now());
     }
     std::vector<RawReply> refresh(Words owners) {
-        owners.insert(owners.begin(), std::to_string(slot));
+        owners.insert(owners.begin(), {std::to_string(slot), std::to_string(always)});
         return run(digested<scripts::fair_refresh>, owners).elements;
     }
 
@@ -95,11 +103,14 @@ struct Bench {
     }
 
     void let_die(const std::string& owner) { redis.call("ZADD", slots, now() - 1, owner); }
-
-    std::string latch = "1";
 };
 
 bool is_about(long long value, long long expected) { return value <= expected && value > expected - 4000; }
+
+// One message, which says after how many milliseconds it is time to ask.
+bool tells_to_ask_in(const Words& messages, long long ms) {
+    return messages.size() == 1 && is_about(std::stoll(messages[0]), ms) && std::stoll(messages[0]) >= 2;
+}
 
 }  // namespace
 
@@ -171,16 +182,26 @@ TEST_CASE("behind a free lock a waiter is told to sleep until the head's slot en
     CHECK(bench.waiting() == Words{"foreign", "d"});
 }
 
-TEST_CASE("an answer that blocks is never less than -1") {
+TEST_CASE("a key that never comes free is refused, and nothing is queued, whoever waits already") {
     Bench bench;
     bench.redis.call("HSET", "orders", "a", 1);  // without a TTL
-    CHECK(bench.wait("b").integer == -1);
-    bench.let_die("b");
-    CHECK(bench.wait("c").integer == -1);
+    const auto refused = [&](const std::string& owner) {
+        return bench.send(digested<scripts::fair_acquire>, Bench::waiting_as(owner)).string.starts_with("WRONGTYPE");
+    };
+    CHECK(refused("b"));
+    CHECK(bench.redis.keys() == Words{"orders"});
+    bench.redis.call("PEXPIRE", "orders", 60'000);
+    bench.wait("b");
+    bench.redis.call("PERSIST", "orders");
+    CHECK(refused("b"));
+    CHECK(refused("c"));
     bench.foreigner_waits("foreign", bench.now() - 5000);
-    bench.leave("c");
-    CHECK(bench.wait("d").integer == -1);
-    CHECK(bench.waiting() == Words{"d"});
+    CHECK(refused("c"));
+    bench.let_die("b");
+    CHECK(refused("c"));
+    CHECK(bench.waiting().empty());
+    CHECK(bench.redis.keys() == Words{"orders"});
+    CHECK(bench.redis.hgetall("orders") == Fields{{"a", "1"}});
 }
 
 TEST_CASE("a release tells the head alone, by its own channel") {
@@ -194,10 +215,52 @@ TEST_CASE("a release tells the head alone, by its own channel") {
     CHECK(to_b.take() == Words{"0"});
     CHECK(to_c.take().empty());
     CHECK(bench.wait("b").is_nil());
-    CHECK(bench.run(digested<scripts::fair_force_release>, {}).integer == 1);
-    CHECK(bench.run(digested<scripts::fair_force_release>, {}).integer == 0);
+    CHECK(tells_to_ask_in(to_c.take(), 30'000));  // from here on it is the first
+    bench.leave("b");                             // its hold is given up by name
+    CHECK_FALSE(bench.redis.exists("orders"));
     CHECK(to_c.take() == Words{"0"});
     CHECK(to_b.take().empty());
+}
+
+TEST_CASE("who becomes the first while the lock is held is told when to ask, and nobody else is told") {
+    for (const std::string by : {"the head takes the lock", "the head leaves", "the head is dead"}) {
+        CAPTURE(by);
+        Bench bench;
+        bench.wait("a");
+        bench.wait("b");
+        bench.wait("c");
+        bench.wait("d");
+        Messages to_b{bench.server, channels + "b"};
+        Messages to_c{bench.server, channels + "c"};
+        Messages to_d{bench.server, channels + "d"};
+        if (by == "the head takes the lock") {
+            bench.redis.call("DEL", "orders");
+            CHECK(bench.wait("b").is_nil());
+        }
+        if (by == "the head leaves") bench.leave("b");
+        if (by == "the head is dead") {
+            bench.let_die("b");
+            bench.ask("e");
+        }
+        CHECK(tells_to_ask_in(to_c.take(), 30'000));
+        CHECK(to_b.take().empty());
+        CHECK(to_d.take().empty());
+    }
+}
+
+// One of Redisson's knows no such message.
+TEST_CASE("a foreign waiter that becomes the first while the lock is held is told nothing") {
+    Bench bench;
+    bench.wait("a");
+    bench.wait("b");
+    bench.foreigner_waits("foreign", bench.now() + 100'000);
+    bench.wait("c");
+    Messages to_foreigner{bench.server, channels + "foreign"};
+    Messages to_c{bench.server, channels + "c"};
+    bench.leave("b");
+    CHECK(bench.waiting() == Words{"foreign", "c"});
+    CHECK(to_foreigner.take().empty());
+    CHECK(to_c.take().empty());
 }
 
 TEST_CASE("a head that leaves a free lock passes the turn on, and leaves nothing behind") {
@@ -207,7 +270,7 @@ TEST_CASE("a head that leaves a free lock passes the turn on, and leaves nothing
     bench.wait("c");
     Messages to_c{bench.server, channels + "c"};
     bench.leave("b");
-    CHECK(to_c.take().empty());
+    CHECK(tells_to_ask_in(to_c.take(), 30'000));
     bench.wait("d");
     bench.redis.call("DEL", "orders");
     Messages to_d{bench.server, channels + "d"};
@@ -280,18 +343,43 @@ TEST_CASE("giving back what ran out is no success, and tells the head") {
     CHECK(bench.redis.hgetall("orders") == Fields{{"b", "1"}});
 }
 
+// Each hold and each place has an owner of its own, and with it what is sent about it.
 TEST_CASE("a late copy of a release or of leaving does nothing to what came later") {
     Bench bench;
+    bench.wait("a:1");
+    bench.release("a:1");
+    bench.wait("a:2");
+    CHECK(bench.release("a:1").is_nil());
+    bench.leave("a:1");
+    CHECK(bench.redis.hgetall("orders") == Fields{{"a:2", "1"}});
+    bench.wait("b:1");
+    bench.leave("b:1");
+    bench.wait("b:2");
+    bench.leave("b:1");
+    CHECK(bench.refresh({"b:1", "b:2"}).at(0).integer == 0);
+    CHECK(bench.waiting() == Words{"b:2"});
+}
+
+TEST_CASE("a question or a refresh that comes later than it is wanted changes nothing") {
+    Bench bench;
+    const auto late = [](const RawReply& reply) { return reply.is_error() && reply.string.starts_with("LATE "); };
+    const auto ask_late = [&](const std::string& owner) {
+        return bench.send(digested<scripts::fair_acquire>, Bench::waiting_as(owner, slot, bench.now() - 1));
+    };
+    CHECK(late(ask_late("a")));
+    CHECK(bench.redis.keys().empty());
     bench.wait("a");
-    bench.release("a", 0, true);
-    bench.wait("a");
-    CHECK(bench.release("a", 0, true).integer == 0);
-    CHECK(bench.redis.hgetall("orders") == Fields{{"a", "1"}});
-    bench.latch = "2";
-    bench.wait("b");
-    bench.leave("b", true);
-    bench.wait("b");
-    bench.leave("b");
+    CHECK(late(ask_late("a")));
+    CHECK(late(ask_late("b")));
+    CHECK(bench.redis.keys() == Words{"orders"});
+    bench.wait("b", slot / 4);
+    const auto before = bench.score("b");
+    CHECK(late(
+        bench.send(digested<scripts::fair_refresh>, {std::to_string(slot), std::to_string(bench.now() - 1), "b"})));
+    CHECK(bench.score("b") == before);
+    bench.release("a");
+    CHECK(late(ask_late("b")));
+    CHECK_FALSE(bench.redis.exists("orders"));
     CHECK(bench.waiting() == Words{"b"});
 }
 
@@ -420,22 +508,21 @@ TEST_CASE("without memory nobody queues up, but waiters are refreshed, leave, an
     bench.wait("b");
     bench.wait("c");
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
-    const RawReply refused = bench.redis.command({"EVAL", std::string(scripts::fair_acquire), "4", "orders", queue,
-                                                  timeouts, slots, "PUBLISH", channels, "d", "1", "30000", "5000"});
+    const RawReply refused = bench.send(digested<scripts::fair_acquire>, Bench::waiting_as("d"));
     CHECK(refused.is_error());
+    CHECK(refused.string.find("OOM") != std::string::npos);
     CHECK(bench.refresh({"b", "c"}).at(0).integer == 1);
     CHECK(bench.waiting() == Words{"b", "c"});
     bench.leave("b");
     Messages to_c{bench.server, channels + "c"};
-    CHECK(bench.release("a", 0, true).integer == 1);
+    CHECK(bench.release("a").integer == 1);
     CHECK(to_c.take() == Words{"0"});
 }
 
 TEST_CASE("a key that a read-write lock uses is refused, and nothing is queued") {
     Bench bench;
     bench.redis.call("HSET", "orders", "mode", "read", "a", 1);
-    const RawReply refused = bench.redis.command({"EVAL", std::string(scripts::fair_acquire), "4", "orders", queue,
-                                                  timeouts, slots, "PUBLISH", channels, "d", "1", "30000", "5000"});
-    CHECK(refused.is_error());
+    const RawReply refused = bench.send(digested<scripts::fair_acquire>, Bench::waiting_as("d"));
+    CHECK(refused.string.starts_with("WRONGTYPE"));
     CHECK(bench.redis.keys() == Words{"orders"});
 }

@@ -131,7 +131,7 @@ const Role crowd{"a crowd before a fair lock", [](std::span<const std::string> a
                              RawRedis redis{args[0]};
                              for (int i = 0; i < times; ++i) {
                                  const std::lock_guard guard{lock};
-                                 if (times == 1) redis.call("RPUSH", "served", owner_of(client));
+                                 if (times == 1) redis.call("RPUSH", "served", owner_of(client, lock));
                                  shop->counter.add_one_unseen();
                              }
                          });
@@ -158,11 +158,16 @@ TEST_CASE("a fair lock is a lock like the others") {
     FairLock orders{client, "orders"};
     {
         const std::lock_guard guard{orders};
-        CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+        CHECK(redis.hgetall("orders") == Fields{{owner_of(client, orders), "1"}});
         CHECK(redis.pttl("orders") > 20'000);
         CHECK(orders.is_held());
         CHECK_FALSE(elsewhere([&] { return orders.try_lock(); }));
-        CHECK_FALSE(elsewhere([&] { return RLock(client, "orders").try_lock(); }));
+        Client other{server.url()};
+        CHECK_FALSE(FairLock(other, "orders").try_lock());
+        CHECK_FALSE(RLock(other, "orders").try_lock());
+        // Within one client another kind of lock of that name is a mistake.
+        CHECK(elsewhere([&] { return error_of_call([&] { RLock(client, "orders").try_lock(); }); }) ==
+              errc::wrong_type);
         CHECK(redis.keys() == Words{"orders"});
         orders.lock(Lease{10s});
         CHECK(orders.hold_count() == 2);
@@ -475,6 +480,7 @@ TEST_CASE("waiters survive a server that comes back empty") {
     {
         RawRedis redis{server};
         redis.call("HSET", "orders", "somebody", 1);
+        redis.call("PEXPIRE", "orders", 600'000);
         Visitor visitor{redis, orders, "visitor", served};
         // Its place is gone, which the next refresh finds at the latest.
         redis.call("DEL", queue, timeouts, slots);

@@ -150,62 +150,97 @@ TEST_CASE("an acquire whose answer is lost is one hold with one token") {
     CHECK_FALSE(orders.is_locked());
 }
 
-// The server refuses the release for good, so it keeps the hold, and the next hold of the same thread takes it over.
+// The server refuses the release, so it keeps the hold for a while, which is none of the same thread's next one.
 TEST_CASE("a hold gets a greater token also where the server still has the last one of the same thread") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
     FencedLock orders{client, "orders"};
-    const std::int64_t token = orders.lock_and_get_token();
+    const std::int64_t token = orders.lock_and_get_token(Lease{short_lease});
     forbid_scripts(redis, true);
     std::error_code ec;
     orders.unlock(ec);
     CHECK(ec == errc::rejected);
-    forbid_scripts(redis, false);
     REQUIRE(redis.exists("orders"));
-    CHECK(orders.lock_and_get_token() > token);
+    forbid_scripts(redis, false);
+    const std::optional<std::int64_t> next = orders.try_lock_and_get_token_for(20s);
+    REQUIRE(next);
+    CHECK(*next > token);
     CHECK(orders.hold_count() == 1);
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client, orders), "1"}});
     orders.unlock();
     CHECK_FALSE(redis.exists("orders"));
 }
 
 // A hand-over whose replies are lost is sent again and again, and much may happen in between.
-TEST_CASE("a hand-over that is sent again has the outcome and the token that it had") {
+TEST_CASE("a hand-over that is sent again has the token that the hold has, and after the hold's end it is void") {
     RedisServer server;
     RawRedis redis{server};
     const std::string script{redlatch::scripts::fenced_hand_over};
     const auto hand_over = [&] {
-        return redis.call("EVAL", script, 3, "orders", counter, "redisson_unlock_latch:{orders}:9", "me", "heir",
-                          10'000, 60'000);
+        return redis.call("EVAL", script, 3, "orders", counter, channel_of("orders"), "me", "heir", 10'000, "PUBLISH",
+                          always);
     };
     redis.integer("HSET", "orders", "me", 1);
     const RawReply handed = hand_over();
     REQUIRE(handed.elements.size() == 2);
+    CHECK(handed.elements[0].integer == 1);
+    CHECK(redis.text("GET", counter) == std::to_string(handed.elements[1].integer));
+    CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
+    CHECK(hand_over() == handed);
+    CHECK(hand_over() == handed);
     CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
     // Somebody ends the heir's hold, and another one gets the next token.
     redis.integer("DEL", "orders");
     redis.integer("HSET", "orders", "another", 1);
-    redis.integer("INCR", counter);
-    CHECK(hand_over() == handed);
+    const long long next = redis.integer("INCR", counter);
+    CHECK(hand_over().is_nil());
+    CHECK(hand_over().is_nil());
     CHECK(redis.hgetall("orders") == Fields{{"another", "1"}});
-    redis.integer("DEL", "redisson_unlock_latch:{orders}:9");
-    CHECK(hand_over().is_nil());
-    CHECK(hand_over().is_nil());
+    CHECK(redis.text("GET", counter) == std::to_string(next));
 }
 
-// As after a restart with the end of the append-only file cut off: the heir holds it again by an earlier turn.
-TEST_CASE("fault: hand-over sent again to a server that lost its last writes: the token is a new one") {
+// An owner is the name of one hold, and each hold draws one token: that it has the lock means that it has the last one.
+// Also after a restart with the end of the append-only file cut off, which takes the hold and its token together.
+TEST_CASE("an acquire that is sent again has the token that the hold has") {
     RedisServer server;
     RawRedis redis{server};
-    redis.integer("HSET", "orders", "heir", 1);
+    const std::string script{redlatch::scripts::fenced_acquire};
+    const auto acquire = [&](const char* owner, int count) {
+        return redis.call("EVAL", script, 2, "orders", counter, owner, count, 30'000, always);
+    };
+    const RawReply held = acquire("me", 1);
+    REQUIRE(held.elements.size() == 2);
+    CHECK(held.elements[0].integer == 1);
+    CHECK(acquire("me", 1) == held);
+    CHECK(acquire("me", 2) == held);  // a level more is the same hold
+    CHECK(redis.text("GET", counter) == std::to_string(held.elements[1].integer));
+    const RawReply blocked = acquire("another", 1);
+    CHECK(blocked.elements.at(0).integer == 0);
+    redis.integer("DEL", "orders");
+    const RawReply another = acquire("another", 1);
+    CHECK(another.elements.at(0).integer == 1);
+    CHECK(another.elements.at(1).integer > held.elements.at(1).integer);
+}
+
+TEST_CASE("what comes later than it is wanted draws no token") {
+    RedisServer server;
+    RawRedis redis{server};
     redis.text("SET", counter, "7");
-    const RawReply handed =
-        redis.call("EVAL", std::string{redlatch::scripts::fenced_hand_over}, 4, "orders", counter,
-                   "redisson_unlock_latch:{orders}:9", "channel", "me", "heir", 10'000, 60'000, "publish");
-    REQUIRE(handed.elements.size() == 2);
-    CHECK(handed.elements[1].integer > 7);
-    CHECK(redis.text("GET", counter) == std::to_string(handed.elements[1].integer));
-    CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
+    const auto late = [&](const Words& words) {
+        const RawReply reply = redis.command(words);
+        CHECK(reply.is_error());
+        CHECK(reply.string.starts_with("LATE "));
+        CHECK(redis.text("GET", counter) == "7");
+    };
+    const std::string past = std::to_string(std::stoll(redis.list("TIME").at(0)) * 1000 - 1);
+    late({"EVAL", std::string{redlatch::scripts::fenced_acquire}, "2", "orders", counter, "me", "1", "30000", past});
+    CHECK(redis.keys() == Words{counter});
+    redis.integer("HSET", "orders", "me", 1);
+    redis.integer("PEXPIRE", "orders", 60'000);
+    late({"EVAL", std::string{redlatch::scripts::fenced_hand_over}, "3", "orders", counter, channel_of("orders"), "me",
+          "heir", "30000", "PUBLISH", past});
+    CHECK(redis.hgetall("orders") == Fields{{"me", "1"}});
 }
 
 TEST_CASE("the token of a dead holder is smaller than its successor's") {

@@ -60,16 +60,13 @@ Words keys_of(RawRedis& redis) {
     return keys;
 }
 
-/// Nothing but what lasts by design, the counters of fencing tokens, and marks of requests, which go by themselves.
-/// Releases of what nobody wants go in the background.
+/// Nothing but what lasts by design, the counters of fencing tokens. Releases of what nobody wants go in the background.
 bool becomes_clean(RawRedis& redis) {
     return eventually(
         [&] {
             const Words keys = redis.keys();
-            return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
-                const bool is_mark = key.starts_with("redisson_unlock_latch:") || key.starts_with("redlatch_");
-                return key.starts_with("redisson_lock_token:") || (is_mark && redis.pttl(key) != -1);
-            });
+            return std::all_of(keys.begin(), keys.end(),
+                               [](const std::string& key) { return key.starts_with("redisson_lock_token:"); });
         },
         20s);
 }
@@ -99,7 +96,8 @@ TEST_CASE("all members are held by the thread, and given back together") {
     Three theirs{other};
     {
         const std::lock_guard guard{mine.all};
-        for (const char* name : {"a", "b", "c"}) CHECK(redis.hgetall(name) == Fields{{owner_of(client), "1"}});
+        for (HiredisRLock* lock : {&mine.a, &mine.b, &mine.c})
+            CHECK(redis.hgetall(lock->name()) == Fields{{owner_of(client, *lock), "1"}});
         CHECK(mine.all.is_locked());
         CHECK(mine.all.is_held());
         CHECK(mine.all.hold_count() == 1);
@@ -131,7 +129,7 @@ TEST_CASE("members may be on servers of their own") {
     CHECK(all.name() == "orders");
     all.lock();
     for (std::size_t i = 0; i < servers.size(); ++i)
-        CHECK(RawRedis{servers[i]}.hgetall("orders") == Fields{{owner_of(clients[i]), "1"}});
+        CHECK(RawRedis{servers[i]}.hgetall("orders") == Fields{{owner_of(clients[i], locks[i]), "1"}});
     CHECK_FALSE(elsewhere([&] { return all.try_lock(); }));
     all.unlock();
     for (RedisServer& server : servers) CHECK(RawRedis{server}.keys().empty());
@@ -344,16 +342,16 @@ TEST_CASE("it is as reentrant as its members") {
     RawRedis redis{server};
     Client client{server.url()};
     Three mine{client};
-    const Fields twice{{owner_of(client), "2"}};
     mine.all.lock();
     CHECK(mine.all.try_lock());
-    for (const char* name : {"a", "b", "c"}) CHECK(redis.hgetall(name) == twice);
+    for (HiredisRLock* lock : {&mine.a, &mine.b, &mine.c})
+        CHECK(redis.hgetall(lock->name()) == Fields{{owner_of(client, *lock), "2"}});
     CHECK(mine.all.hold_count() == 2);
     mine.b.lock();
     CHECK(mine.b.hold_count() == 3);
     CHECK(mine.all.hold_count() == 2);
     mine.all.unlock();
-    CHECK(redis.hgetall("b") == twice);
+    CHECK(redis.hgetall("b") == Fields{{owner_of(client, mine.b), "2"}});
     CHECK(mine.all.hold_count() == 1);
     CHECK_FALSE(mine.all.lost().stop_requested());
     mine.all.unlock();
@@ -364,7 +362,7 @@ TEST_CASE("it is as reentrant as its members") {
     c.lock();
     CHECK_FALSE(mine.all.try_lock());
     // What came after the refusal is given back in the background.
-    CHECK(eventually([&] { return redis.hgetall("b") == Fields{{owner_of(client), "1"}}; }, 20s));
+    CHECK(eventually([&] { return redis.hgetall("b") == Fields{{owner_of(client, mine.b), "1"}}; }, 20s));
     mine.b.unlock();
     c.unlock();
     CHECK(becomes_clean(redis));
@@ -950,15 +948,15 @@ TEST_CASE("the lost reply of one member's acquire leaves nothing, and counts onc
     proxy.drop_next_replies(1, acquire);
     both.lock();  // asks again, after what may have been had is given back
     CHECK(proxy.counts().dropped == 1);
-    CHECK(redis.hgetall("a") == Fields{{owner_of(client), "1"}});
-    CHECK(there.hgetall("z") == Fields{{owner_of(distant), "1"}});
+    CHECK(redis.hgetall("a") == Fields{{owner_of(client, a), "1"}});
+    CHECK(there.hgetall("z") == Fields{{owner_of(distant, z), "1"}});
     proxy.drop_next_replies(1, acquire);
     both.lock();  // a level more
     CHECK(proxy.counts().dropped == 2);
-    CHECK(redis.hgetall("a") == Fields{{owner_of(client), "2"}});
-    CHECK(there.hgetall("z") == Fields{{owner_of(distant), "2"}});
+    CHECK(redis.hgetall("a") == Fields{{owner_of(client, a), "2"}});
+    CHECK(there.hgetall("z") == Fields{{owner_of(distant, z), "2"}});
     both.unlock();
-    CHECK(there.hgetall("z") == Fields{{owner_of(distant), "1"}});
+    CHECK(there.hgetall("z") == Fields{{owner_of(distant, z), "1"}});
     proxy.drop_next_replies(1, release);
     both.unlock();
     CHECK(proxy.counts().dropped == 3);
@@ -972,12 +970,12 @@ TEST_CASE("the lost reply of one member's acquire leaves nothing, and counts onc
     CHECK(becomes_clean(redis));
     CHECK(becomes_clean(there));
 
-    // Nothing is asked in the thread's name before the lost one is taken back, also over many faults.
+    // What the lost one may have got is taken back in the background, also over many faults, and is no hold of ours.
     for (int i = 0; i < 20; ++i) {
         proxy.drop_next_replies(1, i % 2 == 0 ? acquire : release);
         const std::lock_guard guard{both};
-        CHECK(redis.hgetall("a") == Fields{{owner_of(client), "1"}});
-        CHECK(there.hgetall("z") == Fields{{owner_of(distant), "1"}});
+        CHECK(redis.hgetall("a") == Fields{{owner_of(client, a), "1"}});
+        CHECK(there.hgetall("z") == Fields{{owner_of(distant, z), "1"}});
     }
     CHECK(proxy.counts().dropped >= 14);
     proxy.clear_rules();
@@ -1009,7 +1007,9 @@ TEST_CASE("a child that is forked by a holder holds nothing, and disturbs nothin
     Client client{server.url()};
     Three mine{client};
     mine.all.lock();
-    const std::string owner = owner_of(client);
+    const Fields held_a{{owner_of(client, mine.a), "1"}};
+    const Fields held_b{{owner_of(client, mine.b), "1"}};
+    const Fields held_c{{owner_of(client, mine.c), "1"}};
     auto child = ChildProcess::run([&] {
         const auto check = [&](bool good, int line) {
             if (good)
@@ -1033,7 +1033,9 @@ TEST_CASE("a child that is forked by a holder holds nothing, and disturbs nothin
         return 0;
     });
     CHECK(eventually([&] { return found->waits.load(); }, 60s));
-    for (const char* name : {"a", "b", "c"}) CHECK(redis.hgetall(name) == Fields{{owner, "1"}});
+    CHECK(redis.hgetall("a") == held_a);
+    CHECK(redis.hgetall("b") == held_b);
+    CHECK(redis.hgetall("c") == held_c);
     CHECK(mine.all.is_held());
     CHECK_FALSE(mine.all.lost().stop_requested());
     mine.all.unlock();

@@ -223,7 +223,7 @@ TEST_CASE("a hold is one string with a lease under the plain name, and nothing i
     orders.lock(Lease{20s});
     CHECK(redis.keys() == Words{"shop:orders"});
     const std::string first = redis.text("GET", "shop:orders");
-    CHECK(first.starts_with(owner_of(client) + ":"));
+    CHECK(first == owner_of(client, orders));
     CHECK(redis.pttl("shop:orders") <= 20'000);
     CHECK(redis.pttl("shop:orders") > 10'000);
     CHECK(orders.remaining_lease() <= 20s);
@@ -295,8 +295,9 @@ TEST_CASE("a release by an old value ends no later hold") {
     orders.unlock();
     orders.lock();
     CHECK(redis.integer("EVAL", digested<redlatch::scripts::mutex_release>.text, 1, "orders", old_value) == 0);
-    CHECK(redis.call("EVAL", digested<redlatch::scripts::mutex_hand_over>.text, 1, "orders", old_value, "x", 1000)
-              .is_nil());
+    CHECK(
+        redis.call("EVAL", digested<redlatch::scripts::mutex_hand_over>.text, 1, "orders", old_value, "x", 1000, always)
+            .is_nil());
     CHECK(orders.is_held());
     orders.unlock();
 }
@@ -363,7 +364,7 @@ TEST_CASE("a mutex can be a member of a lock over several, which then is not ree
     redlatch::MultiLock both{orders, stock};
     for (int round = 0; round < 2; ++round) {
         both.lock();
-        CHECK(redis.text("GET", "orders").starts_with(owner_of(client) + ":"));
+        CHECK(redis.text("GET", "orders") == owner_of(client, orders));
         CHECK(redis.exists("stock"));
         CHECK(error_of_call([&] { both.try_lock(); }) == errc::would_deadlock);
         CHECK(orders.is_held());
@@ -427,9 +428,9 @@ TEST_CASE("a renewal prolongs no other hold, creates no key, and shortens nothin
     redis.text("SET", "ours", "our value", "PX", 5000);
     redis.text("SET", "long", "our value", "PX", 100'000);
     redis.integer("RPUSH", "list", "x");
-    const auto answer =
-        redis.command({"EVAL", std::string{redlatch::scripts::mutex_renew}, "5", "theirs", "ours", "long", "list",
-                       "none", "30000", "our value", "our value", "our value", "our value", "our value"});
+    const auto answer = redis.command({"EVAL", std::string{redlatch::scripts::mutex_renew}, "5", "theirs", "ours",
+                                       "long", "list", "none", "30000", std::to_string(always), "our value",
+                                       "our value", "our value", "our value", "our value"});
     std::vector<long long> renewed;
     for (const RawReply& element : answer.elements) renewed.push_back(element.integer);
     CHECK(renewed == std::vector<long long>{0, 1, 1, 0, 0});
@@ -646,10 +647,10 @@ TEST_CASE("a hold can be handed over without memory") {
     redis.text("SET", "orders", "our value", "PX", 5000);
     fill_memory(redis);
     const std::string script{redlatch::scripts::mutex_hand_over};
-    CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the heir's", 9000) == 1);
+    CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the heir's", 9000, always) == 1);
     CHECK(redis.text("GET", "orders") == "the heir's");
     CHECK(redis.pttl("orders") > 5000);
     // Sent again it has the same answer, and prolongs nothing.
-    CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the heir's", 90'000) == 1);
+    CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the heir's", 90'000, always) == 1);
     CHECK(redis.pttl("orders") <= 9000);
 }

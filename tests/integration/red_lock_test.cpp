@@ -54,7 +54,7 @@ TEST_CASE("a RedLock is held on all servers, and given back on all") {
         const std::lock_guard guard{*mine};
         CHECK(eventually([&] { return fleet().holders("all") == 5; }));
         for (std::size_t i = 0; i < 5; ++i)
-            CHECK(fleet().looks[i].hgetall("all") == Fields{{owner_of(mine.clients[i]), "1"}});
+            CHECK(fleet().looks[i].hgetall("all") == Fields{{owner_of(mine.clients[i], mine.locks[i]), "1"}});
         CHECK(mine->is_locked());
         CHECK(mine->is_held());
         CHECK(mine->hold_count() == 1);

@@ -37,11 +37,14 @@ using HiredisRLock = RLock<HiredisTransport>;
 using Fields = std::map<std::string, std::string>;
 using Words = std::vector<std::string>;
 
-/// The calling thread's owner id, as it stands in Redis.
-template <class AnyClient>
-std::string owner_of(const AnyClient& client) {
-    return client.id() + ":" + std::to_string(this_thread_number());
+/// How the server calls the hold that the calling thread has of this lock; ends in ":0" when it has none.
+template <class AnyClient, class Lock>
+std::string owner_of(const AnyClient& client, Lock& lock) {
+    return client.id() + ":" + std::to_string(lock.state().part(this_thread_number()).hold);
 }
+
+/// Until when a command is wanted, where that is not the subject: far in the future of every server's clock.
+inline constexpr std::int64_t always = 9'000'000'000'000;
 
 inline std::string channel_of(const std::string& key) { return prefixed_key("redisson_lock__channel", key); }
 
@@ -110,18 +113,25 @@ auto start_waiting(const AnyClient& client, Function&& function) {
 
 /// Locks, has another thread run the function, which locks too, and unlocks: again and again until that unlock handed
 /// the hold over inside the process. A first in line that is just asking the server is passed over, which happens in
-/// the first rounds. Gives what the function returned.
+/// the first rounds. Gives what the function returned, and in `giver` who handed over.
 template <class Function>
-auto handed_over(HiredisClient& client, HiredisRLock& lock, Function&& function) {
+auto handed_over(HiredisClient& client, HiredisRLock& lock, std::string& giver, Function&& function) {
     for (int round = 0; round < 100; ++round) {
         const std::uint64_t handoffs = client.stats().handoffs;
         lock.lock();
+        giver = owner_of(client, lock);
         auto heir = start_waiting(client, std::ref(function));
         lock.unlock();
         const auto result = heir.get();
         if (client.stats().handoffs > handoffs) return result;
     }
     throw std::runtime_error("no hand-over");
+}
+
+template <class Function>
+auto handed_over(HiredisClient& client, HiredisRLock& lock, Function&& function) {
+    std::string giver;
+    return handed_over(client, lock, giver, std::forward<Function>(function));
 }
 
 /// Waits until somebody, of whatever process, listens to the releases of this key.
@@ -194,7 +204,7 @@ public:
             if (line.find(end) != std::string::npos) return writes;
             if (line.find(" lua] \"") == std::string::npos) continue;
             Words words = words_of(line);
-            static const std::set<std::string> reads{"exists", "hexists", "hget", "hlen", "pttl", "type"};
+            static const std::set<std::string> reads{"exists", "hexists", "hget", "hlen", "pttl", "time", "type"};
             if (!reads.contains(words.at(0))) writes.push_back(std::move(words));
         }
     }

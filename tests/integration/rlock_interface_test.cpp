@@ -153,7 +153,7 @@ TEST_CASE("every way to take a free lock takes it, with the lease that it says")
         std::error_code ec = stale;
         CHECK(way.take(orders, {}, ec));
         CHECK(ec == (takes_code(way) ? std::error_code{} : stale));
-        CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+        CHECK(redis.hgetall("orders") == Fields{{owner_of(client, orders), "1"}});
         const long long pttl = redis.pttl("orders");
         CHECK(pttl <= (way.leased ? 7000 : 30000));
         CHECK(pttl > (way.leased ? 0 : 7000));
@@ -174,7 +174,7 @@ TEST_CASE("every way to take a lock re-enters it") {
         CHECK(way.take(orders, {}, ec));
         CHECK(orders.hold_count() == ++depth);
     }
-    CHECK(redis.hgetall("orders") == Fields{{owner_of(client), std::to_string(depth)}});
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client, orders), std::to_string(depth)}});
     while (depth > 0) {
         orders.unlock();
         CHECK(orders.hold_count() == --depth);

@@ -209,9 +209,11 @@ TEST_CASE("after a hold of three levels was lost, the next thread of the process
     redis.integer("DEL", "orders");
     std::promise<void> end;
     std::string next;
+    std::atomic<bool> holds = false;
     auto holder = start([&] {
-        next = owner_of(client);
         orders.lock();
+        next = owner_of(client, orders);
+        holds = true;
         end.get_future().wait();
         const bool still = orders.is_held() && !orders.lost().stop_requested();
         orders.unlock();
@@ -220,6 +222,7 @@ TEST_CASE("after a hold of three levels was lost, the next thread of the process
     CHECK(eventually([&] { return redis.exists("orders") && lost.stop_requested(); }, 20s));
     CHECK(holds_for(short_lease * 5 / 2, [&] { return redis.exists("orders"); }));
     for (int i = 0; i < 3; ++i) orders.unlock();
+    CHECK(eventually([&] { return holds.load(); }));
     CHECK(redis.hgetall("orders") == Fields{{next, "1"}});
     CHECK(holds_for(short_lease, [&] { return redis.exists("orders"); }));
     end.set_value();
@@ -238,7 +241,7 @@ TEST_CASE("a thread that lost its hold and took the lock again is renewed") {
     redis.integer("DEL", "orders");
     REQUIRE(eventually([&] { return lost.stop_requested(); }, 20s));
     orders.lock();
-    CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client, orders), "1"}});
     CHECK_FALSE(orders.lost().stop_requested());
     CHECK(holds_for(short_lease * 2, [&] { return redis.exists("orders"); }));
     orders.unlock();
@@ -257,7 +260,7 @@ TEST_CASE("a re-entry that finds the hold gone takes the lock anew") {
     redis.integer("DEL", "orders");
     orders.lock();
     CHECK(eventually([&] { return lost.stop_requested(); }));
-    CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client, orders), "1"}});
     CHECK_FALSE(orders.lost().stop_requested());
     orders.unlock();
     CHECK(redis.keys().empty());

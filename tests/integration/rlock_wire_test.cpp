@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,9 +45,9 @@ TEST_CASE("lock, reentry, partial unlock and unlock leave in Redis what Redisson
     Messages messages{server, "redisson_lock__channel:{orders}"};
     Client client{server.url()};
     RLock orders{client, "orders"};
-    const std::string owner = owner_of(client);
 
     orders.lock();
+    const std::string owner = owner_of(client, orders);
     CHECK(redis.text("TYPE", "orders") == "hash");
     CHECK(redis.hgetall("orders") == Fields{{owner, "1"}});
     CHECK(is_fresh(redis.pttl("orders"), 30s));
@@ -68,14 +70,35 @@ TEST_CASE("lock, reentry, partial unlock and unlock leave in Redis what Redisson
     CHECK(messages.take() == Words{"0"});
 }
 
+// So that whatever comes late names a hold that is gone.
+TEST_CASE("each first hold has an owner of its own, whoever takes it") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    RLock stock{client, "stock"};
+    std::set<std::string> owners;
+    const auto look = [&](HiredisRLock& lock) {
+        const std::lock_guard guard{lock};
+        const Fields held = redis.hgetall(lock.name());
+        CHECK(held == Fields{{owner_of(client, lock), "1"}});
+        owners.insert(held.begin()->first);
+    };
+    for (int round = 0; round < 3; ++round) look(orders);
+    look(stock);
+    elsewhere([&] { look(orders); });
+    CHECK(owners.size() == 5);
+    CHECK(owner_of(client, orders) == client.id() + ":0");
+}
+
 TEST_CASE("the server sees the writes of the wire format and no others") {
     RedisServer server;
     ScriptWrites writes{server};
     Client client{server.url()};
     RLock orders{client, "orders"};
-    const std::string owner = owner_of(client);
 
     orders.lock();
+    const std::string owner = owner_of(client, orders);
     CHECK(writes.take() == std::vector<Words>{{"hincrby", "orders", owner, "1"}, {"pexpire", "orders", "30000"}});
 
     RawRedis{server}.integer("PEXPIRE", "orders", 7000);
@@ -91,7 +114,8 @@ TEST_CASE("the server sees the writes of the wire format and no others") {
     CHECK(writes.take() == std::vector<Words>{{"del", "orders"}, {"publish", "redisson_lock__channel:{orders}", "0"}});
 
     orders.lock(Lease{1234ms});
-    CHECK(writes.take() == std::vector<Words>{{"hincrby", "orders", owner, "1"}, {"pexpire", "orders", "1234"}});
+    CHECK(writes.take() ==
+          std::vector<Words>{{"hincrby", "orders", owner_of(client, orders), "1"}, {"pexpire", "orders", "1234"}});
     CHECK(orders.force_unlock());
     CHECK(writes.take() == std::vector<Words>{{"del", "orders"}, {"publish", "redisson_lock__channel:{orders}", "0"}});
 }
@@ -115,17 +139,92 @@ TEST_CASE("a hand-over that nobody held is told so, however often it is sent") {
     RawRedis redis{server};
     const std::string script{redlatch::scripts::rlock_hand_over};
     const auto hand_over = [&] {
-        return redis.call("EVAL", script, 2, "orders", "redisson_unlock_latch:{orders}:9", "me", "heir", 10'000,
-                          60'000);
+        return redis.call("EVAL", script, 2, "orders", channel_of("orders"), "me", "heir", 10'000, "PUBLISH", always);
     };
     CHECK(hand_over().is_nil());
     CHECK(hand_over().is_nil());
     redis.integer("HSET", "orders", "another", 1);
     CHECK(hand_over().is_nil());
-    redis.call("DEL", "orders", "redisson_unlock_latch:{orders}:9");
+    redis.call("DEL", "orders");
     redis.integer("HSET", "orders", "me", 1);
     for (int sending = 0; sending < 3; ++sending) CHECK(hand_over().integer == 1);
     CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
+    // The heir is through with it.
+    redis.call("DEL", "orders");
+    CHECK(hand_over().is_nil());
+    CHECK(redis.keys().empty());
+}
+
+TEST_CASE("what comes later than it is wanted says what the server's clock shows, and changes nothing") {
+    namespace scripts = redlatch::scripts;
+    RedisServer server;
+    RawRedis redis{server};
+    const auto server_ms = [&] {
+        const Words time = redis.list("TIME");
+        return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
+    };
+    for (const bool is_held : {false, true}) {
+        CAPTURE(is_held);
+        if (is_held) {
+            redis.integer("HSET", "orders", "me", 1);
+            redis.integer("PEXPIRE", "orders", 5000);
+        }
+        const Fields before = redis.hgetall("orders");
+        const auto late = [&](const RawReply& reply, long long sent) {
+            REQUIRE(reply.is_error());
+            REQUIRE(reply.string.starts_with("LATE "));
+            const long long shown = std::stoll(reply.string.substr(5));
+            CHECK(shown >= sent);
+            CHECK(shown <= server_ms());
+            CHECK(redis.hgetall("orders") == before);
+            CHECK(redis.pttl("orders") <= 5000);
+        };
+        // A first hold, and a level more.
+        for (const int count : {1, 2}) {
+            const long long now = server_ms();
+            late(redis.command({"EVAL", std::string{scripts::rlock_acquire}, "1", "orders", "me", std::to_string(count),
+                                "30000", std::to_string(now - 1)}),
+                 now);
+        }
+        const long long now = server_ms();
+        late(redis.command(
+                 {"EVAL", std::string{scripts::rlock_renew}, "1", "orders", "30000", std::to_string(now - 1), "me"}),
+             now);
+        if (!is_held) continue;
+        late(redis.command({"EVAL", std::string{scripts::rlock_hand_over}, "2", "orders", channel_of("orders"), "me",
+                            "heir", "30000", "PUBLISH", std::to_string(now - 1)}),
+             now);
+        // In time.
+        CHECK(redis.integer("EVAL", scripts::rlock_hand_over, 2, "orders", channel_of("orders"), "me", "heir", 5000,
+                            "PUBLISH", server_ms() + 60'000) == 1);
+        CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
+    }
+}
+
+TEST_CASE("giving up ends what the named owners have, and nobody else's hold, and answers what the clock shows") {
+    RedisServer server;
+    RawRedis redis{server};
+    Messages messages{server, channel_of("orders")};
+    const auto give_up = [&](const std::string& one, const std::string& two) {
+        const Words before = redis.list("TIME");
+        const long long now = redis.integer("EVAL", redlatch::scripts::rlock_give_up, 2, "orders", channel_of("orders"),
+                                            "PUBLISH", "", one, two);
+        const Words after = redis.list("TIME");
+        const auto ms = [](const Words& time) { return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000; };
+        CHECK(now >= ms(before));
+        CHECK(now <= ms(after));
+    };
+    redis.integer("HSET", "orders", "other", 2);
+    give_up("me", "heir");
+    CHECK(redis.hgetall("orders") == Fields{{"other", "2"}});
+    CHECK(messages.take().empty());
+    for (const std::string owner : {"me", "heir"}) {
+        redis.call("DEL", "orders");
+        redis.integer("HSET", "orders", owner, 2);
+        give_up("me", "heir");
+        CHECK(redis.keys().empty());
+        CHECK(messages.take() == Words{"0"});
+    }
 }
 
 TEST_CASE("a hand-over inside a process replaces the owner, renews the lease and publishes nothing") {
@@ -136,10 +235,11 @@ TEST_CASE("a hand-over inside a process replaces the owner, renews the lease and
     Client client{server.url()};
     RLock orders{client, "orders"};
     std::vector<Words> seen;
-    const auto [heir, held] = handed_over(client, orders, [&] {
+    std::string giver;
+    const auto [heir, held] = handed_over(client, orders, giver, [&] {
         orders.lock();
         seen = writes.take();
-        const std::pair result{owner_of(client), redis.hgetall("orders")};
+        const std::pair result{owner_of(client, orders), redis.hgetall("orders")};
         CHECK(is_fresh(redis.pttl("orders"), 30s));
         messages.take();
         orders.unlock();
@@ -147,7 +247,7 @@ TEST_CASE("a hand-over inside a process replaces the owner, renews the lease and
     });
     CHECK(held == Fields{{heir, "1"}});
     const std::vector<Words> expected{
-        {"pexpire", "orders", "30000"}, {"hincrby", "orders", heir, "1"}, {"hdel", "orders", owner_of(client)}};
+        {"pexpire", "orders", "30000"}, {"hincrby", "orders", heir, "1"}, {"hdel", "orders", giver}};
     REQUIRE(seen.size() >= 3);
     CHECK(std::vector<Words>(seen.end() - 3, seen.end()) == expected);
     CHECK(messages.take() == Words{"0"});  // that of the second unlock
@@ -207,12 +307,11 @@ TEST_CASE("the vectors of acquire and release hold, script by script") {
     const std::string a = "11111111-1111-4111-8111-111111111111:1";
     const std::string b = "22222222-2222-4222-8222-222222222222:1";
     const auto acquire = [&](const std::string& owner, int count) {
-        return redis.call("EVAL", redlatch::scripts::rlock_acquire, 1, "L", owner, count, 30000);
+        return redis.call("EVAL", redlatch::scripts::rlock_acquire, 1, "L", owner, count, 30000, always);
     };
-    const auto release = [&](const std::string& owner, int left, int request, int latch_ttl) {
-        const std::string latch = "redisson_unlock_latch:{L}:" + owner + ":" + std::to_string(request);
-        return redis.call("EVAL", redlatch::scripts::rlock_release, 3, "L", channel_of("L"), latch, owner, left, 30000,
-                          latch_ttl, "PUBLISH");
+    const auto release = [&](const std::string& owner, int left) {
+        return redis.call("EVAL", redlatch::scripts::rlock_release, 2, "L", channel_of("L"), owner, left, 30000,
+                          "PUBLISH");
     };
 
     CHECK(acquire(a, 1).is_nil());
@@ -222,19 +321,19 @@ TEST_CASE("the vectors of acquire and release hold, script by script") {
     CHECK(acquire(a, 2).is_nil());  // sent again: not counted again
     CHECK(redis.hgetall("L") == Fields{{a, "2"}});
 
-    CHECK(release(a, 1, 1, 0).integer == -1);
-    CHECK(release(a, 1, 1, 60000).integer == -1);  // likewise
+    CHECK(release(a, 1).integer == -1);
+    CHECK(release(a, 1).integer == -1);  // likewise
     CHECK(redis.hgetall("L") == Fields{{a, "1"}});
-    CHECK(release(b, 0, 1, 0).is_nil());  // a stranger changes nothing
+    CHECK(release(b, 0).is_nil());  // a stranger changes nothing
     CHECK(redis.hgetall("L") == Fields{{a, "1"}});
     CHECK(messages.take().empty());
 
-    CHECK(release(a, 0, 2, 0).integer == 1);  // one listener
+    CHECK(release(a, 0).integer == 1);  // one listener
     CHECK_FALSE(redis.exists("L"));
     CHECK(messages.take() == Words{"0"});
 
-    CHECK(release(a, 0, 3, 0).is_nil());
-    CHECK(redis.keys().empty());  // no latch
+    CHECK(release(a, 0).is_nil());  // sent again: told nobody again
+    CHECK(redis.keys().empty());
     CHECK(messages.take().empty());
 
     // A re-entry into a hold that is gone is told apart from being blocked.
@@ -243,8 +342,15 @@ TEST_CASE("the vectors of acquire and release hold, script by script") {
     CHECK(acquire(b, 1).is_nil());
     CHECK(acquire(a, 2).integer == -2);
     CHECK(redis.hgetall("L") == Fields{{b, "1"}});
+    // A key that never comes free is no lock, but its holder goes on.
     redis.integer("PERSIST", "L");
-    CHECK(acquire(a, 1).integer == -1);
+    CHECK(redis
+              .command({"EVAL", std::string{redlatch::scripts::rlock_acquire}, "1", "L", a, "1", "30000",
+                        std::to_string(always)})
+              .string.starts_with("WRONGTYPE"));
+    CHECK(redis.pttl("L") == -1);
+    CHECK(acquire(b, 2).is_nil());
+    CHECK(is_fresh(redis.pttl("L"), 30s));
 }
 
 TEST_CASE("a Redisson holder blocks us, and its release wakes us within 100 ms") {
@@ -291,28 +397,36 @@ TEST_CASE("a Redisson holder that just expires lets us in, without any message")
         const Stopwatch watch;
         orders.lock();
         best = std::min(best, watch.elapsed_ms());
-        CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+        CHECK(redis.hgetall("orders") == Fields{{owner_of(client, orders), "1"}});
         orders.unlock();
     }
     CHECK(best <= 400ms);
 }
 
-TEST_CASE("a Redisson holder without a lease blocks us until its message comes") {
+// Neither Redisson nor we ever leave one: nobody would come for it, so that every wait for it would last for ever.
+TEST_CASE("a holder without a lease is no holder: every way to take the lock says so at once, and changes nothing") {
     RedisServer server;
     RawRedis redis{server};
     redis.integer("HSET", "orders", java_owner, 1);
     Client client{server.url()};
     RLock orders{client, "orders"};
-    CHECK_FALSE(orders.try_lock_for(50ms));
+    CHECK(error_of_call([&] { static_cast<void>(orders.try_lock()); }) == redlatch::errc::wrong_type);
+    CHECK(error_of_call([&] { static_cast<void>(orders.try_lock_for(600s)); }) == redlatch::errc::wrong_type);
+    CHECK(error_of_call([&] { orders.lock(); }) == redlatch::errc::wrong_type);
     CHECK(orders.remaining_lease() == std::chrono::milliseconds::max());
-    auto waiter = start([&] {
-        orders.lock();
-        orders.unlock();
-    });
+    CHECK(redis.hgetall("orders") == Fields{{java_owner, "1"}});
+    CHECK(redis.pttl("orders") == -1);
+    // One who waits already is told when it asks again.
+    redis.integer("PEXPIRE", "orders", 600'000);
+    auto waiter = start([&] { return error_of_call([&] { orders.lock(); }); });
     REQUIRE(is_listened_to(redis, "orders"));
-    redis.integer("DEL", "orders");
+    redis.integer("PERSIST", "orders");
     redis.integer("PUBLISH", channel_of("orders"), "0");
-    CHECK(ready(waiter));
+    REQUIRE(ready(waiter));
+    CHECK(waiter.get() == redlatch::errc::wrong_type);
+    redis.integer("DEL", "orders");
+    CHECK(orders.try_lock());
+    orders.unlock();
 }
 
 TEST_CASE("a Redisson re-entry under our owner id works on our hash") {
@@ -321,7 +435,7 @@ TEST_CASE("a Redisson re-entry under our owner id works on our hash") {
     Client client{server.url()};
     RLock orders{client, "orders"};
     orders.lock();
-    const std::string owner = owner_of(client);
+    const std::string owner = owner_of(client, orders);
     redis.integer("HINCRBY", "orders", owner, 1);
     redis.integer("PEXPIRE", "orders", 30000);
     CHECK(orders.hold_count() == 2);

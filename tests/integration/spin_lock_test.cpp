@@ -83,6 +83,7 @@ TEST_CASE("a spin lock waits on where an RLock of its process fails, because it 
     RawRedis redis{server};
     redis.call("ACL", "SETUSER", "deaf", "on", "nopass", "~*", "resetchannels", "+@all");
     redis.call("HSET", "orders", "somebody", 1);
+    redis.call("PEXPIRE", "orders", 600'000);
     Client client{"unix://deaf:x@" + server.socket_path()};
     RLock listening{client, "orders"};
     SpinLock spinning{client, "orders"};
@@ -105,7 +106,7 @@ TEST_CASE("a spin lock and an RLock of one name are one lock, and the release wa
     SpinLock spin{client, "orders"};
     RLock plain{other, "orders"};
     spin.lock();
-    CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client, spin), "1"}});
     CHECK_FALSE(elsewhere([&] { return plain.try_lock(); }));
     auto waiting = start_waiting(other, [&] {
         plain.lock();
@@ -156,7 +157,7 @@ TEST_CASE("a spin lock's wait ends at the deadline, by a stop, and with the hold
     auto waiting = start_waiting(other, [&] { return theirs.lock(stop.get_token()); });
     stop.request_stop();
     CHECK_FALSE(waiting.get());
-    CHECK(redis.hgetall("orders") == Fields{{owner_of(client), "1"}});
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(client, orders), "1"}});
     orders.unlock();
     orders.lock(Lease{100ms});
     CHECK(theirs.try_lock_for(20s));

@@ -53,11 +53,11 @@ TEST_CASE("each script has a digest of its own, that of its text") {
     std::set<std::string> digests;
     for (const Script* script :
          {&digested<scripts::rlock_acquire>, &digested<scripts::rlock_release>, &digested<scripts::rlock_hand_over>,
-          &digested<scripts::rlock_force_release>, &digested<scripts::rlock_remaining_lease>,
-          &digested<scripts::rlock_renew>, &digested<scripts::read_acquire>, &digested<scripts::read_release>,
-          &digested<scripts::read_force_release>, &digested<scripts::read_remaining_lease>,
+          &digested<scripts::rlock_give_up>, &digested<scripts::rlock_remaining_lease>, &digested<scripts::rlock_renew>,
+          &digested<scripts::read_acquire>, &digested<scripts::read_release>, &digested<scripts::read_give_up>,
+          &digested<scripts::read_holders>, &digested<scripts::read_remaining_lease>,
           &digested<scripts::read_hold_count>, &digested<scripts::read_renew>, &digested<scripts::write_acquire>,
-          &digested<scripts::write_release>, &digested<scripts::write_force_release>,
+          &digested<scripts::write_release>, &digested<scripts::write_give_up>, &digested<scripts::write_holders>,
           &digested<scripts::write_remaining_lease>, &digested<scripts::write_withdraw>}) {
         CHECK(script->digest() == sha1(script->text));
         digests.emplace(script->digest());
