@@ -3,9 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,27 +66,6 @@ TEST_CASE("lock, reentry, partial unlock and unlock leave in Redis what Redisson
     orders.unlock();
     CHECK(redis.keys().empty());
     CHECK(messages.take() == Words{"0"});
-}
-
-// So that whatever comes late names a hold that is gone.
-TEST_CASE("each first hold has an owner of its own, whoever takes it") {
-    RedisServer server;
-    RawRedis redis{server};
-    Client client{server.url()};
-    RLock orders{client, "orders"};
-    RLock stock{client, "stock"};
-    std::set<std::string> owners;
-    const auto look = [&](HiredisRLock& lock) {
-        const std::lock_guard guard{lock};
-        const Fields held = redis.hgetall(lock.name());
-        CHECK(held == Fields{{owner_of(client, lock), "1"}});
-        owners.insert(held.begin()->first);
-    };
-    for (int round = 0; round < 3; ++round) look(orders);
-    look(stock);
-    elsewhere([&] { look(orders); });
-    CHECK(owners.size() == 5);
-    CHECK(owner_of(client, orders) == client.id() + ":0");
 }
 
 TEST_CASE("the server sees the writes of the wire format and no others") {
