@@ -196,15 +196,11 @@ TEST_CASE(
     "fault: late copies: an acquire that arrives after a try in vain holds the lock for no longer than a moment") {
     with_every_lock([](LatePath& path, auto& mine, auto& theirs) {
         const Digests names = digests_of(mine);
-        const auto try_in_vain = [&] {
-            theirs.lock();
-            path.proxy.hold_next_requests(1, names.acquire);
-            CHECK_FALSE(mine.try_lock_for(50ms));
-            REQUIRE(path.proxy.counts().held == 1);
-            theirs.unlock();
-        };
+        // The second copy is refused while another has the lock, and the first one comes when it is free.
         CHECK(succeeds_once([&] {
-            try_in_vain();
+            theirs.lock();
+            path.delay_a_copy(names.acquire, [&] { CHECK_FALSE(mine.try_lock_for(500ms)); });
+            theirs.unlock();
             path.let_through(names.acquire);
             const bool taken = path.redis.exists("orders");
             CHECK(theirs.try_lock_for(a_moment));
@@ -212,13 +208,21 @@ TEST_CASE(
             CHECK(path.redis.keys("orders").empty());
             return taken;
         }));
-        try_in_vain();
-        std::this_thread::sleep_for(wanted + 200ms);
-        path.let_through(names.acquire);
-        CHECK_FALSE(path.redis.exists("orders"));
-        CHECK(theirs.try_lock());
-        theirs.unlock();
-        CHECK(path.redis.keys("orders").empty());
+        // The only copy comes when it is wanted no more; or soon, and what gives it up behind it.
+        for (const bool soon : {true, false}) {
+            CAPTURE(soon);
+            theirs.lock();
+            path.proxy.hold_next_requests(1, names.acquire);
+            CHECK_FALSE(mine.try_lock_for(50ms));
+            REQUIRE(path.proxy.counts().held == 1);
+            theirs.unlock();
+            if (!soon) std::this_thread::sleep_for(wanted + 200ms);
+            path.let_through(names.acquire);
+            if (!soon) CHECK_FALSE(path.redis.exists("orders"));
+            CHECK(theirs.try_lock_for(a_moment));
+            theirs.unlock();
+            CHECK(path.redis.keys("orders").empty());
+        }
     });
 }
 

@@ -410,7 +410,8 @@ std::string answer(Servers& servers, const Request& request) {
             for (const auto& [kind, unused] : kinds()) names += (names.empty() ? "" : ",") + kind;
             return names;
         }
-        if (request.operation == "id") return servers.client(request).id() + ":" + said(this_thread_number());
+        // Each of its holds has a number of its own behind that.
+        if (request.operation == "id") return servers.client(request).id();
         const auto kind = kinds().find(request.kind);
         return kind == kinds().end() ? "!there is no kind " + request.kind : kind->second(servers, request);
     } catch (const std::exception& error) {

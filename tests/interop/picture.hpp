@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,15 +16,19 @@ namespace redlatch::test {
 
 /// What is in the server about a match, with N for its name and H, W, O for the owners of holder, waiter and other: one
 /// text that can be compared with what the wire format says. T is a fencing token. Parts are joined by "; ".
+///
+/// An owner of Redisson's is a thread. Of redlatch it is a hold, or one that waits for one: "<client id>:<number>", and
+/// later ones have greater numbers. A holder's is there before its waiter's, so of those that share a client the first
+/// number that is seen stands for H, the next for W, and the third for O.
 class Picture {
 public:
     explicit Picture(Match& match) : match_(match), stream_(match.place.url) {
         short_for(match.name, "N");
-        short_for(match.holder.ask("id"), "H");
-        short_for(match.waiter.ask("id"), "W");
-        short_for(match.other.ask("id"), "O");
+        short_for_owner(match.holder, "H");
+        short_for_owner(match.waiter, "W");
+        short_for_owner(match.other, "O");
         if (match.place.sharded)
-            listen_to_each(match.waiter.ask("id"));
+            listen_to_each(match.waiter.is_java() ? match.waiter.ask("id") : "");
         else
             stream_.call("PSUBSCRIBE", "*" + match.name + "*");
     }
@@ -43,7 +50,13 @@ public:
         return joined(std::move(all), true);
     }
 
-    std::string channels() { return joined(match_.channels(), true); }
+    /// From the first call on that shows a waiter's own channel its messages are seen, too.
+    std::string channels() {
+        std::vector<std::string> all = match_.channels();
+        if (match_.place.sharded)
+            for (const std::string& channel : all) listen_to(channel);
+        return joined(std::move(all), true);
+    }
 
     /// The messages since the last call, each behind its channel.
     std::string messages() {
@@ -51,7 +64,7 @@ public:
         match_.publish(end, "");
         std::vector<std::string> all;
         while (true) {
-            const RawReply message = stream_.receive();
+            const RawReply message = next_message();
             // Behind their kind, and the pattern of those that came by one.
             const std::string& channel = message.elements.at(message.elements.size() - 2).string;
             if (channel == end) return joined(std::move(all), false);
@@ -62,17 +75,39 @@ public:
 private:
     std::string end_of_messages() const { return "{" + match_.name + "} end"; }
 
+    void short_for_owner(const Actor& actor, const std::string& letter) {
+        const std::string id = actor.ask("id");
+        if (actor.is_java())
+            short_for(id, letter);
+        else
+            clients_[id].letters.push_back(letter);
+    }
+
     /// There are no patterns among sharded channels.
     void listen_to_each(const std::string& waiter) {
         const std::string tag = "{" + match_.name + "}";
         const std::string lock = "redisson_lock__channel:" + tag;
-        match_.own_channels = {lock,
-                               lock + ":" + waiter,
-                               "redisson_rwlock:" + tag,
-                               "redisson_sc:" + tag,
-                               "redisson_countdownlatch__channel__" + tag,
-                               end_of_messages()};
-        for (const std::string& channel : match_.own_channels) stream_.call("SSUBSCRIBE", channel);
+        for (const std::string& channel : {lock, "redisson_rwlock:" + tag, "redisson_sc:" + tag,
+                                           "redisson_countdownlatch__channel__" + tag, end_of_messages()})
+            listen_to(channel);
+        if (!waiter.empty()) listen_to(lock + ":" + waiter);
+    }
+
+    void listen_to(const std::string& channel) {
+        std::vector<std::string>& own = match_.own_channels;
+        if (std::find(own.begin(), own.end(), channel) != own.end()) return;
+        own.push_back(channel);
+        stream_.send({"SSUBSCRIBE", channel});
+        // Messages of others may come before its confirmation.
+        for (RawReply reply = stream_.receive(); reply.elements.at(0).string != "ssubscribe"; reply = stream_.receive())
+            early_.push_back(std::move(reply));
+    }
+
+    RawReply next_message() {
+        if (early_.empty()) return stream_.receive();
+        RawReply message = std::move(early_.front());
+        early_.pop_front();
+        return message;
     }
 
     std::string content_of(const std::string& key) {
@@ -91,8 +126,37 @@ private:
         return members;
     }
 
-    std::string joined(std::vector<std::string> parts, bool sorted) const {
+    /// Learns which numbers there are behind the ids of clients.
+    void learn_numbers(const std::string& part) {
+        for (auto& [id, client] : clients_) {
+            for (auto at = part.find(id + ":"); at != std::string::npos; at = part.find(id + ":", at + 1)) {
+                const auto begin = at + id.size() + 1;
+                const auto end = std::min(part.find_first_not_of("0123456789", begin), part.size());
+                if (end > begin) client.numbers.insert(std::stoull(part.substr(begin, end - begin)));
+            }
+        }
+    }
+
+    void shorten_owners(std::string& part) const {
+        for (const auto& [id, client] : clients_) {
+            auto letter = client.letters.begin();
+            for (const std::uint64_t number : client.numbers) {
+                if (letter == client.letters.end()) break;
+                const std::string owner = id + ":" + std::to_string(number);
+                for (auto at = part.find(owner); at != std::string::npos; at = part.find(owner, at + 1)) {
+                    const auto end = at + owner.size();
+                    const bool is_whole = end == part.size() || part[end] < '0' || part[end] > '9';
+                    if (is_whole) part.replace(at, owner.size(), *letter);
+                }
+                ++letter;
+            }
+        }
+    }
+
+    std::string joined(std::vector<std::string> parts, bool sorted) {
+        for (const std::string& part : parts) learn_numbers(part);
         for (std::string& part : parts) {
+            shorten_owners(part);
             for (const auto& [text, letters] : names_) {
                 for (auto at = part.find(text); at != std::string::npos; at = part.find(text, at + letters.size()))
                     part.replace(at, text.size(), letters);
@@ -104,9 +168,17 @@ private:
         return text;
     }
 
+    /// One of redlatch: the letters of those who use it, in their order, and the numbers of owners seen so far.
+    struct NumberedClient {
+        std::vector<std::string> letters;
+        std::set<std::uint64_t> numbers;
+    };
+
     Match& match_;
     RawRedis stream_;
+    std::deque<RawReply> early_;
     std::vector<std::pair<std::string, std::string>> names_;
+    std::map<std::string, NumberedClient> clients_;  // by id
 };
 
 }  // namespace redlatch::test

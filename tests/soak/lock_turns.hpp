@@ -25,7 +25,6 @@ public:
     void take_one() {
         crew_.think(kind_ == Kind::reader ? 60 : 30);
         Entry entry = crew_.entry(Entry::What::turn, kind_, lock_number(kind_));
-        entry.on_wire = hash_of(OwnerText(crew_.client.id(), this_thread_number()).view());
         entry.called = test::monotonic_ns();
         crew_.asking(entry);
         std::error_code ec;
@@ -38,6 +37,9 @@ public:
             return crew_.done(entry);
         }
         entry.held = test::monotonic_ns();
+        // The number that it had in the queue, too. Nobody knows that of one who gave up.
+        if constexpr (requires { lock_.state().part(this_thread_number()).hold; })
+            entry.on_wire = hash_of(OwnerText(crew_.client.id(), lock_.state().part(this_thread_number()).hold).view());
         hold(entry);
         give_back(entry);
         crew_.done(entry);

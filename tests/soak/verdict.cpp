@@ -205,14 +205,11 @@ private:
                                    std::to_string(refused));
     }
 
-    // Of those seen in the queue, one behind the other, none came before its turn: but for times of trouble, in which
-    // a place may be lost.
+    // Of those seen in the queue, one behind the other, that got the lock, none came before its turn: but for times of
+    // trouble, in which a place may be lost.
     void fair(const std::vector<Entry>& entries) {
         std::vector<Turn> turns;
         for (const Entry& entry : entries) turns.push_back(Story::turn(entry, entry.on_wire));
-        for (const Entry& entry : story_.gave_up)
-            if (entry.kind == static_cast<std::uint32_t>(Kind::fair))
-                turns.push_back(Story::turn(entry, entry.on_wire));
         std::vector<test::QueueSight> sights;
         for (const test::QueueSight& sight : queue_)
             if (!story_.troubled.meet(sight.asked, sight.at)) sights.push_back(sight);
