@@ -371,6 +371,7 @@ TEST_CASE("sharded channels are those on which anybody else publishes to the sha
     const std::string name = "shared";
     RawRedis redis{cluster().master_of(name)};
     redis.integer("HSET", name, "somebody:1", 1);
+    redis.integer("PEXPIRE", name, 600'000);
     RLock lock{client, name};
     auto waiting = start([&] {
         lock.lock();
@@ -410,11 +411,14 @@ TEST_CASE("a forked child has connections of its own") {
 
 TEST_CASE("who may do no more than the README says can use every part of it; a wrong password is told at once") {
     for (std::size_t i = 0; i < cluster().size(); ++i)
-        RawRedis{cluster().node(i)}.command(
-            {"ACL",           "SETUSER",        "app",    "on",       ">hunter2", "~*",      "&*",        "-@all",
-             "+auth",         "+evalsha",       "+eval",  "+hincrby", "+hexists", "+hget",   "+hset",     "+hdel",
-             "+pexpire",      "+pttl",          "+del",   "+set",     "+get",     "+exists", "+spublish", "+ssubscribe",
-             "+sunsubscribe", "+cluster|slots", "+asking"});
+        RawRedis{cluster().node(i)}.command({"ACL",           "SETUSER",  "app",       "on",
+                                             ">hunter2",      "~*",       "&*",        "-@all",
+                                             "+auth",         "+evalsha", "+eval",     "+hincrby",
+                                             "+hexists",      "+hget",    "+hset",     "+hdel",
+                                             "+pexpire",      "+pttl",    "+del",      "+set",
+                                             "+get",          "+exists",  "+spublish", "+ssubscribe",
+                                             "+sunsubscribe", "+time",    "+hkeys",    "+cluster|slots",
+                                             "+asking"});
     const auto login = [](const std::string& who) { return "redis-cluster://" + who + "@" + cluster().hosts(); };
     Client client{login("app:hunter2")}, other{login("app:hunter2")};
     RLock lock{client, "limited"}, wanted{other, "limited"};
