@@ -274,13 +274,13 @@ private:
         if (is(digested<scripts::permit_renew>)) return "renew permits";
         if (is(digested<scripts::read_acquire>)) return "read acquire";
         if (is(digested<scripts::read_release>)) return "read release";
+        if (is(digested<scripts::read_holders>)) return "read holders";
+        if (is(digested<scripts::write_holders>)) return "write holders";
         if (is(digested<scripts::read_give_up>)) return "read give up";
         if (is(digested<scripts::read_renew>)) return "read renew";
-        if (is(digested<scripts::read_force_release>)) return "read force release";
         if (is(digested<scripts::write_acquire>)) return "write acquire";
         if (is(digested<scripts::write_release>)) return "write release";
         if (is(digested<scripts::write_give_up>)) return "write give up";
-        if (is(digested<scripts::write_force_release>)) return "write force release";
         if (is(digested<scripts::write_withdraw>)) return "withdraw";
         if (is(digested<scripts::fair_acquire>)) return "fair acquire";
         if (is(digested<scripts::fair_release>)) return "fair release";
@@ -295,7 +295,8 @@ private:
         if (command.what == "DELEX" || command.what == "DELIFEQ") return error("ERR unknown command");
         if (command.what == "GET") return nil();
         if (command.what.ends_with("remaining lease")) return number(-2);
-        if (command.what.ends_with("force release") || command.what == "mutex release") return number(1);
+        if (command.what == "HKEYS" || command.what.ends_with("holders")) return array({});
+        if (command.what == "mutex release") return number(1);
         if (command.what == "HGET" || command.what.ends_with("acquire")) return nil();
         if (command.what == "fair release") return command.argument(3) == "0" ? number(0) : number(-1);
         if (command.what.ends_with("release")) return command.argument(1) == "0" ? number(0) : number(-1);

@@ -396,55 +396,49 @@ TEST_CASE("the levels of lost holds are known by thread, kind of lock and key, a
     CHECK(levels.take("rlock ", "many", LostLevels::most));
 }
 
-TEST_CASE("ending by force tells whether there was a hold, and ends those of this process") {
+TEST_CASE("ending by force names whom it has seen, tells whether there was a hold, and ends those of this process") {
     Bench bench;
-    const std::int64_t begun = ScriptedRedis::server_now();
     bench.lock.lock();
     const std::stop_token lost_token = bench.lock.lost();
+    bench.redis.next("HKEYS", array({text("somebody:7")}));
     CHECK(bench.lock.force_unlock());
-    const auto sent = bench.redis.sent("force release");
+    CHECK(bench.redis.sent("HKEYS").at(0).words == std::vector<std::string>{"HKEYS", "orders"});
+    const auto sent = bench.redis.sent("give up");
     REQUIRE(sent.size() == 1);
     CHECK(sent[0].key(0) == "orders");
-    CHECK(sent[0].key(1).starts_with("redlatch_request:{orders}:" + bench.client.id() + ":"));
-    CHECK(sent[0].key(2) == "redisson_lock__channel:{orders}");
-    // As long as copies of it are sent.
-    CHECK(reaches(sent[0].instant(0), 33s, begun));
-    CHECK(sent[0].argument(1) == "PUBLISH");
+    CHECK(sent[0].key(1) == "redisson_lock__channel:{orders}");
+    CHECK(sent[0].argument(0) == "PUBLISH");
+    CHECK(sent[0].argument(2) == "somebody:7");
+    CHECK(sent[0].argument_count() == 3);
     CHECK(eventually([&] { return lost_token.stop_requested(); }));
     CHECK(unlock(bench) == errc::hold_lost);
 
-    bench.redis.next("force release", number(0));
+    // Nobody is named where nobody is seen.
     CHECK_FALSE(bench.lock.force_unlock());
-    CHECK(bench.redis.sent("force release").at(1).key(1) != sent[0].key(1));
+    CHECK(bench.redis.count("give up") == 1);
 }
 
-TEST_CASE("copies of one request to end by force have one mark, and are wanted until the same instant") {
+// A second copy of a request that names nobody would end the next hold.
+TEST_CASE("copies of a request to end by force name the same holder") {
     Bench bench;
-    bench.redis.next("force release", lost());
-    bench.redis.next("force release", error("LOADING Redis is loading the dataset in memory"));
+    bench.redis.next("HKEYS", lost());
+    bench.redis.next("HKEYS", array({text("somebody:7")}));
+    bench.redis.always("HKEYS", array({text("the next one:8")}));
+    bench.redis.next("give up", lost());
+    bench.redis.next("give up", error("LOADING Redis is loading the dataset in memory"));
     CHECK(bench.lock.force_unlock());
-    const auto sent = bench.redis.sent("force release");
+    const auto sent = bench.redis.sent("give up");
     REQUIRE(sent.size() == 3);
+    CHECK(sent[0].argument(2) == "somebody:7");
     CHECK(sent[1].words == sent[0].words);
     CHECK(sent[2].words == sent[0].words);
 }
 
-TEST_CASE("a request to end by force that came too late is sent again, by the clock that is learnt") {
-    Bench bench;
-    const std::int64_t ahead = ScriptedRedis::server_now() + 3'600'000;
-    bench.redis.next("force release", ScriptedRedis::late(ahead));
-    CHECK(bench.lock.force_unlock());
-    const auto sent = bench.redis.sent("force release");
-    REQUIRE(sent.size() == 2);
-    CHECK(sent[0].instant(0) < ahead);
-    CHECK(sent[1].instant(0) > ahead + 30'000);
-}
-
 TEST_CASE("ending by force does not touch a hold that is taken while the answer is on its way") {
     Bench bench;
-    bench.redis.next("force release", [&](const SentCommand&) {
+    bench.redis.next("HKEYS", [&](const SentCommand&) {
         bench.lock.lock();
-        return std::optional(number(1));
+        return std::optional(array({text("somebody:7")}));
     });
     CHECK(bench.lock.force_unlock());
     CHECK(bench.lock.valid_until() > Clock::now());
@@ -455,13 +449,22 @@ TEST_CASE("ending by force reports what goes wrong, and leaves holds alone then"
     Bench bench(impatient());
     bench.lock.lock();
     std::error_code ec;
-    bench.redis.next("force release", error("NOPERM x"));
+    bench.redis.next("HKEYS", error("NOPERM x"));
     CHECK_FALSE(bench.lock.force_unlock(ec));
     CHECK(ec == errc::rejected);
-    bench.redis.next("force release", text("OK"));
+    for (const Reply& senseless : {number(1), array({number(1)})}) {
+        bench.redis.next("HKEYS", senseless);
+        CHECK_FALSE(bench.lock.force_unlock(ec));
+        CHECK(ec == errc::protocol_error);
+    }
+    bench.redis.next("HKEYS", array({text("mode"), text("somebody:7")}));
+    CHECK_FALSE(bench.lock.force_unlock(ec));
+    CHECK(ec == errc::wrong_type);
+    bench.redis.always("HKEYS", array({text("somebody:7")}));
+    bench.redis.next("give up", text("OK"));
     CHECK_FALSE(bench.lock.force_unlock(ec));
     CHECK(ec == errc::protocol_error);
-    bench.redis.always("force release", lost());
+    bench.redis.always("give up", lost());
     CHECK_FALSE(bench.lock.force_unlock(ec));
     CHECK(ec == errc::unreachable);
     CHECK(bench.lock.valid_until() > Clock::now());

@@ -446,17 +446,17 @@ private:
     void post(const Errand& errand) {
         const auto self = std::static_pointer_cast<SynchronizerState>(shared_from_this());
         if (errand.ticket.wanted_until != 0) return post_stamped(self, errand);
-        runtime_.with_server_time(
-            key(), Receiver::background,
-            [self, errand = Errand(errand)](const std::optional<ServerMilliseconds>& now, const Reply&) mutable {
-                if (!now) return self->failed(errand.number);
-                try {
-                    errand.ticket.wanted_until = self->wire_.commands().wanted_from(*now);
-                    post_stamped(self, errand);
-                } catch (...) {
-                    self->failed(errand.number);
-                }
-            });
+        runtime_.with_server_time(key(), Receiver::background,
+                                  [self, errand = Errand(errand)](const std::optional<ServerMilliseconds>& now,
+                                                                  const Reply&, Receiver) mutable {
+                                      if (!now) return self->failed(errand.number);
+                                      try {
+                                          errand.ticket.wanted_until = self->wire_.commands().wanted_from(*now);
+                                          post_stamped(self, errand);
+                                      } catch (...) {
+                                          self->failed(errand.number);
+                                      }
+                                  });
     }
 
     static void post_stamped(const std::shared_ptr<SynchronizerState>& self, const Errand& errand) {
