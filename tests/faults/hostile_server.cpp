@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Answers that no Redis gives: never a crash, never a hold that is none, and all well with a good server afterwards.
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -101,33 +102,48 @@ bool is_taken_at_last(Lock& lock) {
 
 bool is_expected(const std::error_code& ec) { return ec == errc::protocol_error || ec == errc::unreachable; }
 
+template <class Handler>
+void refuse_odd_acquire(const std::string& command, Handler handler) {
+    TwoServers servers{handler};
+    Client client{servers.proxy.url(), impatient()};
+    RLock orders{client, "orders"};
+    const Stopwatch watch;
+    const std::error_code ec = code_of([&] { orders.try_lock(); });
+    CHECK(is_expected(ec));
+    CHECK(watch.within(impatient().command_timeout + margin));
+    CHECK(orders.valid_until() == std::chrono::steady_clock::time_point::min());
+    CHECK(orders.lost().stop_requested());
+    CHECK(client.stats().acquisitions == 0);
+    CHECK(code_of([&] { orders.unlock(); }) == errc::not_owner);
+    // The time may have been over before anything was sent.
+    CHECK(eventually([&] {
+        const auto received = servers.hostile.received();
+        return std::any_of(received.begin(), received.end(), [&](const auto& words) { return words[0] == command; }) ||
+               (code_of([&] { orders.try_lock(); }), false);
+    }));
+
+    servers.use_the_good_one();
+    REQUIRE(is_taken_at_last(orders));
+    std::error_code none;
+    CHECK(eventually([&] { return orders.hold_count(none) == 1; }));
+    orders.unlock();
+    RawRedis redis{servers.good};
+    CHECK(eventually([&] { return !redis.exists("orders"); }));
+}
+
 }  // namespace
 
 TEST_CASE("an odd answer to an acquire is an error and no hold; then a good server is used as ever") {
     for (const Oddity& oddity : oddities()) {
         CAPTURE(oddity.name);
-        TwoServers servers{[&](const CommandWords&) { return oddity.reply; }};
-        Client client{servers.proxy.url(), impatient()};
-        RLock orders{client, "orders"};
-        const Stopwatch watch;
-        const std::error_code ec = code_of([&] { orders.try_lock(); });
-        CHECK(is_expected(ec));
-        CHECK(watch.within(impatient().command_timeout + margin));
-        CHECK(orders.valid_until() == std::chrono::steady_clock::time_point::min());
-        CHECK(orders.lost().stop_requested());
-        CHECK(client.stats().acquisitions == 0);
-        CHECK(code_of([&] { orders.unlock(); }) == errc::not_owner);
-        // The time may have been over before anything was sent.
-        CHECK(eventually(
-            [&] { return !servers.hostile.received().empty() || (code_of([&] { orders.try_lock(); }), false); }));
+        refuse_odd_acquire("EVALSHA", telling_time([&](const CommandWords&) { return oddity.reply; }));
+    }
+}
 
-        servers.use_the_good_one();
-        REQUIRE(is_taken_at_last(orders));
-        std::error_code none;
-        CHECK(eventually([&] { return orders.hold_count(none) == 1; }));
-        orders.unlock();
-        RawRedis redis{servers.good};
-        CHECK(eventually([&] { return !redis.exists("orders"); }));
+TEST_CASE("an odd answer to the question for the time is an error and no hold; then a good server is used as ever") {
+    for (const Oddity& oddity : oddities()) {
+        CAPTURE(oddity.name);
+        refuse_odd_acquire("TIME", [&](const CommandWords&) { return oddity.reply; });
     }
 }
 
@@ -156,10 +172,10 @@ TEST_CASE("an odd answer to a reentry, a partial or a last release leaves no gua
     for (const Oddity& oddity : oddities()) {
         CAPTURE(oddity.name);
         std::atomic<bool> odd{false};
-        ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+        ScriptedServer hostile{telling_time([&](const CommandWords& command) -> ScriptedReply {
             if (odd) return oddity.reply;
             return is_script(command, acquire_digest) ? "$-1\r\n" : ":0\r\n";
-        }};
+        })};
         ClientOptions options = impatient();
         options.watchdog_timeout = paced(1000ms);
         Client client{hostile.url(), options};
@@ -180,13 +196,13 @@ TEST_CASE("an odd answer to a hand-over leaves the waiter its turn, and no guard
     for (const Oddity& oddity : oddities()) {
         CAPTURE(oddity.name);
         std::atomic<int> handed_over{0};
-        ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+        ScriptedServer hostile{telling_time([&](const CommandWords& command) -> ScriptedReply {
             if (command[0] == "SUBSCRIBE") return "";
             if (is_script(command, hand_over_digest) && ++handed_over == 1) return oddity.reply;
             return is_script(command, acquire_digest)     ? "$-1\r\n"
                    : is_script(command, hand_over_digest) ? ":1\r\n"
                                                           : ":0\r\n";
-        }};
+        })};
         // Impatient at the hand-over only; and its renewals are answered oddly, too.
         ClientOptions options = unhurried();
         options.command_timeout = impatient().command_timeout;
@@ -226,13 +242,13 @@ TEST_CASE("an odd answer to a renewal does not end a hold before its time, and d
         rounds.push_back(start([answer] {
             CAPTURE(answer);
             std::atomic<int> renewals{0};
-            ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+            ScriptedServer hostile{telling_time([&](const CommandWords& command) -> ScriptedReply {
                 if (is_script(command, renew_digest)) {
                     ++renewals;
                     return answer;
                 }
                 return is_script(command, acquire_digest) ? "$-1\r\n" : ":0\r\n";
-            }};
+            })};
             EventLog log;
             // So long that there is time for a second renewal, also where the first one is late.
             const ClientOptions options = log.in(unhurried(paced(3s)));
@@ -265,7 +281,7 @@ TEST_CASE("a line, a text or an answer without end is cut off at a bounded size"
         CAPTURE(begin);
         ScriptedReply endless{begin + chunk};
         endless.piece = 64 << 10;
-        ScriptedServer hostile{[&](const CommandWords&) { return endless; }};
+        ScriptedServer hostile{telling_time([&](const CommandWords&) { return endless; })};
         ClientOptions options = quick();
         // It is the size that ends it, not the time.
         options.command_timeout = options.unreachable_timeout = patient(40s);
@@ -279,7 +295,7 @@ TEST_CASE("a line, a text or an answer without end is cut off at a bounded size"
 
 TEST_CASE("an error text with control bytes is quoted harmlessly, and shortened") {
     const std::string text = "ERR \x1b[31mred\x07 and " + std::string(5000, 'x');
-    ScriptedServer hostile{[&](const CommandWords&) { return ScriptedReply{"-" + text + "\r\n"}; }};
+    ScriptedServer hostile{telling_time([&](const CommandWords&) { return ScriptedReply{"-" + text + "\r\n"}; })};
     Client client{hostile.url(), unhurried()};
     RLock orders{client, "orders"};
     try {
@@ -298,10 +314,10 @@ TEST_CASE("an error text with control bytes is quoted harmlessly, and shortened"
 TEST_CASE("two answers to one request: the second is not taken for the answer to the next") {
     // Another owner holds the lock for long; the surplus answer is what a grant looks like.
     std::atomic<bool> surplus{true};
-    ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+    ScriptedServer hostile{telling_time([&](const CommandWords& command) -> ScriptedReply {
         if (!is_script(command, acquire_digest)) return ":0\r\n";
         return surplus ? ":60000\r\n$-1\r\n" : ":60000\r\n";
-    }};
+    })};
     Client client{hostile.url(), unhurried()};
     RLock orders{client, "orders"};
     for (int round = 0; round < 5; ++round) {
@@ -319,9 +335,9 @@ TEST_CASE("an unasked answer on an idle connection is not taken for a grant") {
     for (const std::string frame :
          {"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n", "$-1\r\n", "+OK\r\n", ":60000\r\n"}) {
         CAPTURE(frame);
-        ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+        ScriptedServer hostile{telling_time([&](const CommandWords& command) -> ScriptedReply {
             return is_script(command, acquire_digest) ? ":60000\r\n" : ":0\r\n";
-        }};
+        })};
         Client client{hostile.url(), unhurried()};
         RLock orders{client, "orders"};
         CHECK_FALSE(orders.try_lock());
@@ -343,11 +359,11 @@ TEST_CASE("odd answers to a subscription cost the waiter neither its deadline no
                                      "*3\r\n$7\r\nmessage\r\n$-1\r\n$-1\r\n", "*2147483647\r\n", ""}) {
         CAPTURE(answer);
         std::atomic<bool> free{false};
-        ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+        ScriptedServer hostile{telling_time([&](const CommandWords& command) -> ScriptedReply {
             if (command[0] == "SUBSCRIBE") return answer;
             if (is_script(command, acquire_digest)) return free ? "$-1\r\n" : ":100\r\n";
             return ":0\r\n";
-        }};
+        })};
         // Longer than the wait, also where its end is noticed late: otherwise the server would count as unreachable.
         ClientOptions options = quick();
         options.command_timeout = paced(2s);
@@ -372,9 +388,9 @@ TEST_CASE("odd answers to a subscription cost the waiter neither its deadline no
 TEST_CASE("an odd answer to the login is told at once, and does no harm") {
     for (const Oddity& oddity : oddities()) {
         CAPTURE(oddity.name);
-        TwoServers servers{[&](const CommandWords& command) -> ScriptedReply {
+        TwoServers servers{telling_time([&](const CommandWords& command) -> ScriptedReply {
             return command[0] == "SELECT" ? oddity.reply : "$-1\r\n";
-        }};
+        })};
         Client client{servers.proxy.url() + "?db=1", impatient()};
         RLock orders{client, "orders"};
         const Stopwatch watch;

@@ -536,13 +536,16 @@ TEST_CASE("a grant without a token, or with one that cannot be, is no hold") {
     for (const std::string token :
          {":0", ":-1", ":-9223372036854775808", ":9007199254740992", ":9223372036854775807", "$1\r\n7", "$-1"}) {
         CAPTURE(token);
-        ScriptedServer hostile{[&](const CommandWords& command) -> ScriptedReply {
+        std::atomic<int> acquires{0};
+        ScriptedServer hostile{telling_time([&](const CommandWords& command) -> ScriptedReply {
             const bool acquire = command.size() > 1 && command[1] == digested<scripts::fenced_acquire>.digest();
+            acquires += acquire ? 1 : 0;
             return acquire ? "*2\r\n:1\r\n" + token + "\r\n" : ":0\r\n";
-        }};
+        })};
         Client client{hostile.url()};
         FencedLock orders{client, "orders"};
         CHECK(error_of_call([&] { static_cast<void>(orders.try_lock()); }) == errc::protocol_error);
+        CHECK(acquires == 1);
         CHECK(code_of([&] { static_cast<void>(orders.token()); }) == errc::not_owner);
         CHECK(client.stats().acquisitions == 0);
     }

@@ -126,6 +126,7 @@ private:
         else
             ++others;
         if (words[0] == "PUBSUB") return "*0\r\n";
+        if (words[0] == "TIME") return time_told;
         return handler_(*this, words);
     }
 

@@ -64,6 +64,17 @@ inline std::optional<CommandWords> take_command(std::string& buffer) {
 
 }  // namespace detail
 
+/// The answer to TIME that clients expect before the first command of a kind that is wanted for a while only.
+inline constexpr const char* time_told = "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n";
+
+/// Answers TIME, and the rest by the handler.
+template <class Handler>
+auto telling_time(Handler handler) {
+    return [handler](const CommandWords& command) -> ScriptedReply {
+        return command[0] == "TIME" ? ScriptedReply{time_told} : handler(command);
+    };
+}
+
 /// A server on a private unix socket that answers what the test tells it to, byte for byte: for replies that a real
 /// server does not give. Its functions may be called by any thread.
 class ScriptedServer {
