@@ -175,7 +175,7 @@ TEST_CASE("fault: late copies: an acquire that arrives after the unlock holds th
             mine.unlock();
             path.let_through(names.acquire);
             const bool taken = path.redis.exists("orders");
-            CHECK(theirs.try_lock_for(a_moment));
+            REQUIRE(theirs.try_lock_for(a_moment));
             theirs.unlock();
             CHECK(path.redis.keys("orders").empty());
             return taken;
@@ -203,7 +203,7 @@ TEST_CASE(
             theirs.unlock();
             path.let_through(names.acquire);
             const bool taken = path.redis.exists("orders");
-            CHECK(theirs.try_lock_for(a_moment));
+            REQUIRE(theirs.try_lock_for(a_moment));
             theirs.unlock();
             CHECK(path.redis.keys("orders").empty());
             return taken;
@@ -219,7 +219,7 @@ TEST_CASE(
             if (!soon) std::this_thread::sleep_for(wanted + 200ms);
             path.let_through(names.acquire);
             if (!soon) CHECK_FALSE(path.redis.exists("orders"));
-            CHECK(theirs.try_lock_for(a_moment));
+            REQUIRE(theirs.try_lock_for(a_moment));
             theirs.unlock();
             CHECK(path.redis.keys("orders").empty());
         }
@@ -253,7 +253,7 @@ TEST_CASE("fault: late copies: a reader that arrives late keeps no writer out fo
             orders.unlock_shared();
             path.let_through(read_digests.acquire);
             const bool taken = path.redis.exists("orders");
-            CHECK(theirs.try_lock_for(a_moment));
+            REQUIRE(theirs.try_lock_for(a_moment));
             theirs.unlock();
             CHECK(path.redis.keys().empty());
             return taken;
