@@ -32,7 +32,7 @@ struct Oddity {
     ScriptedReply reply;
 };
 
-// None of them is an answer that any of our commands may get.
+// None of them is an answer that any of our commands may get, but for an empty list of holders.
 std::vector<Oddity> oddities() {
     return {
         {"a status", "+OK\r\n"},
@@ -155,7 +155,10 @@ TEST_CASE("an odd answer to a question is an error, never an answer") {
         RLock orders{client, "orders"};
         const Stopwatch watch;
         CHECK(is_expected(code_of([&] { orders.is_locked(); })));
-        CHECK(is_expected(code_of([&] { orders.force_unlock(); })));
+        if (oddity.name == "an empty array")
+            CHECK_FALSE(orders.force_unlock());  // of holders: there are none
+        else
+            CHECK(is_expected(code_of([&] { orders.force_unlock(); })));
         CHECK(watch.within(2 * (impatient().unreachable_timeout + margin)));
     }
     for (const std::string count :
