@@ -362,7 +362,7 @@ TEST_CASE("fault: reply or request of a permit lost: each change takes effect on
     bench.far_seats.update_lease(id, Lease(20s));
     strike(digested<scripts::permit_set_total>, true, Then::close);
     bench.far_seats.set_permits(20);
-    strike(digested<scripts::semaphore_add>, true, Then::close);
+    strike(digested<scripts::permit_add>, true, Then::close);
     bench.far_seats.add_permits(5);
     CHECK(bench.left() == "24");
 }
@@ -379,8 +379,8 @@ TEST_CASE("an acquire that is given up while its outcome is unknown is given bac
         CHECK(bench.far_seats.try_acquire_for(60ms, 3, ec).empty());
         return eventually([&] { return bench.proxy.counts().matched == 1; }, 1s);
     }));
-    // The acquire was carried out, and so was what gives it back, of which the first answer is lost as well.
-    REQUIRE(eventually([&] { return scripts_run() >= before + 3; }, 20s));
+    // The acquire was carried out, and so was what gives it back, on another connection.
+    REQUIRE(eventually([&] { return scripts_run() >= before + 2; }, 20s));
     CHECK(eventually([&] { return bench.left() == "4" && bench.taken() == 0; }, 20s));
     // It arrives after having been given back.
     before = scripts_run();

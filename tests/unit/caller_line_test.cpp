@@ -112,3 +112,55 @@ TEST_CASE("a lane carries one request at a time, and is used again when that is 
     CHECK(c.request == 3);
     CHECK(lanes.take(4).lane == 2);
 }
+
+namespace {
+
+struct Wish {
+    std::int64_t n;
+    std::int64_t amount() const { return n; }
+};
+
+}  // namespace
+
+TEST_CASE("who wants more than was there lately takes turns with those behind it, longer and longer ones") {
+    CallerLine<Wish> line;
+    Caller<Wish> big{{5}}, small{{1}};
+    line.join(big);
+    CHECK_FALSE(line.lets_pass(big.want, at(0ms)));  // not before it was refused
+    line.refused(big, line.generation(), Milliseconds::max(), at(0ms), 2);
+    line.join(small);
+    CHECK(line.step(at(1ms)).sleep_until == at(1s));
+    CHECK_FALSE(line.lets_pass(big.want, at(999ms)));
+    CHECK(line.step(at(1s)).ask);
+    CHECK(line.lets_pass(big.want, at(1s)));
+    CHECK_FALSE(line.lets_pass(small.want, at(1s)));  // two were there: it is worth waiting for
+    CHECK_FALSE(line.step(at(1s)).ask);
+    Caller<Wish> later{{1}};
+    line.join(later);
+    CHECK(line.step(at(1500ms)).ask);
+    CHECK_FALSE(line.lets_pass(big.want, at(2s)));
+    CHECK_FALSE(line.lets_pass(big.want, at(3999ms)));
+    CHECK(line.lets_pass(big.want, at(4s)));
+    CHECK(line.lets_pass(big.want, at(5999ms)));
+    CHECK_FALSE(line.lets_pass(big.want, at(6s)));
+    // More than before is there: what comes back piece by piece is kept for it.
+    line.refused(big, line.generation(), Milliseconds::max(), at(11s), 3);
+    CHECK_FALSE(line.lets_pass(big.want, at(11999ms)));
+    CHECK(line.lets_pass(big.want, at(12s)));
+}
+
+TEST_CASE("who wants no more than was there lately holds back those behind it for as long as it takes") {
+    CallerLine<Wish> line;
+    Caller<Wish> first{{5}}, big{{5}}, small{{1}};
+    line.join(first);
+    line.refused(first, line.generation(), Milliseconds::max(), at(0ms), 5);
+    line.leave(first);
+    line.join(big);
+    line.join(small);
+    line.refused(big, line.generation(), Milliseconds::max(), at(1s), 0);
+    CHECK_FALSE(line.lets_pass(big.want, at(2s)));
+    CHECK_FALSE(line.lets_pass(big.want, at(9min)));
+    CHECK(line.step(at(2s)).sleep_until > at(5s));
+    // What was there long ago may never come back.
+    CHECK(line.lets_pass(big.want, at(10min + 2s)));
+}

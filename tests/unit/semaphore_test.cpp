@@ -11,6 +11,7 @@
 #include <stop_token>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "support/scripted_transport.hpp"
@@ -227,4 +228,73 @@ TEST_CASE("a release without an answer fails, and is posted until it is answered
         requests.insert(command.argument(0) + " " + command.argument(1) + " " + command.argument(2) + " " +
                         command.argument(5));
     CHECK(requests.size() == 1);
+}
+
+TEST_CASE("a short wait is not worse than none: the answer to its first question is waited for, and taken") {
+    Bench bench;
+    bench.redis.always("acquire permits", [](const SentCommand&) {
+        std::this_thread::sleep_for(60ms);
+        return std::optional(number(1));
+    });
+    CHECK(bench.seats.try_acquire_for(20ms));
+    const SentCommand asked = bench.redis.sent("acquire permits").at(0);
+    CHECK(asked.deadline - asked.at > 1s);
+    CHECK(bench.redis.count("give permits back") == 0);
+}
+
+TEST_CASE("one try is one try: a refusal for now ends it, and does not end a wait") {
+    Bench bench;
+    bench.redis.next("acquire permits", error("OOM command not allowed when used memory > 'maxmemory'."));
+    CHECK(code_of([&] { bench.seats.try_acquire(); }) == errc::overloaded);
+    CHECK(bench.redis.count("acquire permits") == 1);
+    bench.redis.next("acquire permits", error("OOM command not allowed when used memory > 'maxmemory'."));
+    CHECK(bench.seats.try_acquire_for(10s));
+}
+
+// A Semaphore and a PermitExpirableSemaphore of one name have one channel.
+TEST_CASE(
+    "a message that came between the question and the subscription was told to another one: the question is asked "
+    "again") {
+    Bench bench;
+    PermitExpirableSemaphore<ScriptedTransport> slots(bench.client, "seats");
+    bench.redis.always("acquire by id", array({number(0), number(-1)}));
+    std::stop_source stop;
+    auto other = start([&] { return slots.acquire(stop.get_token()).has_value(); });
+    REQUIRE(bench.redis.wait_for("acquire by id", 2));
+    // The release comes when the question was answered.
+    bench.redis.next("acquire permits", number(0));
+    const Stopwatch watch;
+    CHECK(bench.seats.try_acquire_for(10s));
+    CHECK(watch.within(4s));  // without that it would be five at least
+    stop.request_stop();
+    CHECK_FALSE(other.get());
+}
+
+TEST_CASE("what came too late is asked for anew where nothing can have been done, and never else") {
+    Bench bench({.command_timeout = 200ms, .unreachable_timeout = 1s});
+    const auto late_by = [](std::int64_t ms) {
+        return [ms](const SentCommand& command) {
+            return std::optional(error("LATE " + std::to_string(std::stoll(command.argument(2)) + ms)));
+        };
+    };
+    // The only copy: nothing was done, however late it came.
+    bench.redis.next("add permits", late_by(1'000'000));
+    bench.seats.release();
+    auto sent = bench.redis.sent("add permits");
+    REQUIRE(sent.size() == 2);
+    CHECK(sent[0].argument(1) != sent[1].argument(1));
+    CHECK(std::stoll(sent[1].argument(2)) > std::stoll(sent[0].argument(2)) + 1'000'000);
+    // A second copy, when the mark of the first would still be there.
+    bench.redis.next("add permits", lost());
+    bench.redis.next("add permits", late_by(70'000));
+    bench.seats.release();
+    sent = bench.redis.sent("add permits");
+    REQUIRE(sent.size() == 5);
+    CHECK(sent[3].argument(1) == sent[2].argument(1));
+    CHECK(sent[4].argument(1) != sent[3].argument(1));
+    // When it would have gone.
+    bench.redis.next("add permits", lost());
+    bench.redis.next("add permits", late_by(90'000));
+    CHECK(code_of([&] { bench.seats.release(); }) == errc::unreachable);
+    CHECK(bench.redis.count("add permits") == 7);
 }

@@ -113,6 +113,7 @@ inline Error error_of(const Reply& reply, std::string_view name) {
         return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
     if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
     if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
+    if (code == "TOOMANY") return {errc::invalid_argument, name, said};
     if (code == "WRONGTYPE")
         return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
     if (code == "NOAUTH" || code == "WRONGPASS")

@@ -193,9 +193,9 @@ protected:
     }
 
     // Delivered in the background, until it is answered or its mark has gone.
-    void insist(std::unique_lock<std::mutex>& lock, Errand::Kind what, const Ticket& ticket, Errand::Post post) {
+    void insist(std::unique_lock<std::mutex>& lock, Errand::Kind purpose, const Ticket& ticket, Errand::Post post) {
         const Instant now = Clock::now();
-        errands_.add({what, ticket, std::move(post), now + MarkedCommands<T>::marks_ttl(runtime_.options()), now});
+        errands_.add({purpose, ticket, std::move(post), now + MarkedCommands<T>::marks_ttl(runtime_.options()), now});
         schedule();
         // Sent by this thread, so that it follows the first sending on the same connection.
         deliver(lock);
