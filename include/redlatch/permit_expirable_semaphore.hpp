@@ -28,6 +28,9 @@
 
 namespace redlatch {
 
+template <class T>
+class Permit;
+
 // A number of permits that the whole fleet shares, each of which has an id and a lease: so the permits of a process
 // that dies come back. What Redisson's RPermitExpirableSemaphore is in Java. A permit without a lease is renewed by
 // this client's watchdog until it is released; should that fail, the event hold_lost tells.
@@ -274,7 +277,7 @@ private:
 
     void set_lease(const PermitId& id, const PermitLease& lease) {
         State& semaphore = state();
-        const auto watches = semaphore.unwatch(std::span(&id, 1));
+        const auto watches = semaphore.unwatch_settled(std::span(&id, 1));
         Reply reply;
         try {
             reply = semaphore.change([&](const Ticket& ticket, Instant deadline) {
@@ -285,6 +288,10 @@ private:
             throw;
         }
         if (!is_one(reply)) throw unknown("this permit");
+    }
+
+    friend class Permit<T>;
+    void let_go(const PermitId& id) noexcept try { state().let_go(id); } catch (...) {
     }
 
     Binding<T, State> binding_;
@@ -313,9 +320,10 @@ public:
         std::swap(id_, other.id_);
         return *this;
     }
+    // Posts the release, and waits for nothing.
     ~Permit() {
-        std::error_code quiet;
-        release(quiet);
+        const KeepErrno kept;
+        if (id_) semaphore_->let_go(*id_);
     }
 
     // Nothing after release() and detach().

@@ -206,3 +206,32 @@ TEST_CASE("answers that make no sense are errors, and what they took goes back")
     CHECK(code_of([&] { bench.seats.permits(); }) == errc::protocol_error);
     CHECK(code_of([&] { bench.seats.remaining_lease(id); }) == errc::protocol_error);
 }
+
+TEST_CASE("a lease is set when no renewal that is on its way can prolong it any more") {
+    Bench bench({.watchdog_timeout = 1500ms, .command_timeout = 20s});
+    const PermitId id = bench.seats.acquire();
+    bench.redis.next("renew permits", ScriptedRedis::hold_back);
+    REQUIRE(bench.redis.wait_for("renew permits"));
+    const SentCommand renewal = bench.redis.sent("renew permits").at(0);
+    CHECK(std::stoll(renewal.argument(1)) < 9'000'000'000'000'000);  // by the server's clock
+    auto updated = start([&] { bench.seats.update_lease(id, Lease(100ms)); });
+    CHECK(updated.wait_for(50ms) == std::future_status::timeout);
+    CHECK(bench.redis.count("set lease") == 0);
+    bench.redis.answer(renewal, array({number(1)}));
+    updated.get();
+    CHECK(bench.redis.count("set lease") == 1);
+    CHECK(bench.redis.count("renew permits") == 1);
+}
+
+TEST_CASE("a permit that goes out of scope is given back without waiting for an answer") {
+    Bench bench({.command_timeout = 20s, .unreachable_timeout = 20s});
+    const Stopwatch watch;
+    bench.redis.always("release by id", ScriptedRedis::hold_back);
+    { const Permit<ScriptedTransport> permit(bench.seats); }
+    CHECK(watch.within(10s));
+    REQUIRE(bench.redis.wait_for("release by id"));
+    const SentCommand released = bench.redis.sent("release by id").at(0);
+    CHECK(released.posted);
+    CHECK(released.argument(6) == bench.redis.sent("acquire by id").at(0).argument(8));
+    bench.redis.answer(released, number(1));
+}

@@ -5,6 +5,7 @@
 #include "redlatch/client/synchronizer_state.hpp"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,6 +42,7 @@ public:
         Instant valid_until;
         Instant renew_at;
         bool renewing = false;
+        Instant renewal_ends{};  // one that was not answered is void from then on
 
         // Losing is told a little before the lease can end, because telling takes a moment too.
         Instant lost_at() const { return valid_until - Milliseconds(2); }
@@ -57,6 +59,33 @@ public:
             return found;
         });
         return were;
+    }
+
+    // The same, when no renewal of theirs can take effect any more: what comes next is not prolonged by one that is on
+    // its way. Waits for an answer, or until what has none is void: for command_timeout as a rule.
+    std::vector<Watch> unwatch_settled(std::span<const PermitId> ids) {
+        std::unique_lock lock(mutex_);
+        const auto settled_at = [&] {
+            Instant at{};
+            for (const Watch& watch : watched_)
+                if (std::find(ids.begin(), ids.end(), watch.id) != ids.end()) at = std::max(at, watch.renewal_ends);
+            return at;
+        };
+        for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) renewals_.wait_until(lock, at);
+        lock.unlock();
+        return unwatch(ids);
+    }
+
+    // Gives one back, and waits for nothing. Where there is no memory for that its lease ends it, as it does for whoever
+    // dies: it is not renewed in any case.
+    void let_go(const PermitId& id) noexcept try {
+        std::unique_lock lock(mutex_);
+        std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
+        this->insist(lock, Errand::Kind::change, lanes_.take(runtime_.next_request()),
+                     [this, id](const Ticket& ticket, Completion done) {
+                         wire_.post_release(ticket, std::span(&id, 1), std::move(done));
+                     });
+    } catch (...) {
     }
 
     // They are not given back after all.
@@ -138,6 +167,7 @@ private:
                 if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
                 batch.push_back(watch.id);
                 watch.renewing = true;
+                watch.renewal_ends = Clock::now() + runtime_.options().command_timeout + Milliseconds(1);
             }
             lock.unlock();
             const Instant sent = Clock::now();
@@ -153,12 +183,14 @@ private:
 
     void renewed_all(const std::vector<PermitId>& batch, const Reply& reply, Instant sent) {
         const std::lock_guard lock(mutex_);
+        runtime_.learn_if_late(this->key(), sent, reply);
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
             const auto watch =
                 std::find_if(watched_.begin(), watched_.end(), [&](const Watch& w) { return w.id == batch[i]; });
             if (watch == watched_.end()) continue;
             watch->renewing = false;
+            if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
             } else if (reply.elements[i].integer == 1) {
@@ -170,6 +202,7 @@ private:
                         "the server says that it is not held any more");
             }
         }
+        renewals_.notify_all();
         schedule();
     }
 
@@ -189,6 +222,7 @@ private:
     }
 
     std::vector<Watch> watched_;
+    std::condition_variable renewals_;  // with mutex_: each answer to a renewal wakes who waits in unwatch_settled()
 };
 
 }  // namespace redlatch
