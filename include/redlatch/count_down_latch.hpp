@@ -66,7 +66,7 @@ public:
 
     // Counts down; at zero all waiters go on. Nothing happens when there is no count, or for n = 0. Should no server
     // carry it out in time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the
-    // background as long as the process lives, for two minutes or more; if that fails too, the event
+    // background as long as the process lives, for a minute and a half or more; if that fails too, the event
     // unlock_not_delivered tells. So do not count down again then. Throws Error(errc::invalid_argument) for a negative
     // n.
     void count_down(std::ptrdiff_t n = 1) {

@@ -26,7 +26,9 @@ namespace redlatch {
 //
 // Without try_set_permits() or release() there are no permits. Within a process waiting threads are served in the order
 // of their arrival, so one that wants many is not starved by others that want few; among processes there is no order.
-// try_acquire() does not stand in line.
+// One that wants more than this process has seen there within ten minutes takes turns with those behind it: it holds
+// them back for a second, lets them pass for a second, and so on with turns up to ten seconds. try_acquire() does not
+// stand in line.
 //
 // Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same
 // semaphore. Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but
@@ -108,8 +110,9 @@ public:
 
     // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server carry it out in
     // time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the background as long
-    // as the process lives, for two minutes or more; if that fails too, the event unlock_not_delivered tells. So do not
-    // release again then.
+    // as the process lives, for a minute and a half or more; if that fails too, or nobody can tell any more whether it
+    // was carried out, the event unlock_not_delivered tells. So do not release again then. What would make more than
+    // max() is refused with errc::invalid_argument, and changes nothing.
     void release(std::ptrdiff_t n = 1) {
         check(n, 0);
         if (n > 0) give(n, false);
