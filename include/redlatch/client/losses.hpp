@@ -98,9 +98,8 @@ private:
     static constexpr Milliseconds again{5};
 
     static void work(Desk& desk) {
-        for (;;) {
-            const Instant due = desk.timers.sleep_until();
-            if (!sleep(desk, due)) break;
+        while (sleep(desk, desk.timers.sleep_until())) {
+            const Instant due = desk.timers.sleep_until();  // another one, perhaps, for which it was woken
             const Instant now = Clock::now();
             // Nothing of a client is referred to while user code runs, which may end the client.
             while (const auto watched = desk.timers.take_first_due(now)) expire(desk, *watched, now);
