@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <ctime>
 
+#include <asm/posix_types.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -39,21 +40,22 @@ public:
         do {
             if (old == final_word) return;
         } while (!word_.compare_exchange_weak(old, word, std::memory_order_acq_rel, std::memory_order_relaxed));
-        if (old == asleep) ::syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+        if (old == asleep) ::syscall(futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
     }
 
     // Until there is a word, or until the deadline. Takes `look` away, leaves final_word.
     std::uint32_t park(Instant deadline) noexcept {
-        timespec until{};
+        Time until{};
         if (deadline != never) {
             // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
             const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
-            until = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+            until = {static_cast<decltype(until.tv_sec)>(ns / 1'000'000'000),
+                     static_cast<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
         }
         std::uint32_t word = silence;
         word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
         while ((word = word_.load(std::memory_order_acquire)) == asleep) {
-            const long slept = ::syscall(SYS_futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
+            const long slept = ::syscall(futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
                                          deadline == never ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
             // Too late: unless a word came at this very moment.
             if (slept != 0 && errno == ETIMEDOUT &&
@@ -90,6 +92,22 @@ private:
 
 private:
     static constexpr std::uint32_t asleep = 3;  // silence, and the owner must be woken
+
+#if defined(__linux__)
+    // The kernel's own idea of a time, which is not the C library's where that has made 32 bits 64. The clock that counts
+    // from the start of the system has room enough in 32. Newer systems of 32 bits know no such call any more.
+#if defined(SYS_futex)
+    static constexpr long futex = SYS_futex;
+    struct Time {
+        __kernel_long_t tv_sec;
+        __kernel_long_t tv_nsec;
+    };
+    static_assert(sizeof(Time) == sizeof(timespec) || sizeof(long) < sizeof(time_t));
+#else
+    static constexpr long futex = SYS_futex_time64;
+    using Time = timespec;
+#endif
+#endif
 
     std::atomic<std::uint32_t> word_{silence};
 };
