@@ -451,6 +451,33 @@ TEST_CASE("fault: password changed, and changed back: a release is told as rejec
     CHECK(client.stats().lost_holds == 0);
 }
 
+TEST_CASE("fault: password changed: connections that are wanted later are done without, as long as one lives") {
+    RedisServer server{{.args = {"--requirepass", "before"}}};
+    const std::string path = server.url().substr(std::string_view{"unix://"}.size());
+    ClientOptions options;
+    options.watchdog_timeout = paced(1500ms);
+    Client client{"unix://:before@" + path, options};
+    RLock orders{client, "orders"};
+    orders.lock();
+    RawRedis redis{server};
+    redis.text("AUTH", "before");
+    redis.text("CONFIG", "SET", "requirepass", "after");
+    // By the background's own line, and by those of other threads.
+    const auto before = client.stats().renewals;
+    CHECK(eventually([&] { return client.stats().renewals >= before + 3; }, 20s));
+    CHECK(orders.is_held());
+    for (int i = 0; i < 8; ++i) {
+        std::thread([&] {
+            RLock other{client, "other"};
+            CHECK_FALSE(code_of([&] { other.lock(); }));
+            CHECK_FALSE(code_of([&] { other.unlock(); }));
+        }).join();
+    }
+    CHECK_FALSE(code_of([&] { orders.unlock(); }));
+    CHECK(client.stats().lost_holds == 0);
+    CHECK(redis.keys("o*").empty());
+}
+
 TEST_CASE("fault: command not allowed inside a script: rejected at once") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -43,24 +44,29 @@ public:
     // command may be wanted elsewhere by now.
     enum class Connecting { until_deadline, one_attempt };
 
-    // `url` is for words only.
+    // `url` is for words only. `has_substitute`: whether another link, to the same server, is connected.
     CommandLink(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
-                Connecting connecting = Connecting::until_deadline)
+                Connecting connecting = Connecting::until_deadline, std::function<bool()> has_substitute = nullptr)
         : url_(url),
           opener_(std::move(open)),
           timeout_(timeout),
           need_driver_(std::move(need_driver)),
-          connecting_(connecting) {}
+          connecting_(connecting),
+          has_substitute_(std::move(has_substitute)) {}
 
-    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
+    bool is_connected() const noexcept { return connected_.load(std::memory_order_acquire); }
+
+    // `refused` is set when there was no connection, so nothing was sent: the replies say why. With a substitute that is
+    // so as soon as one attempt has failed, which has an eighth of its time.
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline, bool* refused = nullptr) {
         std::vector<Reply> replies(commands.size());
-        call_into(commands, replies.data(), deadline);
+        call_into(commands, replies.data(), deadline, refused);
         return replies;
     }
 
-    Reply call(const Command& command, Instant deadline) {
+    Reply call(const Command& command, Instant deadline, bool* refused = nullptr) {
         Reply reply;
-        call_into({&command, 1}, &reply, deadline);
+        call_into({&command, 1}, &reply, deadline, refused);
         return reply;
     }
 
@@ -138,6 +144,22 @@ public:
         if (in_flight() > 0 && Clock::now() >= front().due) give_up(lock);
     }
 
+    // What was posted here, and finds no connection for now, goes to a link that has one.
+    void hand_over_to(CommandLink& other) {
+        std::unique_lock mine(mutex_, std::defer_lock), others(other.mutex_, std::defer_lock);
+        std::lock(mine, others);
+        const bool waits = in_flight() > 0 && !connected_ && !opening_ && !broken_ && Clock::now() < next_attempt_;
+        if (!waits || !other.connected_) return;
+        other.make_room(in_flight());
+        other.out_ += out_;
+        std::move(slots_.begin() + static_cast<std::ptrdiff_t>(head_), slots_.end(), std::back_inserter(other.slots_));
+        slots_.clear();
+        head_ = 0;
+        out_.clear();
+        mine.unlock();
+        other.send_posted(others, false);
+    }
+
     // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
     void leave_before(std::uint64_t place) {
         std::unique_lock lock(mutex_);
@@ -195,11 +217,12 @@ private:
         Instant due;
     };
 
-    void call_into(std::span<const Command> commands, Reply* replies, Instant deadline) {
+    void call_into(std::span<const Command> commands, Reply* replies, Instant deadline, bool* refused) {
         if (commands.empty()) return;
         Exchange exchange(replies, commands.size());
         std::unique_lock lock(mutex_);
         if (auto refusal = open(lock, deadline)) {
+            if (refused) *refused = true;
             std::fill_n(replies, commands.size(), *refusal);
             return;
         }
@@ -226,13 +249,18 @@ private:
         const std::uint64_t failures = failures_;
         while (!connected_) {
             const Instant now = Clock::now();
-            if (connecting_ == Connecting::one_attempt && failures_ != failures) return copy_of(why_not_);
+            const bool substituted = has_substitute_ && has_substitute_();
+            const bool one_attempt = connecting_ == Connecting::one_attempt || substituted;
+            if (one_attempt && failures_ != failures) return copy_of(why_not_);
             if (now >= deadline) return why_not();
+            const Milliseconds patience = substituted ? timeout_ / 8 : timeout_;
             if (opening_ || reading_ || writing_) {
-                wait_on(changed_, lock, deadline);
+                wait_on(changed_, lock, std::min(deadline, now + patience));
+                if (substituted && Clock::now() >= now + patience) return copy_of(why_not_);
             } else if (now < next_attempt_) {
+                if (substituted) return copy_of(why_not_);
                 wait_on(changed_, lock, std::min(next_attempt_, deadline));
-            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + timeout_))) {
+            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + patience))) {
                 // The driver did not try while this thread did.
                 if (in_flight() > 0) call_driver(lock);
                 // The server itself says no: asking again with the same words is useless.
@@ -650,6 +678,7 @@ private:
     const Milliseconds timeout_;
     const std::function<void()> need_driver_;
     const Connecting connecting_;
+    const std::function<bool()> has_substitute_;
 
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -664,7 +693,7 @@ private:
     std::string_view unsent_;  // what is left of them, likewise
     std::vector<Slot> slots_;
     std::size_t head_ = 0;
-    bool connected_ = false;
+    std::atomic<bool> connected_{false};
     bool broken_ = false;          // it has failed, and is still to be closed
     bool proven_ = false;          // this connection has brought a reply
     bool attempt_failed_ = false;  // the last one, and not for want of time

@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,8 @@ namespace redlatch {
 // the moment: its connections are left as soon as a sentinel tells of another. With nodes of a cluster it is a Cluster.
 //
 // Up to `lines` connections carry the commands of all threads, each thread always on the same one; they are opened
-// when first needed, so a program of one thread has one. One more carries the subscriptions. After a time-out or a
+// when first needed, so a program of one thread has one. Where no further one can be opened (another password is set,
+// say), those that there are carry everything. One more carries the subscriptions. After a time-out or a
 // malformed reply a connection is closed and never reused; it is opened again with exponential back-off and jitter,
 // logged in as before. There is no thread here: see run().
 class HiredisTransport {
@@ -47,7 +49,8 @@ public:
     Reply call(const Command& command, Instant deadline) {
         if (state_->cluster) return state_->cluster->call(command, deadline);
         const std::uint64_t place = this->place();
-        Reply reply = line().call(command, deadline);
+        Reply reply = on_a_line(
+            deadline, [&](CommandLink& line, bool& refused) { return line.call(command, deadline, &refused); });
         look_at(reply, place);
         return reply;
     }
@@ -55,7 +58,8 @@ public:
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         if (state_->cluster) return state_->cluster->call_all(commands, deadline);
         const std::uint64_t place = this->place();
-        std::vector<Reply> replies = line().call_all(commands, deadline);
+        std::vector<Reply> replies = on_a_line(
+            deadline, [&](CommandLink& line, bool& refused) { return line.call_all(commands, deadline, &refused); });
         for (const Reply& reply : replies) look_at(reply, place);
         return replies;
     }
@@ -115,7 +119,11 @@ public:
         follow(listener);
         const Instant limit = Clock::now() + s.timeout;
         s.subscriber.serve(listener, limit);
-        for (CommandLink& link : s.links) link.drive(limit);
+        for (CommandLink& link : s.links) {
+            link.drive(limit);
+            if (link.is_connected()) continue;
+            if (CommandLink* const other = s.connected()) link.hand_over_to(*other);
+        }
     }
 
     void wake() { state_->pipe.wake(); }
@@ -183,6 +191,13 @@ private:
         SubscriberLink subscriber;
         std::array<CommandLink, lines> links = make_links(std::make_index_sequence<lines>());
 
+        // One that is, if any.
+        CommandLink* connected() noexcept {
+            for (CommandLink& link : links)
+                if (link.is_connected()) return &link;
+            return nullptr;
+        }
+
     private:
         // Which server a connection goes to.
         Opener opener() {
@@ -193,7 +208,10 @@ private:
 
         template <std::size_t... I>
         std::array<CommandLink, lines> make_links(std::index_sequence<I...>) {
-            return {((void)I, CommandLink(url, opener(), timeout, [this] { pipe.wake(); }))...};
+            return {
+                ((void)I, CommandLink(
+                              url, opener(), timeout, [this] { pipe.wake(); }, CommandLink::Connecting::until_deadline,
+                              [this] { return connected() != nullptr; }))...};
         }
     };
 
@@ -240,6 +258,16 @@ private:
         for (CommandLink& link : s.links) link.leave_before(place);
         s.subscriber.leave_before(place, listener);
         listener.moved();
+    }
+
+    // By the calling thread's line; by another where that one is refused a connection.
+    template <class Call>
+    std::invoke_result_t<Call, CommandLink&, bool&> on_a_line(Instant deadline, Call call) {
+        bool refused = false;
+        auto answer = call(line(), refused);
+        if (!refused || Clock::now() >= deadline) return answer;
+        CommandLink* const other = state_->connected();
+        return other ? call(*other, refused) : answer;
     }
 
     CommandLink& line() { return state_->links[this_thread_number() % lines]; }
