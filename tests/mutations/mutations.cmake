@@ -642,6 +642,18 @@ mutate(background_waits_to_connect adapters/side_work.hpp
     "if (thread_.joinable()) thread_.join();\n        return true;"
     "integration/command_link")
 
+# A call fails because its own line is refused a connection, though another line has one.
+mutate(late_connection_fails_a_call adapters/hiredis.hpp
+    "return other ? call(*other, refused) : answer;"
+    "return other ? answer : answer;"
+    "faults/refusal")
+
+# Renewals wait for a line that is refused a connection, until the hold is lost.
+mutate(renewals_wait_for_their_line adapters/hiredis.hpp
+    "link.hand_over_to(*other);"
+    "static_cast<void>(other);"
+    "faults/refusal")
+
 # --- locks over several servers ---------------------------------------------------------------------------------------
 
 # Half of the servers are enough, so two halves hold it.
