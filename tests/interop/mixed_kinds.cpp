@@ -11,17 +11,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Within one client of redlatch the second kind would be refused; another client of its process is as another process.
 void exclude_each_other(Match& m) {
+    const std::string of_another_client = m.holder.is_java() || m.waiter.is_java() ? "" : "wd=29000";
     wakes_in_time(m, [&] {
         m.holder.must("lock", "ok");
-        m.other.must("try", "false");
-        Pending waiting = m.waiter.start("lock");
+        m.other.must("try", "false", of_another_client);
+        Pending waiting = m.waiter.start("lock", of_another_client);
         until_listening(m);
         if (waiting.done()) throw Difference("the waiter is in too early");
         const auto released = Clock::now();
         m.holder.must("unlock", "ok");
         const Answer entered = waiting.get("ok");
-        m.waiter.must("unlock", "ok");
+        m.waiter.must("unlock", "ok", of_another_client);
         return between(released, entered.arrived);
     });
 }
