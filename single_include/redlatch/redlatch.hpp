@@ -22,11 +22,13 @@
 #include <iosfwd>
 #include <iterator>
 #include <limits>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
+#include <pthread.h>
 #include <set>
 #include <signal.h>
 #include <span>
@@ -34,9 +36,11 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <system_error>
 #include <thread>
+#include <time.h>
 #include <tuple>
 #include <type_traits>
 #include <unistd.h>
@@ -44,119 +48,136 @@
 #include <utility>
 #include <vector>
 
-// redlatch/client/native_delete.hpp
+// redlatch/core/ids.hpp
 
 namespace redlatch {
 
-// Which command of its own the server has for deleting a key that holds a certain value. Found out by using them, the
-// first one first: a command that the server refuses is not sent to it again. For any number of threads.
-class NativeDelete {
+// Random bytes from the system's CSPRNG. Throws std::system_error where there is none.
+template <std::size_t N>
+std::array<unsigned char, N> random_bytes() {
+    static_assert(N <= 256, "getentropy gives at most 256 bytes");
+    std::array<unsigned char, N> bytes;
+    if (::getentropy(bytes.data(), N) != 0) throw std::system_error(errno, std::generic_category(), "getentropy");
+    return bytes;
+}
+
+// A random (version 4) UUID in its canonical 36 characters.
+inline std::string make_uuid() {
+    static constexpr char digits[] = "0123456789abcdef";
+    auto bytes = random_bytes<16>();
+    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
+    bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
+    std::string text;
+    text.reserve(36);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        text += digits[bytes[i] >> 4];
+        text += digits[bytes[i] & 15];
+    }
+    return text;
+}
+
+// Who holds something within a process: today a thread's number, tomorrow a coroutine's or a hold's own.
+using OwnerNumber = std::uint64_t;
+
+// The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids. Visible, for all
+// shared objects of the process must have the same numbers, or two threads would be one owner.
+[[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
+    static std::atomic<OwnerNumber> last{0};
+    thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    return number;
+}
+
+// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number
+// of one of its holds: "<uuid>:<number>:<hold>".
+class OwnerText {
 public:
-    enum class Form {
-        delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
-        delifeq,  // DELIFEQ key value: Valkey 9.0
-        none,     // a script does it
-    };
-
-    Form form() const noexcept { return form_.load(std::memory_order_relaxed); }
-
-    void refused(Form form) noexcept {
-        const Form next = form == Form::delex ? Form::delifeq : Form::none;
-        form_.compare_exchange_strong(form, next, std::memory_order_relaxed);
+    OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
+        char* const end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), hold).ptr;
+        size_ = static_cast<std::size_t>(end - text_.data());
+    }
+    OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
+        char* end = uuid.copy(text_.data(), 36) + text_.data();
+        *end++ = ':';
+        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
+        end += suffix.copy(end, longest_suffix);
+        size_ = static_cast<std::size_t>(end - text_.data());
     }
 
+    std::string_view view() const noexcept { return {text_.data(), size_}; }
+    operator std::string_view() const noexcept { return view(); }
+
 private:
-    std::atomic<Form> form_{Form::delex};
+    static constexpr std::size_t longest_suffix = 1 + 20;
+    std::array<char, 36 + 1 + 20 + longest_suffix> text_;
+    std::size_t size_;
+};
+
+// A number in decimal, without an allocation.
+class NumberText {
+public:
+    explicit NumberText(std::int64_t number) noexcept
+        : size_(static_cast<std::size_t>(std::to_chars(text_.data(), text_.data() + text_.size(), number).ptr -
+                                         text_.data())) {}
+
+    std::string_view view() const noexcept { return {text_.data(), size_}; }
+    operator std::string_view() const noexcept { return view(); }
+
+private:
+    std::array<char, 20> text_;
+    std::size_t size_;
 };
 
 }  // namespace redlatch
 
-// redlatch/core/quiet_thread.hpp
+// redlatch/client/key_holds.hpp
 
 namespace redlatch {
 
-// Starts a thread that receives none of the program's signals: they stay with the program's own threads.
-template <class Function>
-std::thread quiet_thread(Function&& function) {
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    struct Restore {
-        const sigset_t& mask;
-        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
-    } const restore{before};
-    return std::thread(std::forward<Function>(function));
-}
-
-}  // namespace redlatch
-
-// redlatch/client/notifier.hpp
-
-namespace redlatch {
-
-// Runs what belongs to the user (event handlers, stop callbacks of lost() tokens) on a thread of its own, in order,
-// with no lock of ours held: so a handler that blocks, throws or uses the library harms neither renewals nor
-// wake-ups. The thread exists from the first notification on.
-class Notifier {
+// Who of this process holds a key, whatever the kind of lock. Two kinds of locks on one key would take each other's
+// holds for their own, so the second kind is refused while the process holds the first. Both sides of a read-write
+// lock are one family; the reader's side learns here whether its owner is the writer.
+//
+// Thread-safe: mutex_ guards all members, and is taken while the mutex of a lock's state is held. Nobody waits here.
+class KeyHolds {
 public:
-    Notifier() = default;
-    Notifier(const Notifier&) = delete;
-    Notifier& operator=(const Notifier&) = delete;
+    // A hold, by its number; `writes`: of the writer's side.
+    struct Entry {
+        std::string_view family;
+        OwnerNumber owner;
+        std::uint64_t hold;
+        bool writes;
+    };
 
-    // Waits for the handler that is running, unless it is the one that destroys us. What is queued is dropped.
-    ~Notifier() {
-        {
-            const std::lock_guard lock(queue_->mutex);
-            queue_->stopped = true;
-            queue_->jobs.clear();
-        }
-        queue_->changed.notify_one();
-        if (!thread_.joinable()) return;
-        if (thread_.get_id() == std::this_thread::get_id())
-            thread_.detach();
-        else
-            thread_.join();
+    void taken(const Entry& entry) {
+        const std::lock_guard lock(mutex_);
+        entries_.push_back(entry);
     }
 
-    void notify(std::function<void()> job) {
-        const std::lock_guard lock(queue_->mutex);
-        if (queue_->stopped) return;
-        if (!thread_.joinable()) thread_ = quiet_thread([queue = queue_] { work(*queue); });
-        queue_->jobs.push_back(std::move(job));
-        queue_->changed.notify_one();
+    void ended(std::uint64_t hold) noexcept {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(entries_, [hold](const Entry& e) { return e.hold == hold; });
+    }
+
+    // As what it is held that this family is not; empty when it is not.
+    std::string_view other_than(std::string_view family) const noexcept {
+        const std::lock_guard lock(mutex_);
+        for (const Entry& e : entries_)
+            if (e.family != family) return e.family;
+        return {};
+    }
+
+    // The number of the owner's hold as a writer; 0 when it has none.
+    std::uint64_t writer_of(OwnerNumber owner) const noexcept {
+        const std::lock_guard lock(mutex_);
+        for (const Entry& e : entries_)
+            if (e.writes && e.owner == owner) return e.hold;
+        return 0;
     }
 
 private:
-    // Shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
-    // `changed` wakes the one thread.
-    struct Queue {
-        std::mutex mutex;
-        std::condition_variable changed;
-        std::deque<std::function<void()>> jobs;
-        bool stopped = false;
-    };
-
-    static void work(Queue& queue) {
-        std::unique_lock lock(queue.mutex);
-        for (;;) {
-            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
-            if (queue.stopped) return;
-            std::function<void()> job = std::move(queue.jobs.front());
-            queue.jobs.pop_front();
-            lock.unlock();
-            try {
-                job();
-            } catch (...) {
-                // Nobody could catch it: the program goes on without the handler's opinion.
-            }
-            job = nullptr;
-            lock.lock();
-        }
-    }
-
-    std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
-    std::thread thread_;
+    mutable std::mutex mutex_;
+    std::vector<Entry> entries_;
 };
 
 }  // namespace redlatch
@@ -198,8 +219,9 @@ enum class errc {
     would_deadlock,        // waiting would be for ever, for oneself
     unknown_permit,        // no such permit, or its lease is over
     hold_lost,             // the hold ended before its unlock: lease over, key deleted, ended by force
-    unreachable,           // no server answered in the time allowed; the outcome may be unknown
-    overloaded,            // the server refuses for now: out of memory, busy, read-only, too many clients
+    unreachable,           // no server that could have done it answered in the time allowed (none at all, or one that
+                           // is loading, or only a replica); the outcome may be unknown
+    overloaded,            // the server refuses for now: out of memory, busy, too few replicas, too many clients
     rejected,              // for good: credentials, access rights, a script error; a certificate, on either side
     wrong_type,            // the key belongs to something else
     protocol_error,        // the answer makes no sense; the connection was closed
@@ -214,7 +236,8 @@ struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
 
 namespace redlatch {
 
-inline const std::error_category& error_category() noexcept {
+// Visible, for codes of another category are never equal: it must be one for all shared objects of the process.
+[[gnu::visibility("default")]] inline const std::error_category& error_category() noexcept {
     class Category final : public std::error_category {
         const char* name() const noexcept override { return "redlatch"; }
 
@@ -256,7 +279,7 @@ inline std::error_code make_error_code(errc code) noexcept { return {static_cast
 
 // Thrown by every operation that fails. what() reads "<name>: <what happened>; <what to try>: <category text>";
 // it never holds a password, and it quotes foreign text escaped and shortened.
-class Error : public std::system_error {
+class [[gnu::visibility("default")]] Error : public std::system_error {
 public:
     Error(errc code, std::string_view name, const std::string& what_happened)
         : std::system_error(make_error_code(code), name.empty() ? what_happened : escaped(name) + ": " + what_happened),
@@ -357,6 +380,156 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
 
 }  // namespace redlatch
 
+// redlatch/client/lateness.hpp
+
+namespace redlatch {
+
+// How late one thread was of late to do what was due: the longest of the last one or two spans, a span being longer than
+// the time between two looks at a quiet client. One thread measures; any may ask.
+class Lateness {
+public:
+    static constexpr Milliseconds span = std::chrono::minutes(1);
+    static constexpr Milliseconds shortest_notice{5};
+    static constexpr Milliseconds longest_notice{200};
+
+    // What was due then is done now.
+    void add(Instant due, Instant now) noexcept {
+        if (now >= begun_ + span) {
+            before_ = now >= begun_ + 2 * span ? Clock::duration::zero() : longest_.load();
+            longest_ = Clock::duration::zero();
+            begun_ = now;
+        }
+        longest_ = std::max(longest_.load(), now - due);
+    }
+
+    // By how much sooner a thing is to be due that must not be late: twice the lateness.
+    Clock::duration notice() const noexcept {
+        const Clock::duration late = std::max(longest_.load(), before_.load());
+        return std::clamp<Clock::duration>(std::min<Clock::duration>(late, longest_notice) * 2, shortest_notice,
+                                           longest_notice);
+    }
+
+private:
+    std::atomic<Clock::duration> longest_{Clock::duration::zero()};  // of this span
+    std::atomic<Clock::duration> before_{Clock::duration::zero()};   // of the one before
+    Instant begun_{};                                                // of this span; the measuring thread's own
+};
+
+}  // namespace redlatch
+
+// redlatch/core/sha1.hpp
+
+namespace redlatch {
+
+// SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
+//
+// Every program that includes the library evaluates this for every script, and compilers are slow at it: hence plain
+// arrays and no calls in the loops, which is several times faster than std::array and lambdas.
+constexpr std::array<char, 40> sha1_hex(std::string_view text) {
+    std::uint32_t hash[5] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
+    const char* const data = text.data();
+    const std::size_t size = text.size();
+    const std::size_t blocks = (size + 8) / 64 + 1;
+
+    for (std::size_t block = 0; block < blocks; ++block) {
+        std::uint32_t w[80] = {};
+        for (std::size_t i = 0, at = block * 64; i < 16; ++i, at += 4) {
+            if (at + 4 <= size) {
+                w[i] = static_cast<std::uint32_t>(static_cast<unsigned char>(data[at])) << 24 |
+                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 1])) << 16 |
+                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 2])) << 8 |
+                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 3]));
+            } else {
+                // The end of the text, then one bit, then zeros.
+                for (std::size_t j = 0; j < 4; ++j)
+                    w[i] = w[i] << 8 |
+                           (at + j < size    ? static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + j]))
+                            : at + j == size ? 0x80u
+                                             : 0u);
+            }
+        }
+        if (block + 1 == blocks) {
+            w[14] = static_cast<std::uint32_t>(static_cast<std::uint64_t>(size) >> 29);
+            w[15] = static_cast<std::uint32_t>(size << 3);
+        }
+        for (std::size_t i = 16; i < 80; ++i) {
+            const std::uint32_t x = w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16];
+            w[i] = x << 1 | x >> 31;
+        }
+
+        std::uint32_t a = hash[0], b = hash[1], c = hash[2], d = hash[3], e = hash[4];
+        for (std::size_t i = 0; i < 80; ++i) {
+            std::uint32_t next = (a << 5 | a >> 27) + e + w[i];
+            if (i < 20)
+                next += (d ^ (b & (c ^ d))) + 0x5a827999;
+            else if (i < 40)
+                next += (b ^ c ^ d) + 0x6ed9eba1;
+            else if (i < 60)
+                next += ((b & c) | (d & (b | c))) + 0x8f1bbcdc;
+            else
+                next += (b ^ c ^ d) + 0xca62c1d6;
+            e = d;
+            d = c;
+            c = b << 30 | b >> 2;
+            b = a;
+            a = next;
+        }
+        hash[0] += a;
+        hash[1] += b;
+        hash[2] += c;
+        hash[3] += d;
+        hash[4] += e;
+    }
+
+    constexpr char digits[] = "0123456789abcdef";
+    std::array<char, 40> hex{};
+    for (std::size_t i = 0; i < 40; ++i) hex[i] = digits[(hash[i / 8] >> (28 - 4 * (i % 8))) & 15];
+    return hex;
+}
+
+}  // namespace redlatch
+
+// redlatch/scripts/script.hpp
+
+namespace redlatch {
+
+// A Lua script and the digest by which EVALSHA calls it.
+struct Script {
+    std::string_view text;
+    std::array<char, 40> sha1;
+
+    consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
+
+    constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
+};
+
+// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a
+// program uses.
+template <const std::string_view& text>
+inline constexpr Script digested{text};
+
+namespace scripts {
+
+namespace detail {
+
+template <const std::string_view&... parts>
+inline constexpr auto joined_array = [] {
+    std::array<char, (0 + ... + parts.size())> all{};
+    std::size_t size = 0;
+    ((size += parts.copy(all.data() + size, parts.size())), ...);
+    return all;
+}();
+
+}  // namespace detail
+
+// The text of a script that shares its beginning with others.
+template <const std::string_view&... parts>
+inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), detail::joined_array<parts...>.size()};
+
+}  // namespace scripts
+
+}  // namespace redlatch
+
 // redlatch/transport/reply.hpp
 
 namespace redlatch {
@@ -396,6 +569,500 @@ struct Reply {
     // Whether the server answered at all, and whether the command certainly never reached it.
     bool answered() const noexcept { return kind < Kind::not_sent; }
     bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
+};
+
+}  // namespace redlatch
+
+// redlatch/client/watched.hpp
+
+namespace redlatch {
+
+class Watched;
+
+// One hold that the watchdog shall renew.
+struct Renewal {
+    std::shared_ptr<Watched> of;
+    std::string key;
+    OwnerNumber owner;
+    std::uint64_t hold;  // which of the owner's holds, so that a late answer meets no later one
+    const Script*
+        script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
+    OwnerText field;  // the owner, as the hold is called there
+    std::optional<Milliseconds> lease =
+        std::nullopt;  // none: the watchdog's. A shorter one than is left changes nothing
+};
+
+// When Timers will look at whom.
+using TimerEntries = std::set<std::pair<Instant, Watched*>>;
+
+// The place of a Watched in one Timers.
+class TimerSlot {
+public:
+    explicit TimerSlot(Watched& owner) {
+        TimerEntries one{{never, &owner}};
+        entry_ = one.extract(one.begin());
+    }
+
+private:
+    friend class Timers;
+    std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
+    TimerEntries::node_type entry_;  // while it has no time there: made here, so that to schedule needs no memory
+};
+
+// What the threads of a client know of a primitive's local state: something that has times at which it wants to be
+// looked at, and a channel that it listens to. All members but expire() are called on the background thread (renewed()
+// on any), with no lock held.
+class Watched : public std::enable_shared_from_this<Watched> {
+public:
+    virtual ~Watched() = default;
+
+    // The time it was scheduled for has come, or will before `horizon`. Holds that are to be renewed until then are
+    // appended to `due`; it says itself when it wants to be looked at again.
+    virtual void tick(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
+
+    // The time has come for which it was scheduled in Losses::timers(): what it cannot vouch for any more is lost. On
+    // the thread that tells losses, with no lock held. It waits for nothing that waits for a server, and schedules
+    // itself for later instants only. When it throws, for want of memory, it is called again in a moment.
+    virtual void expire(Instant /* now */) {}
+
+    // The client ends, and all that is held with it: the last moment to tell that it is lost. The background thread has
+    // ended.
+    virtual void abandon() noexcept {}
+
+    // The answer to a renewal that was sent at `sent`.
+    enum class Renewed { yes, refused, unknown };
+    virtual void renewed(const Renewal& renewal, Renewed outcome, Instant sent) = 0;
+
+    virtual void subscribed() = 0;
+    virtual void subscription_refused(const Reply& why) = 0;
+    virtual void message(std::string_view payload) = 0;
+    virtual void disconnected() = 0;
+
+    // The server is another one now: what is held is to be asked for.
+    virtual void moved() {}
+
+private:
+    friend class Timers;
+    TimerSlot care_{*this};
+    TimerSlot loss_{*this};
+};
+
+}  // namespace redlatch
+
+// redlatch/client/timers.hpp
+
+namespace redlatch {
+
+// The deadlines of everything that one thread looks after, earliest first. A client has two: of the background thread,
+// and of the one that tells losses.
+//
+// An entry is only ever moved forward: a lock that is taken and given back a thousand times a second leaves its
+// entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
+// costs no shared work here, and each entry comes up in vain at most once a renewal period.
+//
+// mutex_ guards all members and the writing of TimerSlot::scheduled_. Nobody waits here; schedule() wakes the thread when
+// it sleeps beyond the new deadline.
+class Timers {
+public:
+    // Which of a Watched's times these are.
+    enum class Of { care, loss };
+
+    explicit Timers(std::function<void()> wake, Of of = Of::care)
+        : wake_(std::move(wake)), slot_(of == Of::care ? &Watched::care_ : &Watched::loss_) {}
+
+    // To be called with the watched one's own mutex held, which tick() and expire() take too: so an entry that is taken
+    // out at this moment is still to be looked at, and the first test may be made without our mutex.
+    void schedule(Watched& watched, Instant at) noexcept {
+        TimerSlot& slot = watched.*slot_;
+        if (slot.scheduled_.load() <= at) return;
+        {
+            const std::lock_guard lock(mutex_);
+            const Instant scheduled = slot.scheduled_;
+            if (scheduled <= at) return;
+            if (scheduled != never) slot.entry_ = entries_.extract({scheduled, &watched});
+            slot.scheduled_ = at;
+            slot.entry_.value().first = at;
+            entries_.insert(std::move(slot.entry_));
+            if (at >= sleeping_until_) return;
+        }
+        wake_();
+    }
+
+    // For a destructor: after it, nobody will be given this one any more.
+    void forget(Watched& watched) {
+        TimerSlot& slot = watched.*slot_;
+        const std::lock_guard lock(mutex_);
+        if (const Instant scheduled = slot.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
+        slot.scheduled_ = never;
+    }
+
+    // Takes out what is due at `until`.
+    std::vector<std::shared_ptr<Watched>> take_due(Instant until) {
+        const std::lock_guard lock(mutex_);
+        std::vector<std::shared_ptr<Watched>> due;
+        due.reserve(entries_.size());  // so that a failure leaves all as it is
+        sleeping_until_ = {};
+        // Null for one whose destructor waits for our mutex.
+        while (is_due(until))
+            if (auto alive = take_first()) due.push_back(std::move(alive));
+        return due;
+    }
+
+    // Takes out the first that is due at `until`, for which no memory is needed; null when there is none.
+    std::shared_ptr<Watched> take_first_due(Instant until) noexcept {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = {};
+        while (is_due(until))
+            if (auto alive = take_first()) return alive;
+        return nullptr;
+    }
+
+    // The thread is about to sleep: until when at most?
+    Instant sleep_until() {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = entries_.empty() ? never : entries_.begin()->first;
+        return sleeping_until_;
+    }
+
+private:
+    bool is_due(Instant until) const { return !entries_.empty() && entries_.begin()->first <= until; }
+
+    std::shared_ptr<Watched> take_first() {
+        Watched& watched = *entries_.begin()->second;
+        TimerSlot& slot = watched.*slot_;
+        slot.entry_ = entries_.extract(entries_.begin());
+        slot.scheduled_ = never;
+        return watched.weak_from_this().lock();
+    }
+
+    const std::function<void()> wake_;
+    TimerSlot Watched::*const slot_;
+    std::mutex mutex_;
+    TimerEntries entries_;
+    Instant sleeping_until_{};
+};
+
+}  // namespace redlatch
+
+// redlatch/core/quiet_thread.hpp
+
+namespace redlatch {
+
+// Starts a thread that receives none of the program's signals: they stay with the program's own threads.
+template <class Function>
+std::thread quiet_thread(Function&& function) {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct Restore {
+        const sigset_t& mask;
+        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+    } const restore{before};
+    return std::thread(std::forward<Function>(function));
+}
+
+}  // namespace redlatch
+
+// redlatch/core/wait_on.hpp
+
+namespace redlatch {
+
+// Waits until notified, at the latest until the instant; also wakes for no reason. `never` is no instant that a system
+// call could be given.
+inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
+    if (until == never)
+        wake.wait(lock);
+    else
+        wake.wait_until(lock, until);
+}
+
+}  // namespace redlatch
+
+// redlatch/client/losses.hpp
+
+namespace redlatch {
+
+// What tells a hold's owner that it is lost. Made with all that telling needs, so that telling cannot fail.
+class LossSource {
+public:
+    std::stop_token get_token() const noexcept { return one_.front().get_token(); }
+
+private:
+    friend class Losses;
+    std::list<std::stop_source> one_{1};
+};
+
+// Tells losses in time, whatever the transport, the server and the handlers of events do. A thread of its own looks at
+// what cannot be vouched for any longer (Watched::expire()), and requests the stop tokens of what is lost, in their
+// order and with no lock of ours held: their callbacks are the user's, and one that blocks delays those after it.
+//
+// start() comes before there is anything to lose, and may fail; then telling needs neither a thread nor memory.
+class Losses {
+public:
+    Losses() = default;
+    Losses(const Losses&) = delete;
+    Losses& operator=(const Losses&) = delete;
+    ~Losses() { end(); }
+
+    // When to call Watched::expire() of whom.
+    Timers& timers() noexcept { return desk_->timers; }
+
+    // Throws std::system_error when there is no thread to be had.
+    void start() {
+        const std::lock_guard lock(desk_->mutex);
+        if (thread_.joinable() || desk_->ended) return;
+        thread_ = quiet_thread([desk = desk_] { work(*desk); });
+    }
+
+    // Requests its token, soon; without a thread, at the end. Any lock may be held.
+    void tell(LossSource lost) noexcept {
+        const std::lock_guard lock(desk_->mutex);
+        desk_->told.splice(desk_->told.end(), lost.one_);
+        desk_->changed.notify_one();
+    }
+
+    // How long before the end of a lease its loss is to be told, for telling takes a moment, too: as long as it took of
+    // late, and as much again.
+    Clock::duration notice() const noexcept { return desk_->lateness.notice(); }
+
+    // Tells what is still to be told, and ends the thread, unless it is the one that calls: then that ends by itself.
+    void end() {
+        {
+            const std::lock_guard lock(desk_->mutex);
+            desk_->ended = true;
+            desk_->changed.notify_one();
+        }
+        if (thread_.get_id() == std::this_thread::get_id()) {
+            thread_.detach();
+        } else {
+            if (thread_.joinable()) thread_.join();
+            tell_all(*desk_);
+        }
+    }
+
+private:
+    // Shared with the thread, which may outlive us. `mutex` guards what follows it, and the start of the thread;
+    // `changed` wakes the thread.
+    struct Desk {
+        Lateness lateness;
+        Timers timers{[this] { wake(); }, Timers::Of::loss};
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::list<std::stop_source> told;
+        bool woken = false;  // there is an earlier deadline
+        bool ended = false;
+
+        void wake() {
+            const std::lock_guard lock(mutex);
+            woken = true;
+            changed.notify_one();
+        }
+    };
+
+    static constexpr Milliseconds again{5};
+
+    static void work(Desk& desk) {
+        while (sleep(desk, desk.timers.sleep_until())) {
+            const Instant due = desk.timers.sleep_until();  // another one, perhaps, for which it was woken
+            const Instant now = Clock::now();
+            // Nothing of a client is referred to while user code runs, which may end the client.
+            while (const auto watched = desk.timers.take_first_due(now)) expire(desk, *watched, now);
+            tell_all(desk);
+            if (due <= now) desk.lateness.add(due, Clock::now());
+        }
+        tell_all(desk);
+    }
+
+    static void expire(Desk& desk, Watched& watched, Instant now) noexcept {
+        try {
+            watched.expire(now);
+        } catch (...) {
+            desk.timers.schedule(watched, now + again);
+        }
+    }
+
+    // Until there is something to do; false at the end.
+    static bool sleep(Desk& desk, Instant until) {
+        std::unique_lock lock(desk.mutex);
+        while (!desk.ended && !desk.woken && desk.told.empty() && Clock::now() < until)
+            wait_on(desk.changed, lock, until);
+        desk.woken = false;
+        return !desk.ended;
+    }
+
+    static void tell_all(Desk& desk) {
+        for (;;) {
+            std::list<std::stop_source> one;
+            {
+                const std::lock_guard lock(desk.mutex);
+                if (desk.told.empty()) return;
+                one.splice(one.begin(), desk.told, desk.told.begin());
+            }
+            one.front().request_stop();
+        }
+    }
+
+    std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
+    std::thread thread_;
+};
+
+}  // namespace redlatch
+
+// redlatch/client/lost_levels.hpp
+
+namespace redlatch {
+
+// Levels of holds that were lost, and whose unlock() is still to come: it finds out then, and is no error of its
+// thread's. Kept for the process rather than with the lock, because the object that was locked may be gone by then. Many
+// never come: a hold with a lease of its own need not be given back. So only the latest are remembered.
+//
+// Thread-safe: mutex_ guards all members. Nobody waits here.
+class LostLevels {
+public:
+    static constexpr std::size_t most = 10'000;
+
+    void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels) {
+        std::string name = name_of(kind, key, owner);
+        const std::lock_guard lock(mutex_);
+        if (levels_.size() >= most) {
+            levels_.erase(order_.front());
+            order_.pop_front();
+        }
+        if (!levels_.contains(name)) order_.push_back(name);
+        levels_[std::move(name)] += levels;
+    }
+
+    // Whether there was one; then it is over with.
+    bool take(std::string_view kind, std::string_view key, OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        if (levels_.empty()) return false;
+        const auto found = levels_.find(name_of(kind, key, owner));
+        if (found == levels_.end() || found->second == 0) return false;
+        --found->second;
+        return true;
+    }
+
+private:
+    static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
+        std::string name = std::to_string(owner);
+        return name.append(" ").append(kind).append(key);
+    }
+
+    std::mutex mutex_;
+    std::unordered_map<std::string, std::uint32_t> levels_;
+    std::deque<std::string> order_;  // of their first coming
+};
+
+}  // namespace redlatch
+
+// redlatch/client/native_delete.hpp
+
+namespace redlatch {
+
+// Which command of its own the server has for deleting a key that holds a certain value. Found out by using them, the
+// first one first: a command that the server refuses is not sent to it again. For any number of threads.
+class NativeDelete {
+public:
+    enum class Form {
+        delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
+        delifeq,  // DELIFEQ key value: Valkey 9.0
+        none,     // a script does it
+    };
+
+    Form form() const noexcept { return form_.load(std::memory_order_relaxed); }
+
+    void refused(Form form) noexcept {
+        const Form next = form == Form::delex ? Form::delifeq : Form::none;
+        form_.compare_exchange_strong(form, next, std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<Form> form_{Form::delex};
+};
+
+}  // namespace redlatch
+
+// redlatch/client/notifier.hpp
+
+namespace redlatch {
+
+// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held: so a handler that blocks,
+// throws or uses the library harms neither renewals nor wake-ups, and delays no lost() token. The thread exists from the
+// first notification on, or from start(). Without one to be had, what is queued waits until the next notification.
+class Notifier {
+public:
+    Notifier() = default;
+    Notifier(const Notifier&) = delete;
+    Notifier& operator=(const Notifier&) = delete;
+
+    // Waits for the handler that is running, unless it is the one that destroys us. What is queued is dropped.
+    ~Notifier() {
+        {
+            const std::lock_guard lock(queue_->mutex);
+            queue_->stopped = true;
+            queue_->jobs.clear();
+        }
+        queue_->changed.notify_one();
+        if (!thread_.joinable()) return;
+        if (thread_.get_id() == std::this_thread::get_id())
+            thread_.detach();
+        else
+            thread_.join();
+    }
+
+    // Throws std::system_error when there is no thread to be had.
+    void start() {
+        const std::lock_guard lock(queue_->mutex);
+        start_locked();
+    }
+
+    // Throws std::bad_alloc only.
+    void notify(std::function<void()> job) {
+        const std::lock_guard lock(queue_->mutex);
+        if (queue_->stopped) return;
+        queue_->jobs.push_back(std::move(job));
+        queue_->changed.notify_one();
+        try {
+            start_locked();
+        } catch (const std::system_error&) {  // the next one tries again
+        }
+    }
+
+private:
+    // Shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
+    // `changed` wakes the one thread.
+    struct Queue {
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::deque<std::function<void()>> jobs;
+        bool stopped = false;
+    };
+
+    void start_locked() {
+        if (!thread_.joinable() && !queue_->stopped) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+    }
+
+    static void work(Queue& queue) {
+        std::unique_lock lock(queue.mutex);
+        for (;;) {
+            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
+            if (queue.stopped) return;
+            std::function<void()> job = std::move(queue.jobs.front());
+            queue.jobs.pop_front();
+            lock.unlock();
+            try {
+                job();
+            } catch (...) {
+                // Nobody could catch it: the program goes on without the handler's opinion.
+            }
+            job = nullptr;
+            lock.lock();
+        }
+    }
+
+    std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+    std::thread thread_;
 };
 
 }  // namespace redlatch
@@ -489,13 +1156,15 @@ concept SurvivesFork = requires(T& t) {
     { t.reborn() } -> std::same_as<T>;
 };
 
-// Optional. watch(listener, deadline): the calling thread, which waits for a message, receives in place of run(), and
-// tells the listener itself, until something was told, interrupt_watch() was called, even before, or the deadline
-// passes; false at once when it cannot, because another thread does so already or there is no connection. When it
-// leaves while others wait, wake() makes run() receive again.
+// Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run(),
+// and tells the listener itself, until something was told, the deadline passes, or interrupts() is not `seen` any more,
+// which is how often interrupt_watch() was called, even before; false at once when it cannot, because another thread
+// does so already or there is no connection. Who was told false is not forgotten: run() receives again as soon as that
+// other thread leaves. When it leaves while others wait, wake() makes run() receive again.
 template <class T>
-concept LetsWatch = requires(T& t, Listener& listener, Instant deadline) {
-    { t.watch(listener, deadline) } -> std::same_as<bool>;
+concept LetsWatch = requires(T& t, Listener& listener, Instant deadline, std::uint64_t seen) {
+    { t.watch(listener, deadline, seen) } -> std::same_as<bool>;
+    { t.interrupts() } -> std::convertible_to<std::uint64_t>;
     t.interrupt_watch();
 };
 
@@ -599,89 +1268,121 @@ struct ClientOptions {
     // same.
     PubSub pubsub = PubSub::automatic;
     // Called on a thread of the client's, one event at a time, with no lock held. What it throws is swallowed. It may
-    // use the library; while it blocks, later events and lost() requests wait, but renewals and wake-ups do not.
+    // use the library; while it blocks, later events wait, but renewals, wake-ups and lost() requests do not.
     std::function<void(const Event&)> on_event = {};
 };
 
 }  // namespace redlatch
 
-// redlatch/core/ids.hpp
+// redlatch/client/remote_clock.hpp
 
 namespace redlatch {
 
-// Random bytes from the system's CSPRNG. Throws std::system_error where there is none.
-template <std::size_t N>
-std::array<unsigned char, N> random_bytes() {
-    static_assert(N <= 256, "getentropy gives at most 256 bytes");
-    std::array<unsigned char, N> bytes;
-    if (::getentropy(bytes.data(), N) != 0) throw std::system_error(errno, std::generic_category(), "getentropy");
-    return bytes;
-}
+// Milliseconds since 1970 by a server's clock.
+using ServerMilliseconds = std::int64_t;
 
-// A random (version 4) UUID in its canonical 36 characters.
-inline std::string make_uuid() {
-    static constexpr char digits[] = "0123456789abcdef";
-    auto bytes = random_bytes<16>();
-    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
-    bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
-    std::string text;
-    text.reserve(36);
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-        text += digits[bytes[i] >> 4];
-        text += digits[bytes[i] & 15];
+// The answer to TIME; nothing where it is none.
+inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
+    if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) return std::nullopt;
+    ServerMilliseconds parts[2];
+    for (int i = 0; i < 2; ++i) {
+        const std::string_view text = reply.elements[static_cast<std::size_t>(i)].text;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parts[i]);
+        if (error != std::errc{} || end != text.data() + text.size() || parts[i] < 0) return std::nullopt;
     }
-    return text;
+    return parts[0] * 1000 + parts[1] / 1000;
 }
 
-// Who holds something within a process: today a thread's number, tomorrow a coroutine's or a hold's own.
-using OwnerNumber = std::uint64_t;
-
-// The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids.
-inline OwnerNumber this_thread_number() noexcept {
-    static std::atomic<OwnerNumber> last{0};
-    thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
-    return number;
+// What a script says that came after the instant until which it was wanted: "LATE <the server's time in ms>".
+inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
+    constexpr std::string_view word = "LATE ";
+    if (!reply.is_error() || !reply.text.starts_with(word)) return std::nullopt;
+    ServerMilliseconds now = 0;
+    const char* const first = reply.text.data() + word.size();
+    const auto [end, error] = std::from_chars(first, reply.text.data() + reply.text.size(), now);
+    if (error != std::errc{} || end == first || now < 0) return std::nullopt;
+    return now;
 }
 
-// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number
-// of one of its holds: "<uuid>:<number>:<hold>".
-class OwnerText {
+// What a server's clock shows, as far as this client can tell. It is never behind the server's own clock unless that has
+// jumped since it was read. So a command that is wanted for a second more is not void before that second is over.
+//
+// One reading serves all routes. The nodes of a cluster may have different clocks: a node whose clock shows something
+// else gets a reading of its own. A reading is good for a while, because clocks drift. Nothing depends on its being
+// right but how soon a command becomes void: each script looks at the server's own clock.
+//
+// Thread-safe: mutex_ guards all members. Nobody waits here.
+class RemoteClock {
 public:
-    OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
-        char* const end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), hold).ptr;
-        size_ = static_cast<std::size_t>(end - text_.data());
-    }
-    OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
-        char* end = uuid.copy(text_.data(), 36) + text_.data();
-        *end++ = ':';
-        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
-        end += suffix.copy(end, longest_suffix);
-        size_ = static_cast<std::size_t>(end - text_.data());
+    static constexpr Milliseconds good_for = std::chrono::minutes(5);
+
+    // Nothing when the server has to be asked first.
+    std::optional<ServerMilliseconds> at(std::uint32_t route, Instant instant) const {
+        const std::lock_guard lock(mutex_);
+        if (in_doubt_ || instant - read_at_ > good_for) return std::nullopt;
+        return offset_of(route) + since_epoch(instant);
     }
 
-    std::string_view view() const noexcept { return {text_.data(), size_}; }
-    operator std::string_view() const noexcept { return view(); }
+    // The same from an old reading, where that is better than none.
+    std::optional<ServerMilliseconds> roughly_at(std::uint32_t route, Instant instant) const {
+        const std::lock_guard lock(mutex_);
+        if (read_at_ == Instant{}) return std::nullopt;
+        return offset_of(route) + since_epoch(instant);
+    }
+
+    // A command that was sent at `asked`, and answered at `answered`, found this time.
+    void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
+        // One more, because the server leaves out what is less than a millisecond.
+        const ServerMilliseconds offset = time + 1 - since_epoch(asked);
+        const std::lock_guard lock(mutex_);
+        if (in_doubt_ || route == route_) {
+            offset_ = offset;
+            read_at_ = asked;
+            uncertainty_ = std::chrono::ceil<Milliseconds>(answered - asked);
+            route_ = route;
+            in_doubt_ = false;
+        } else {
+            others_[route] = offset;
+        }
+    }
+
+    // Since when the reading in use is known; the past when there is none.
+    Instant read_at() const {
+        const std::lock_guard lock(mutex_);
+        return read_at_;
+    }
+
+    // How long the answer took: by so much the server's clock may be behind what is known of it.
+    Milliseconds uncertainty() const {
+        const std::lock_guard lock(mutex_);
+        return uncertainty_;
+    }
+
+    // Another server may answer from here on, or this one with another clock.
+    void doubt() {
+        const std::lock_guard lock(mutex_);
+        in_doubt_ = true;
+        others_.clear();
+    }
 
 private:
-    static constexpr std::size_t longest_suffix = 1 + 20;
-    std::array<char, 36 + 1 + 20 + longest_suffix> text_;
-    std::size_t size_;
-};
+    static ServerMilliseconds since_epoch(Instant instant) {
+        return std::chrono::floor<Milliseconds>(instant.time_since_epoch()).count();
+    }
 
-// A number in decimal, without an allocation.
-class NumberText {
-public:
-    explicit NumberText(std::int64_t number) noexcept
-        : size_(static_cast<std::size_t>(std::to_chars(text_.data(), text_.data() + text_.size(), number).ptr -
-                                         text_.data())) {}
+    ServerMilliseconds offset_of(std::uint32_t route) const {
+        if (others_.empty() || route == route_) return offset_;
+        const auto other = others_.find(route);
+        return other == others_.end() ? offset_ : other->second;
+    }
 
-    std::string_view view() const noexcept { return {text_.data(), size_}; }
-    operator std::string_view() const noexcept { return view(); }
-
-private:
-    std::array<char, 20> text_;
-    std::size_t size_;
+    mutable std::mutex mutex_;
+    ServerMilliseconds offset_ = 0;  // to be added to the steady clock's milliseconds
+    Instant read_at_{};              // the past while there is no reading
+    Milliseconds uncertainty_{0};
+    bool in_doubt_ = true;
+    std::uint32_t route_ = 0;  // of which it was read
+    std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
 };
 
 }  // namespace redlatch
@@ -851,6 +1552,7 @@ enum class Verdict {
     no_script,    // the server does not know the script yet: send its text
     no_answer,    // send it again: it may or may not have taken effect
     refused_now,  // send it again after a pause: it took no effect, and the server may change its mind
+    late,         // it came after the instant until which it was wanted, and took no effect
     refused,      // sending it again is useless
 };
 
@@ -885,6 +1587,21 @@ inline bool is_overloaded(std::string_view code, std::string_view text) {
     return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
 }
 
+// Who we are, or what we may do, does not suffice: with the same words, for passwords and rights may be given back.
+inline bool is_denied(std::string_view code, std::string_view text) {
+    static constexpr std::array<std::string_view, 4> codes{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED"};
+    static constexpr std::array<std::string_view, 6> beginnings{
+        // Inside a script it is the one in Redis 7.0, the other since 7.2.
+        "ERR The user executing the script", "ERR ACL failure in script",
+        // The password was taken from the server.
+        "ERR AUTH <password> called without", "ERR Client sent AUTH, but no password", "ERR invalid password",
+        // The certificate of either side.
+        Reply::untrusted};
+    return is_one_of(code, codes) || std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view beginning) {
+               return text.starts_with(beginning);
+           });
+}
+
 }  // namespace detail
 
 inline Verdict judge(const Reply& reply) {
@@ -898,8 +1615,17 @@ inline Verdict judge(const Reply& reply) {
     }
     const std::string_view code = detail::error_code_word(reply.text);
     if (code == "NOSCRIPT") return Verdict::no_script;
+    if (code == "LATE") return Verdict::late;
     if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return Verdict::refused_now;
     return Verdict::refused;
+}
+
+// Whether a command is refused that can never succeed: the key is something else, the script fails. What is denied to us
+// is refused to a caller at once, too; but what is to be delivered in the background goes on being tried, because
+// passwords, rights and certificates may be put right.
+inline bool is_final(const Reply& reply) {
+    return reply.is_error() && judge(reply) == Verdict::refused &&
+           !detail::is_denied(detail::error_code_word(reply.text), reply.text);
 }
 
 // The error that a failed operation on `name` throws, quoting the server. `reply` is none that judge() calls answered.
@@ -917,13 +1643,15 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     if (reply.text.starts_with(Reply::untrusted))
         return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
     const std::string said = "the server says " + printable(reply.text, 160);
+    if (code == "LATE")
+        return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
     if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
     if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
+    if (code == "TOOMANY") return {errc::invalid_argument, name, said};
     if (code == "WRONGTYPE")
         return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
     if (code == "NOAUTH" || code == "WRONGPASS")
         return {errc::rejected, name, said + "; check user and password in the URL"};
-    // Inside a script it is the one in Redis 7.0, the other since 7.2.
     if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
         reply.text.starts_with("ERR ACL failure in script"))
         return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
@@ -946,176 +1674,6 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
             "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
                 " where a script gives none"};
 }
-
-}  // namespace redlatch
-
-// redlatch/core/sha1.hpp
-
-namespace redlatch {
-
-// SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
-//
-// Every program that includes the library evaluates this for every script, and compilers are slow at it: hence plain
-// arrays and no calls in the loops, which is several times faster than std::array and lambdas.
-constexpr std::array<char, 40> sha1_hex(std::string_view text) {
-    std::uint32_t hash[5] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
-    const char* const data = text.data();
-    const std::size_t size = text.size();
-    const std::size_t blocks = (size + 8) / 64 + 1;
-
-    for (std::size_t block = 0; block < blocks; ++block) {
-        std::uint32_t w[80] = {};
-        for (std::size_t i = 0, at = block * 64; i < 16; ++i, at += 4) {
-            if (at + 4 <= size) {
-                w[i] = static_cast<std::uint32_t>(static_cast<unsigned char>(data[at])) << 24 |
-                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 1])) << 16 |
-                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 2])) << 8 |
-                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 3]));
-            } else {
-                // The end of the text, then one bit, then zeros.
-                for (std::size_t j = 0; j < 4; ++j)
-                    w[i] = w[i] << 8 |
-                           (at + j < size    ? static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + j]))
-                            : at + j == size ? 0x80u
-                                             : 0u);
-            }
-        }
-        if (block + 1 == blocks) {
-            w[14] = static_cast<std::uint32_t>(static_cast<std::uint64_t>(size) >> 29);
-            w[15] = static_cast<std::uint32_t>(size << 3);
-        }
-        for (std::size_t i = 16; i < 80; ++i) {
-            const std::uint32_t x = w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16];
-            w[i] = x << 1 | x >> 31;
-        }
-
-        std::uint32_t a = hash[0], b = hash[1], c = hash[2], d = hash[3], e = hash[4];
-        for (std::size_t i = 0; i < 80; ++i) {
-            std::uint32_t next = (a << 5 | a >> 27) + e + w[i];
-            if (i < 20)
-                next += (d ^ (b & (c ^ d))) + 0x5a827999;
-            else if (i < 40)
-                next += (b ^ c ^ d) + 0x6ed9eba1;
-            else if (i < 60)
-                next += ((b & c) | (d & (b | c))) + 0x8f1bbcdc;
-            else
-                next += (b ^ c ^ d) + 0xca62c1d6;
-            e = d;
-            d = c;
-            c = b << 30 | b >> 2;
-            b = a;
-            a = next;
-        }
-        hash[0] += a;
-        hash[1] += b;
-        hash[2] += c;
-        hash[3] += d;
-        hash[4] += e;
-    }
-
-    constexpr char digits[] = "0123456789abcdef";
-    std::array<char, 40> hex{};
-    for (std::size_t i = 0; i < 40; ++i) hex[i] = digits[(hash[i / 8] >> (28 - 4 * (i % 8))) & 15];
-    return hex;
-}
-
-}  // namespace redlatch
-
-// redlatch/scripts/script.hpp
-
-namespace redlatch {
-
-// A Lua script and the digest by which EVALSHA calls it.
-struct Script {
-    std::string_view text;
-    std::array<char, 40> sha1;
-
-    consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
-
-    constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
-};
-
-// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a
-// program uses.
-template <const std::string_view& text>
-inline constexpr Script digested{text};
-
-namespace scripts {
-
-namespace detail {
-
-template <const std::string_view&... parts>
-inline constexpr auto joined_array = [] {
-    std::array<char, (0 + ... + parts.size())> all{};
-    std::size_t size = 0;
-    ((size += parts.copy(all.data() + size, parts.size())), ...);
-    return all;
-}();
-
-}  // namespace detail
-
-// The text of a script that shares its beginning with others.
-template <const std::string_view&... parts>
-inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), detail::joined_array<parts...>.size()};
-
-}  // namespace scripts
-
-}  // namespace redlatch
-
-// redlatch/client/watched.hpp
-
-namespace redlatch {
-
-class Watched;
-
-// One hold that the watchdog shall renew.
-struct Renewal {
-    std::shared_ptr<Watched> of;
-    std::string key;
-    OwnerNumber owner;
-    std::uint64_t hold;  // which of the owner's holds, so that a late answer meets no later one
-    const Script*
-        script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
-    OwnerText field;  // the owner, as the hold is called there
-    std::optional<Milliseconds> lease =
-        std::nullopt;  // none: the watchdog's. A shorter one than is left changes nothing
-};
-
-// When Timers will look at whom.
-using TimerEntries = std::set<std::pair<Instant, Watched*>>;
-
-// What the background thread knows of a primitive's local state: something that has times at which it wants to be
-// looked at, and a channel that it listens to. All members are called on the background thread (renewed() on any),
-// with no lock held.
-class Watched : public std::enable_shared_from_this<Watched> {
-public:
-    virtual ~Watched() = default;
-
-    // The time it was scheduled for has come, or will before `horizon`. Holds that are to be renewed until then are
-    // appended to `due`; it says itself when it wants to be looked at again.
-    virtual void tick(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
-
-    // The answer to a renewal that was sent at `sent`.
-    enum class Renewed { yes, refused, unknown };
-    virtual void renewed(const Renewal& renewal, Renewed outcome, Instant sent) = 0;
-
-    virtual void subscribed() = 0;
-    virtual void subscription_refused(const Reply& why) = 0;
-    virtual void message(std::string_view payload) = 0;
-    virtual void disconnected() = 0;
-
-    // The server is another one now: what is held is to be asked for.
-    virtual void moved() {}
-
-private:
-    friend class Timers;
-    std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
-    // Its entry while it has no time there: made with it, so that to schedule it needs no memory.
-    TimerEntries::node_type entry_ = [this] {
-        TimerEntries one{{never, this}};
-        return one.extract(one.begin());
-    }();
-};
 
 }  // namespace redlatch
 
@@ -1156,6 +1714,8 @@ public:
             ++c.keen;
             ++keen_;
         }
+        // Where another's subscription is still to be confirmed, perhaps nobody receives at the moment.
+        if (!is_new && !c.confirmed) wake_();
         return c.confirmed;
     }
 
@@ -1327,79 +1887,6 @@ private:
 
 }  // namespace redlatch
 
-// redlatch/client/timers.hpp
-
-namespace redlatch {
-
-// The deadlines of everything that the background thread looks after, earliest first.
-//
-// An entry is only ever moved forward: a lock that is taken and given back a thousand times a second leaves its
-// entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
-// costs no shared work here, and each entry comes up in vain at most once a renewal period.
-//
-// mutex_ guards all members and the writing of Watched::scheduled_. Nobody waits here; schedule() wakes the background
-// thread when it sleeps beyond the new deadline.
-class Timers {
-public:
-    explicit Timers(std::function<void()> wake) : wake_(std::move(wake)) {}
-
-    // To be called with the watched one's own mutex held, which tick() takes too: so an entry that is taken out at
-    // this moment is still to be looked at, and the first test may be made without our mutex.
-    void schedule(Watched& watched, Instant at) noexcept {
-        if (watched.scheduled_.load() <= at) return;
-        {
-            const std::lock_guard lock(mutex_);
-            const Instant scheduled = watched.scheduled_;
-            if (scheduled <= at) return;
-            if (scheduled != never) watched.entry_ = entries_.extract({scheduled, &watched});
-            watched.scheduled_ = at;
-            watched.entry_.value().first = at;
-            entries_.insert(std::move(watched.entry_));
-            if (at >= sleeping_until_) return;
-        }
-        wake_();
-    }
-
-    // For a destructor: after it, nobody will be given this one any more.
-    void forget(Watched& watched) {
-        const std::lock_guard lock(mutex_);
-        if (const Instant scheduled = watched.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
-        watched.scheduled_ = never;
-    }
-
-    // Takes out what is due at `until`.
-    std::vector<std::shared_ptr<Watched>> take_due(Instant until) {
-        const std::lock_guard lock(mutex_);
-        std::vector<std::shared_ptr<Watched>> due;
-        due.reserve(entries_.size());  // so that a failure leaves all as it is
-        sleeping_until_ = {};
-        while (!entries_.empty() && entries_.begin()->first <= until) {
-            Watched* watched = entries_.begin()->second;
-            auto entry = entries_.extract(entries_.begin());
-            watched->scheduled_ = never;
-            watched->entry_ = std::move(entry);
-            // Null for one whose destructor waits for our mutex.
-            if (auto alive = watched->weak_from_this().lock()) due.push_back(std::move(alive));
-        }
-        return due;
-    }
-
-    // The background thread is about to sleep: until when at most?
-    Instant sleep_until() {
-        const std::lock_guard lock(mutex_);
-        sleeping_until_ = entries_.empty() ? never : entries_.begin()->first;
-        return sleeping_until_;
-    }
-
-private:
-    const std::function<void()> wake_;
-    std::mutex mutex_;
-    TimerEntries entries_;
-    Instant sleeping_until_{};
-};
-
-}  // namespace redlatch
-
 // redlatch/core/backoff.hpp
 
 namespace redlatch {
@@ -1449,6 +1936,70 @@ inline void pause(Instant until, const std::stop_token& stop) {
 
 }  // namespace redlatch
 
+// redlatch/core/process.hpp
+
+namespace redlatch {
+
+// What is said of a process here counts for all shared objects in it, those that hide their symbols as well: hence the
+// visibility.
+namespace detail {
+
+using ForkCell = std::atomic<std::uint64_t>;
+
+// Of a kernel that cannot wipe memory at a fork: the C library calls us then, if it is asked to fork.
+[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
+    static constinit ForkCell cell{0};
+    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
+    return &cell;
+}
+
+// A number that is zero in the child of a fork.
+inline ForkCell* new_fork_cell() noexcept {
+#ifdef MADV_WIPEONFORK
+    constexpr std::size_t size = sizeof(ForkCell);
+    void* const page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) {
+        if (::madvise(page, size, MADV_WIPEONFORK) == 0) return new (page) ForkCell{0};
+        ::munmap(page, size);
+    }
+#endif
+    return wiped_by_handler();
+}
+
+// Made by whoever is first. No lock is held meanwhile, which a fork could leave locked in the child.
+[[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
+    static constinit std::atomic<ForkCell*> cell{nullptr};
+    ForkCell* there = cell.load(std::memory_order_acquire);
+    if (there) return *there;
+    ForkCell* const mine = new_fork_cell();
+    return cell.compare_exchange_strong(there, mine) ? *mine : *there;
+}
+
+// Another one in each process that descends from this one.
+[[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
+    static constinit std::atomic<std::uint64_t> last{0};  // the child goes on where its parent was
+    ForkCell& cell = fork_cell();
+    std::uint64_t generation = cell.load(std::memory_order_relaxed);
+    if (generation != 0) return generation;
+    const std::uint64_t mine = last.fetch_add(1) + 1;
+    return cell.compare_exchange_strong(generation, mine) ? mine : generation;
+}
+
+}  // namespace detail
+
+// Tells a process from those that it was forked from. Its number alone does not: in a PID namespace of its own a child
+// may have its parent's.
+struct ProcessMark {
+    std::uint64_t generation;
+    pid_t pid;
+
+    friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
+};
+
+inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
+
+}  // namespace redlatch
+
 // redlatch/client/runtime.hpp
 
 namespace redlatch {
@@ -1468,8 +2019,10 @@ enum class Effect { any, grants };
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
 // The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
-// bring up, and sends renewals. mutex_ guards states_, and may be held when a state's own mutex is taken, never the
-// other way round; background_mutex_ guards the start of the thread; posts_mutex_ guards posts_, and posts_done_ tells
+// bring up, and sends renewals. What a hold's end makes urgent is left to the thread of Losses, which waits for no
+// server. mutex_ guards states_, and may be held when a state's own mutex is taken, never the other way round;
+// key_holds_mutex_ guards key_holds_ and its limit; background_mutex_ guards the start of the thread; posts_mutex_ guards
+// posts_, and posts_done_ tells
 // the destructor that none is left.
 template <Transport T>
 class Runtime {
@@ -1497,13 +2050,19 @@ public:
         stopping_ = true;
         transport_.wake();
         if (background_.joinable()) background_.join();
+        for (const auto& [_, entry] : states_) entry.state->abandon();
+        losses_.end();
     }
 
     const ClientOptions& options() const noexcept { return options_; }
     const std::string& uuid() const noexcept { return uuid_; }
-    pid_t pid() const noexcept { return pid_; }
+
+    // False in a child that was forked since this was made.
+    bool is_of_this_process() const noexcept { return process_ == this_process(); }
+
     T& transport() noexcept { return transport_; }
     Timers& timers() noexcept { return timers_; }
+    Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
 
     // Whether this process was forked off one that used the client: holds of the parent are then not ours.
@@ -1626,10 +2185,87 @@ public:
         if constexpr (LetsAttend<T>) transport_.wake();
     }
 
-    // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
-    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout.
+    // --- until when a command is wanted ---------------------------------------------------------------------------
+
+    // What the clock of the server of this key shows now. Asks it, in one round trip, where that is not known; nothing,
+    // and the reason in `failure`, when there is no answer.
+    std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
+        const std::uint32_t route = transport_.route(key);
+        const Instant asked = Clock::now();
+        if (const auto known = clock_.at(route, asked)) return known;
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        failure = call({words, 0, key}, deadline);
+        return learn_time(route, asked, failure);
+    }
+
+    // The same without waiting: `then(time, failure, receiver)` is called at once, or on any thread when the server has
+    // answered; by then the poster may attend no more, so the background receives what follows.
+    template <class Then>
+    void with_server_time(std::string_view key, Receiver receiver, Then then) {
+        const std::uint32_t route = transport_.route(key);
+        const Instant asked = Clock::now();
+        if (const auto known = clock_.at(route, asked)) return then(known, Reply{}, receiver);
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        post(
+            {words, 0, key},
+            [this, route, asked, then = std::move(then)](Reply reply) mutable {
+                const auto time = learn_time(route, asked, reply);
+                then(time, std::move(reply), Receiver::background);
+            },
+            receiver);
+    }
+
+    // What a renewal says, which must not wait: an old reading of the clock will do. Without any it is never void.
+    ServerMilliseconds wanted_until(std::string_view key) const {
+        const auto now = clock_.roughly_at(transport_.route(key), Clock::now());
+        return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
+    }
+
+    // A script that was sent at `sent` said that it came too late: by what clock.
+    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+        const auto now = read_late(reply);
+        if (now) clock_.learn(transport_.route(key), sent, Clock::now(), *now);
+        return now.has_value();
+    }
+
+    RemoteClock& server_clock() noexcept { return clock_; }
+
+    // When a lease is over that begins now, by the server's clock, of a command that is wanted `until`. Not later than the
+    // server would reckon it itself; earlier by clock_error() at most.
+    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
+        return until - options_.command_timeout.count() + lease.count() - clock_error().count();
+    }
+
+    // By how much the server's clock may be behind what is known of it: it was read some time ago, and while the answer
+    // was on its way. Clocks drift by less than a part in a thousand.
+    Milliseconds clock_error() const {
+        const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - clock_.read_at());
+        return clock_.uncertainty() + age / 1000 + Milliseconds(2);
+    }
+
+    // Whether the server knows SET … PXAT: Redis does from 6.2 on.
+    bool knows_expiry_times() const noexcept { return knows_expiry_times_.load(std::memory_order_relaxed); }
+    void forget_expiry_times() noexcept { knows_expiry_times_ = false; }
+
+    // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
+    // round trip, or two where the server's time is not known. A server whose clock has jumped is asked once more.
     template <class Send>
-    Reply persist(Instant deadline, const std::stop_token& stop, Send send) {
+    Reply call_wanted(std::string_view key, Instant deadline, Send send) {
+        for (int tries = 1;; ++tries) {
+            Reply failure;
+            const auto now = server_time(key, deadline, failure);
+            if (!now) return failure;
+            const Instant sent = Clock::now();
+            Reply reply = send(*now + options_.command_timeout.count());
+            if (!learn_if_late(key, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+        }
+    }
+
+    // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
+    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout. With `one_try`, what
+    // the server refuses for now is refused.
+    template <class Send>
+    Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
         Backoff backoff(Milliseconds(2), Milliseconds(500));
         bool again = false;
         for (;;) {
@@ -1642,12 +2278,18 @@ public:
             }
             // no_script here: the server did not even take the text.
             if (verdict == Verdict::refused || verdict == Verdict::no_script || stop.stop_requested()) return reply;
+            // It was sent again already, by what the clock showed.
+            if (verdict == Verdict::late) return reply;
+            if (one_try && verdict == Verdict::refused_now) return reply;
             if (reply.kind == Reply::Kind::unanswered) again = true;
             // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
-            if (verdict == Verdict::refused_now)
-                redlatch::pause(std::min(deadline, Clock::now() + backoff.next()), stop);
+            if (verdict == Verdict::refused_now) rest(std::min(deadline, Clock::now() + backoff.next()), stop);
             if (Clock::now() >= deadline) return reply;
-            if (verdict == Verdict::no_answer) gone();
+            if (verdict == Verdict::no_answer) {
+                // What answers next may be another server, or this one with another clock.
+                clock_.doubt();
+                gone();
+            }
             count(resends_);
         }
     }
@@ -1662,15 +2304,21 @@ public:
         background_started_.store(true, std::memory_order_release);
     }
 
-    // The calling thread receives messages itself until one has come, interrupt_watch() or `until`; false when it has
-    // to wait for the background thread to do so.
-    bool watch(Instant until) {
+    // The calling thread receives messages itself until one has come, interrupts() is not `seen` any more, or `until`;
+    // false when it has to wait for the background thread to do so.
+    bool watch(Instant until, std::uint64_t seen) {
         if constexpr (LetsWatch<T>) {
-            if (!transport_.watch(listener_, until)) return false;
+            if (!transport_.watch(listener_, until, seen)) return false;
             if (subscriptions_.has_several_keen()) transport_.wake();
             return true;
         }
         return false;
+    }
+
+    // Taken before the mutex is given up under which interrupt_watch() is called.
+    std::uint64_t interrupts() {
+        if constexpr (LetsWatch<T>) return transport_.interrupts();
+        return 0;
     }
 
     void interrupt_watch() {
@@ -1687,8 +2335,14 @@ public:
         }
     }
 
-    // Runs something of the user's, such as the callbacks of a stop token.
-    void notify(std::function<void()> job) { notifier_.notify(std::move(job)); }
+    // What tells of losses is there from here on, and cannot fail any more. To be called before something is held.
+    // Throws std::system_error when there is no thread to be had.
+    void start_losses() {
+        if (losses_started_.load(std::memory_order_acquire)) return;
+        losses_.start();
+        if (options_.on_event) notifier_.start();
+        losses_started_.store(true, std::memory_order_release);
+    }
 
     // --- counters ---------------------------------------------------------------------------------------------
 
@@ -1706,6 +2360,23 @@ public:
         if constexpr (requires { transport_.reconnects(); }) s.reconnects = transport_.reconnects();
         return s;
     }
+
+    // --- what is known of a key beyond one state -----------------------------------------------------------------
+
+    // Who of this process holds the key, whatever the kind of lock.
+    std::shared_ptr<KeyHolds> key_holds(const std::string& key) {
+        const std::lock_guard lock(key_holds_mutex_);
+        if (key_holds_.size() >= key_holds_limit_) {
+            std::erase_if(key_holds_, [](const auto& entry) { return entry.second.expired(); });
+            key_holds_limit_ = std::max<std::size_t>(64, key_holds_.size() * 2);
+        }
+        std::weak_ptr<KeyHolds>& entry = key_holds_[key];
+        auto holds = entry.lock();
+        if (!holds) entry = holds = std::make_shared<KeyHolds>();
+        return holds;
+    }
+
+    LostLevels& lost_levels() noexcept { return lost_levels_; }
 
     // --- the local state of names -----------------------------------------------------------------------------
 
@@ -1737,6 +2408,22 @@ public:
 private:
     static constexpr std::size_t renewals_a_call = 100;
     static constexpr Milliseconds longest_farewell{1000};
+
+    // The time that TIME answered. Without an answer nothing was changed, so the command that was to follow was not sent.
+    std::optional<ServerMilliseconds> learn_time(std::uint32_t route, Instant asked, Reply& reply) {
+        const auto time = read_time(reply);
+        if (!time) {
+            if (judge(reply) == Verdict::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
+            // What should have followed was not sent; perhaps because the server was given less than its time.
+            if (reply.kind == Reply::Kind::unanswered)
+                reply.kind =
+                    Clock::now() - asked < options_.command_timeout ? Reply::Kind::no_time : Reply::Kind::not_sent;
+            return std::nullopt;
+        }
+        clock_.learn(route, asked, Clock::now(), *time);
+        // Also if another thread has come to doubt it since.
+        return clock_.roughly_at(route, Clock::now());
+    }
 
     // What grants something has a key.
     std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
@@ -1775,6 +2462,15 @@ private:
     }
 
     static constexpr const char* no_memory = "out of memory";
+
+    // A pause; a short one where there is no memory for what it takes.
+    static void rest(Instant until, const std::stop_token& stop) {
+        try {
+            redlatch::pause(until, stop);
+        } catch (const std::bad_alloc&) {
+            std::this_thread::sleep_for(Milliseconds(1));
+        }
+    }
 
     // A command for which there was no memory was not sent, and is tried again like any such.
     template <class Send>
@@ -1907,8 +2603,9 @@ private:
 
     void renew_together(std::vector<Renewal> batch) {
         const NumberText lease(batch.front().lease.value_or(options_.watchdog_timeout).count());
+        const NumberText until(wanted_until(batch.front().key));
         std::vector<std::string_view> keys;
-        std::vector<std::string_view> arguments{lease};
+        std::vector<std::string_view> arguments{lease, until};
         for (const Renewal& renewal : batch) {
             keys.push_back(renewal.key);
             arguments.push_back(renewal.field);
@@ -1919,6 +2616,7 @@ private:
             script, keys, arguments,
             [this, sent, batch = std::move(batch)](Reply reply) {
                 judge(reply) == Verdict::no_answer ? gone() : back_again();
+                learn_if_late(batch.front().key, sent, reply);
                 const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
                 for (std::size_t i = 0; i < batch.size(); ++i) {
                     auto outcome = Watched::Renewed::unknown;
@@ -1962,6 +2660,7 @@ private:
     // Holds may be lost there; who waits is told by the subscription that is made anew.
     void moved() {
         replicas_.forget();
+        clock_.doubt();
         std::vector<std::shared_ptr<Watched>> states;
         {
             const std::lock_guard lock(mutex_);
@@ -1997,19 +2696,27 @@ private:
     Replicas replicas_;
     const Runtime* const parent_;  // left as it was at the fork, and never touched
     const std::string uuid_ = make_uuid();
-    const pid_t pid_ = ::getpid();
+    const ProcessMark process_ = this_process();
 
     Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
     Counter last_request_{0};
     NativeDelete native_delete_;
+    RemoteClock clock_;
+    LostLevels lost_levels_;
+    std::atomic<bool> knows_expiry_times_{true};
     std::atomic<bool> away_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> background_started_{false};
+    std::atomic<bool> losses_started_{false};
 
     Notifier notifier_;
+    Losses losses_;
     Timers timers_;
     Subscriptions subscriptions_;
     std::mutex mutex_;
+    std::mutex key_holds_mutex_;
+    std::unordered_map<std::string, std::weak_ptr<KeyHolds>> key_holds_;
+    std::size_t key_holds_limit_ = 64;  // then those that are gone are taken out
     std::mutex background_mutex_;
     std::mutex posts_mutex_;
     std::condition_variable posts_done_;
@@ -2064,7 +2771,7 @@ public:
         const KeepErrno kept;
         Runtime<T>* runtime = runtime_.load();
         // Destroyed in a child that never used it: there is nothing of ours to end, only descriptors to give back.
-        if (runtime->pid() == ::getpid())
+        if (runtime->is_of_this_process())
             delete runtime;
         else
             runtime->transport().reborn();
@@ -2072,14 +2779,14 @@ public:
 
     Runtime<T>& runtime() {
         Runtime<T>* runtime = runtime_.load(std::memory_order_acquire);
-        return runtime->pid() == ::getpid() ? *runtime : after_fork();
+        return runtime->is_of_this_process() ? *runtime : after_fork();
     }
 
 private:
     Runtime<T>& after_fork() {
         const std::lock_guard lock(mutex_);
         Runtime<T>* parent = runtime_.load();
-        if (parent->pid() == ::getpid()) return *parent;
+        if (parent->is_of_this_process()) return *parent;
         auto* mine = new Runtime<T>(parent->transport().reborn(), parent->options(), parent);
         runtime_.store(mine, std::memory_order_release);
         return *mine;
@@ -2091,25 +2798,73 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/scripts/giving_back.hpp
+
+// What the scripts of all locks have in common that give something back. Before the first two stands a function
+// release(owner, count that remains, lease in ms for a remaining hold, publish command, tag).
+namespace redlatch::scripts::detail {
+
+inline constexpr std::string_view release_levels{R"lua(
+-- ARGV: owner, count that remains, lease in ms for a remaining hold, publish command, tag (where there is one).
+return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+)lua"};
+
+// For owners of whom nobody knows what they have: an answer did not come.
+inline constexpr std::string_view give_up{R"lua(
+-- ARGV: publish command, tag (where there is one), owners that want nothing any more.
+-- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+for i = 3, #ARGV do release(ARGV[i], '0', '0', ARGV[1], ARGV[2]) end
+return time_in_ms()
+)lua"};
+
+// A key that never comes free.
+inline constexpr std::string_view no_lease{R"lua(
+local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
+)lua"};
+
+}  // namespace redlatch::scripts::detail
+
+// redlatch/scripts/wanted_until.hpp
+
+// A command may reach the server long after its sender has given it up: a closed connection is delivered for half a
+// minute, a proxy may hold one for longer. So a command that would do harm then says until when it is wanted, by the
+// server's own clock. Beyond that instant it changes nothing, and its answer says what the clock shows.
+namespace redlatch::scripts::detail {
+
+// Put before the scripts that use it.
+inline constexpr std::string_view wanted_until{R"lua(
+-- Milliseconds since 1970.
+local function time_in_ms()
+    local time = redis.call('time')
+    return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+-- The answer to a command that came too late: it took no effect.
+local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
+)lua"};
+
+}  // namespace redlatch::scripts::detail
+
 // redlatch/scripts/rlock.hpp
 
 // The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write what
 // Redisson's RLock writes (its keys, field, channel and message), but take the hold count from the holder as an
-// absolute number, so that a command that is sent twice takes effect once.
+// absolute number, so that a command that is sent twice takes effect once. An owner has a new number for each first
+// hold: a command that arrives late names a hold that is gone, and does nothing.
 //
 // Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
 // must always succeed, giving back and renewing, begins with PEXPIRE or DEL. Arguments of redis.call are strings even
 // where they are numbers: Redis prints a Lua number with %.17g, which costs more than the command itself.
 namespace redlatch::scripts {
 
-// A release that is sent again leaves a mark, the unlock latch: should its first sending be delayed on the way and
-// arrive after the same thread took the lock anew, it finds the mark and does nothing.
+namespace detail {
 
 inline constexpr std::string_view rlock_acquire{R"lua(
--- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
--- Answer: nil = held; n >= -1 = blocked, the holder's PTTL; -2 = the hold that should be re-entered is gone.
+-- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, until when it is wanted.
+-- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold that should be re-entered is gone.
 local lock = KEYS[1]
-local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
+local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 if redis.call('exists', lock) == 0 then
     if count ~= '1' then return -2 end
     redis.call('hincrby', lock, owner, count)
@@ -2127,90 +2882,64 @@ if not current and count ~= '1' then return -2 end
 if redis.call('hexists', lock, 'mode') == 1 then
     return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
-if not current then return redis.call('pttl', lock) end
+if not current then
+    local left = redis.call('pttl', lock)
+    if left == -1 then return no_lease() end
+    return left
+end
 if current ~= count then redis.call('hincrby', lock, owner, count - current) end
 local left = redis.call('pttl', lock)
 if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
 return nil
 )lua"};
 
+// The owner gives levels back. What is answered: nil = not held by the owner (any more); 0 = released, nobody listens;
+// n = released, n listeners told; -1 = still held.
 inline constexpr std::string_view rlock_release{R"lua(
--- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
--- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
--- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
--- -1 = still held.
-local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
-local owner, count, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if redis.call('exists', latch) == 1 then return 0 end
-local current = redis.call('hget', lock, owner)
-if not current then
-    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
-    return nil
+-- KEYS: lock, channel.
+local lock, channel = KEYS[1], KEYS[2]
+local function release(owner, count, lease, publish)
+    local current = redis.call('hget', lock, owner)
+    if not current then return nil end
+    if count ~= '0' then
+        local left = redis.call('pttl', lock)
+        redis.call('pexpire', lock, math.max(left, lease))
+        if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+        return -1
+    end
+    redis.call('del', lock)
+    return redis.call(publish, channel, '0')
 end
-if count ~= '0' then
-    local left = redis.call('pttl', lock)
-    redis.call('pexpire', lock, math.max(left, lease))
-    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-    return -1
-end
-redis.call('del', lock)
-if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
-return redis.call(publish, channel, '0')
 )lua"};
 
 inline constexpr std::string_view rlock_hand_over{R"lua(
--- KEYS: lock, latch, channel.  ARGV: owner, next owner, the next owner's lease in ms,
--- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
+-- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, until when it is wanted.
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
-local lock, latch, channel = KEYS[1], KEYS[2], KEYS[3]
-local owner, heir, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
--- What came of an earlier sending: '1' or, when neither held it, '0'.
-local before = redis.call('get', latch)
-if before == '0' then return nil end
-if before then return 1 end
-if redis.call('hexists', lock, owner) == 0 then
-    if latch_ttl == '0' then return nil end
-    local handed = redis.call('hexists', lock, heir) == 1
-    redis.pcall('set', latch, handed and '1' or '0', 'px', latch_ttl)
-    if handed then return 1 end
-    return nil
-end
+local lock, channel = KEYS[1], KEYS[2]
+local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- By an earlier sending.
+if redis.call('hexists', lock, heir) == 1 then return 1 end
+if redis.call('hexists', lock, owner) == 0 then return nil end
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local left = redis.call('pttl', lock)
 redis.call('pexpire', lock, lease)
 redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
 -- Others who wait count on a longer lease than there is now.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return 1
 )lua"};
 
-inline constexpr std::string_view rlock_force_release{R"lua(
--- KEYS: lock, channel.  ARGV: publish command.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
-local lock, channel = KEYS[1], KEYS[2]
-local publish = ARGV[1]
-if redis.call('hlen', lock) == 0 then return 0 end
-if redis.call('hexists', lock, 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-end
-redis.call('del', lock)
-redis.call(publish, channel, '0')
-return 1
-)lua"};
-
-inline constexpr std::string_view rlock_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
-if redis.call('hlen', KEYS[1]) == 0 then return -2 end
-return redis.call('pttl', KEYS[1])
-)lua"};
-
 inline constexpr std::string_view rlock_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of each lock.
+-- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
-local lease = tonumber(ARGV[1])
+local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local renewed = {}
 for i, lock in ipairs(KEYS) do
-    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 1])
+    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])
     if type(renewed[i]) == 'table' then
         -- A key that became something else is lost, and no reason to let the others expire.
         if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
@@ -2219,6 +2948,20 @@ for i, lock in ipairs(KEYS) do
     if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
 end
 return renewed
+)lua"};
+
+}  // namespace detail
+
+inline constexpr std::string_view rlock_acquire = joined<detail::wanted_until, detail::no_lease, detail::rlock_acquire>;
+inline constexpr std::string_view rlock_release = joined<detail::rlock_release, detail::release_levels>;
+inline constexpr std::string_view rlock_give_up = joined<detail::wanted_until, detail::rlock_release, detail::give_up>;
+inline constexpr std::string_view rlock_hand_over = joined<detail::wanted_until, detail::rlock_hand_over>;
+inline constexpr std::string_view rlock_renew = joined<detail::wanted_until, detail::rlock_renew>;
+
+inline constexpr std::string_view rlock_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
+if redis.call('hlen', KEYS[1]) == 0 then return -2 end
+return redis.call('pttl', KEYS[1])
 )lua"};
 
 }  // namespace redlatch::scripts
@@ -2912,21 +3655,6 @@ private:
 
 }  // namespace redlatch
 
-// redlatch/core/wait_on.hpp
-
-namespace redlatch {
-
-// Waits until notified, at the latest until the instant; also wakes for no reason. `never` is no instant that a system
-// call could be given.
-inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
-    if (until == never)
-        wake.wait(lock);
-    else
-        wake.wait_until(lock, until);
-}
-
-}  // namespace redlatch
-
 // redlatch/client.hpp
 
 #if __has_include(<hiredis/read.h>)
@@ -3416,12 +4144,18 @@ class Socket {
 public:
     Socket() = default;
     explicit Socket(int fd) : fd_(fd) {}
-    Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)), tls_(std::move(other.tls_)) {}
+    Socket(Socket&& other) noexcept
+        : fd_(std::exchange(other.fd_, -1)),
+          failed_(other.failed_),
+          tls_(std::move(other.tls_)),
+          sealed_(std::exchange(other.sealed_, {})) {}
     Socket& operator=(Socket&& other) noexcept {
         if (this != &other) {
             close();
             fd_ = std::exchange(other.fd_, -1);
+            failed_ = other.failed_;
             tls_ = std::move(other.tls_);
+            sealed_ = std::exchange(other.sealed_, {});
         }
         return *this;
     }
@@ -3455,9 +4189,15 @@ public:
     int fd() const noexcept { return fd_; }
     bool is_open() const noexcept { return fd_ >= 0; }
 
+    // In order; after fail() by a reset.
     void close() noexcept {
         if (fd_ < 0) return;
-        if (tls_) say_goodbye();
+        if (std::exchange(failed_, false))
+            reset();
+        else if (tls_)
+            say_goodbye();
+        tls_.reset();
+        sealed_ = {};
         ::close(std::exchange(fd_, -1));
     }
 
@@ -3465,35 +4205,60 @@ public:
     // alone, for its locks may be in any state.
     void close_inherited() noexcept {
         static_cast<void>(tls_.release());
+        failed_ = false;
         close();
     }
 
-    // Ends the connection under a thread that may still be reading it; the descriptor stays valid until close().
-    void shut_down() noexcept {
-        if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+    // The connection is of no more use. Wakes a thread that sleeps in it; the descriptor stays valid until close(), which
+    // drops what the kernel holds unsent: it would go on delivering that for half a minute. Not even the end of what we
+    // send is told here, for it would come behind all that; unless a thread is `writing`, which nothing else wakes.
+    void fail(bool writing = false) noexcept {
+        if (fd_ < 0) return;
+        failed_ = true;
+        ::shutdown(fd_, writing ? SHUT_RDWR : SHUT_RD);
     }
 
     // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not
     // unfinished.
     void secure_by(std::unique_ptr<TlsSession> session) noexcept { tls_ = std::move(session); }
 
-    // One step, with what has come. Sends before the deadline; an answer in this direction is short.
-    TlsSession::Handshake handshake(Instant deadline) const noexcept {
+    // One step, with what has come. An answer in this direction is short: there is room for it in a new connection.
+    TlsSession::Handshake handshake() const noexcept {
         std::array<char, 4096> bytes;
         const ssize_t got = receive_as_is(bytes.data(), bytes.size(), false);
         if (got < 0) return TlsSession::Handshake::failed;
         std::string_view to_send;
         const auto outcome = tls_->handshake({bytes.data(), static_cast<std::size_t>(got)}, to_send);
-        const bool sent = send_as_is(to_send.data(), to_send.size(), deadline);
-        return sent ? outcome : TlsSession::Handshake::failed;
+        return send_as_is(to_send) == Sent::all ? outcome : TlsSession::Handshake::failed;
     }
 
     // Why TLS has failed, if it has.
     Reply tls_refusal() const { return tls_->refusal(); }
 
-    // Sends all bytes before the deadline, or says no. Never raises SIGPIPE.
-    bool send_all(const char* bytes, std::size_t size, Instant deadline) const noexcept {
-        return tls_ ? send_encrypted({bytes, size}, deadline) : send_as_is(bytes, size, deadline);
+    enum class Sent { all, some, failed };
+
+    // Sends what there is room for, without waiting, and takes it off `bytes`. After `some` the connection waits for room
+    // (poll() tells of it, POLLOUT), and the next bytes must begin with those that are left. Never raises SIGPIPE.
+    Sent send_some(std::string_view& bytes) noexcept {
+        if (!tls_) return send_as_is(bytes);
+        // In pieces, so that a long pipeline is not in memory once more.
+        constexpr std::size_t piece = 64 * 1024;
+        for (;;) {
+            if (const Sent sent = send_as_is(sealed_); sent != Sent::all) return sent;
+            if (bytes.empty()) return Sent::all;
+            sealed_ = tls_->encrypt(bytes.substr(0, piece));
+            if (sealed_.empty()) return Sent::failed;
+            bytes.remove_prefix(std::min(piece, bytes.size()));
+        }
+    }
+
+    // Sends all bytes before the deadline, or says no.
+    bool send_all(std::string_view bytes, Instant deadline) noexcept {
+        for (;;) {
+            const Sent sent = send_some(bytes);
+            if (sent != Sent::some) return sent == Sent::all;
+            if (!wait(POLLOUT, deadline)) return false;
+        }
     }
 
     // Received bytes, 0 when there are none (yet), -1 when the connection has ended. Waits only when `blocking`,
@@ -3529,19 +4294,17 @@ public:
     }
 
 private:
-    bool send_as_is(const char* bytes, std::size_t size, Instant deadline) const noexcept {
-        while (size > 0) {
-            const ssize_t sent = ::send(fd_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-            if (sent > 0) {
-                bytes += sent;
-                size -= static_cast<std::size_t>(sent);
-            } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-                if (!wait(POLLOUT, deadline)) return false;
-            } else if (!(sent < 0 && errno == EINTR)) {
-                return false;
-            }
+    Sent send_as_is(std::string_view& bytes) const noexcept {
+        while (!bytes.empty()) {
+            const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent > 0)
+                bytes.remove_prefix(static_cast<std::size_t>(sent));
+            else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+                return Sent::some;
+            else if (!(sent < 0 && errno == EINTR))
+                return Sent::failed;
         }
-        return true;
+        return Sent::all;
     }
 
     ssize_t receive_as_is(char* bytes, std::size_t room, bool blocking) const noexcept {
@@ -3555,16 +4318,6 @@ private:
         }
     }
 
-    // In pieces, so that a long pipeline is not in memory once more.
-    bool send_encrypted(std::string_view plain, Instant deadline) const noexcept {
-        constexpr std::size_t piece = 64 * 1024;
-        for (; !plain.empty(); plain.remove_prefix(std::min(piece, plain.size()))) {
-            const std::string_view sealed = tls_->encrypt(plain.substr(0, piece));
-            if (sealed.empty() || !send_as_is(sealed.data(), sealed.size(), deadline)) return false;
-        }
-        return true;
-    }
-
     ssize_t receive_decrypted(char* bytes, std::size_t room, bool blocking) const noexcept {
         if (const ssize_t rest = tls_->decrypt({}, bytes, room)) return rest;
         std::array<char, TlsSession::most_fed> sealed;
@@ -3574,11 +4327,21 @@ private:
         return tls_->decrypt({sealed.data(), static_cast<std::size_t>(got)}, bytes, room);
     }
 
-    // Without waiting: it goes out, or not.
-    void say_goodbye() noexcept {
-        const std::string_view words = tls_->goodbye();
-        send_as_is(words.data(), words.size(), {});
-        tls_.reset();
+    // Without waiting: it goes out, or not. Not in the middle of something.
+    void say_goodbye() const noexcept {
+        if (!sealed_.empty()) return;
+        std::string_view words = tls_->goodbye();
+        send_as_is(words);
+    }
+
+    // Linux resets a connection that is connected to nothing, also when a forked child has the descriptor, too.
+    // Elsewhere the last close() does. A unix socket has nothing unsent.
+    void reset() const noexcept {
+        const linger none{1, 0};
+        ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+        sockaddr nothing{};
+        nothing.sa_family = AF_UNSPEC;
+        if (::connect(fd_, &nothing, sizeof nothing) != 0) ::shutdown(fd_, SHUT_RDWR);
     }
 
     static Socket make(int family) noexcept {
@@ -3678,7 +4441,9 @@ private:
     }
 
     int fd_ = -1;
+    bool failed_ = false;
     std::unique_ptr<TlsSession> tls_;  // null: in plain
+    std::string_view sealed_;          // what it has encrypted and is still to be sent
 };
 
 }  // namespace redlatch
@@ -3730,7 +4495,7 @@ private:
         if (!session) return Reply::of(Reply::Kind::not_sent, "cannot connect to " + url.display() + ": " + why);
         socket.secure_by(std::move(session));
         for (;;) {
-            switch (socket.handshake(deadline)) {
+            switch (socket.handshake()) {
                 case TlsSession::Handshake::done: return std::nullopt;
                 case TlsSession::Handshake::failed: return socket.tls_refusal();
                 case TlsSession::Handshake::unfinished: break;
@@ -3761,7 +4526,7 @@ private:
         if (only_asks) add({"PING"});
         if (expected == 0) return std::nullopt;
 
-        const bool sent = socket.send_all(out.data(), out.size(), deadline);
+        const bool sent = socket.send_all(out, deadline);
         std::fill(out.begin(), out.end(), '\0');  // the password need not stay in memory longer than needed
         if (!sent) return silence(url);
         while (expected > 0) {
@@ -3810,6 +4575,7 @@ using Opener = std::function<std::optional<Reply>(Link& link, Instant deadline)>
 #include <cerrno>
 #include <ctime>
 
+#include <asm/posix_types.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -3839,21 +4605,22 @@ public:
         do {
             if (old == final_word) return;
         } while (!word_.compare_exchange_weak(old, word, std::memory_order_acq_rel, std::memory_order_relaxed));
-        if (old == asleep) ::syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+        if (old == asleep) ::syscall(futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
     }
 
     // Until there is a word, or until the deadline. Takes `look` away, leaves final_word.
     std::uint32_t park(Instant deadline) noexcept {
-        timespec until{};
+        Time until{};
         if (deadline != never) {
             // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
             const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
-            until = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+            until = {static_cast<decltype(until.tv_sec)>(ns / 1'000'000'000),
+                     static_cast<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
         }
         std::uint32_t word = silence;
         word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
         while ((word = word_.load(std::memory_order_acquire)) == asleep) {
-            const long slept = ::syscall(SYS_futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
+            const long slept = ::syscall(futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
                                          deadline == never ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
             // Too late: unless a word came at this very moment.
             if (slept != 0 && errno == ETIMEDOUT &&
@@ -3891,7 +4658,71 @@ private:
 private:
     static constexpr std::uint32_t asleep = 3;  // silence, and the owner must be woken
 
+#if defined(__linux__)
+    // The kernel's own idea of a time, which is not the C library's where that has made 32 bits 64. The clock that counts
+    // from the start of the system has room enough in 32. Newer systems of 32 bits know no such call any more.
+#if defined(SYS_futex)
+    static constexpr long futex = SYS_futex;
+    struct Time {
+        __kernel_long_t tv_sec;
+        __kernel_long_t tv_nsec;
+    };
+    static_assert(sizeof(Time) == sizeof(timespec) || sizeof(long) < sizeof(time_t));
+#else
+    static constexpr long futex = SYS_futex_time64;
+    using Time = timespec;
+#endif
+#endif
+
     std::atomic<std::uint32_t> word_{silence};
+};
+
+}  // namespace redlatch
+
+// redlatch/adapters/side_work.hpp
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+namespace redlatch {
+
+// Work that waits for the network (a name, a connection, a log-in), for a thread that must not: it is done on a thread
+// of its own, which exists as long as the work lasts. One piece of work at a time; one thread at a time begins it.
+class SideWork {
+public:
+    SideWork() = default;
+    SideWork(const SideWork&) = delete;
+    SideWork& operator=(const SideWork&) = delete;
+    ~SideWork() { finish(); }
+
+    // False when there is no thread for it. The work must not throw, and must have told of its end before it returns.
+    template <class Work>
+    bool begin(Work work) noexcept {
+        finish();
+        busy_ = true;
+        try {
+            thread_ = quiet_thread([this, work = std::move(work)]() noexcept {
+                work();
+                busy_ = false;
+            });
+        } catch (...) {
+            busy_ = false;
+        }
+        return thread_.joinable();
+    }
+
+    // Until false, it may use whatever the work refers to.
+    bool is_busy() const noexcept { return busy_; }
+
+    // Waits for its end.
+    void finish() noexcept {
+        if (thread_.joinable()) thread_.join();
+    }
+
+private:
+    std::atomic<bool> busy_{false};
+    std::thread thread_;
 };
 
 }  // namespace redlatch
@@ -3903,6 +4734,7 @@ private:
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -3916,9 +4748,11 @@ namespace redlatch {
 
 // One connection that carries the commands of many threads, without a thread of its own.
 //
-// A calling thread appends its command to a shared buffer. Whoever finds nobody writing writes for all; whoever
-// finds nobody reading reads for all, hands each reply to its owner, and passes the role on when its own has come.
-// When only posted commands are left, `need_driver` is called, and some thread is expected to call drive().
+// A calling thread appends its command to a shared buffer. Whoever finds nobody writing writes for all, as far as the
+// connection takes it; whoever finds nobody reading reads for all, hands each reply to its owner, and passes the role
+// on when its own has come. What has no room yet is written by the reader, or by a caller that waits for room while
+// another one reads, until its own deadline. When only posted commands are left, or what lies unwritten is nobody's any
+// more, `need_driver` is called, and some thread is expected to call drive().
 //
 // mutex_ guards everything below it, except the connection: its writing half belongs to the thread
 // that set writing_, the reading half to the one that set reading_, and all of it to the one that set opening_.
@@ -3931,24 +4765,29 @@ public:
     // command may be wanted elsewhere by now.
     enum class Connecting { until_deadline, one_attempt };
 
-    // `url` is for words only.
+    // `url` is for words only. `has_substitute`: whether another link, to the same server, is connected.
     CommandLink(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
-                Connecting connecting = Connecting::until_deadline)
+                Connecting connecting = Connecting::until_deadline, std::function<bool()> has_substitute = nullptr)
         : url_(url),
           opener_(std::move(open)),
           timeout_(timeout),
           need_driver_(std::move(need_driver)),
-          connecting_(connecting) {}
+          connecting_(connecting),
+          has_substitute_(std::move(has_substitute)) {}
 
-    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
+    bool is_connected() const noexcept { return connected_.load(std::memory_order_acquire); }
+
+    // `refused` is set when there was no connection, so nothing was sent: the replies say why. With a substitute that is
+    // so as soon as one attempt has failed, which has an eighth of its time.
+    std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline, bool* refused = nullptr) {
         std::vector<Reply> replies(commands.size());
-        call_into(commands, replies.data(), deadline);
+        call_into(commands, replies.data(), deadline, refused);
         return replies;
     }
 
-    Reply call(const Command& command, Instant deadline) {
+    Reply call(const Command& command, Instant deadline, bool* refused = nullptr) {
         Reply reply;
-        call_into({&command, 1}, &reply, deadline);
+        call_into({&command, 1}, &reply, deadline, refused);
         return reply;
     }
 
@@ -3990,32 +4829,32 @@ public:
 
     // --- for the driver ---------------------------------------------------------------------------------------
 
-    // What the driver has to watch: the descriptor to read (or -1), and the instant at which to call drive() anyway.
+    // What the driver has to watch: the descriptor (or -1) and its events, and the instant at which to call drive()
+    // anyway.
     struct Watch {
         int fd = -1;
+        short events = 0;
         Instant due = never;
     };
 
     Watch watch() {
         const std::lock_guard lock(mutex_);
         if (in_flight() == 0) return {};
-        if (reading_) {
-            turned_away_ = true;
-            return {};
-        }
-        if (!connected_) return {-1, opening_ ? never : std::min(front().due, next_attempt_)};
-        return {link_.socket.fd(), front().due};
+        if (reading_) turned_away_ = true;
+        if (!connected_) return {-1, 0, opening_ || reading_ ? front().due : std::min(front().due, next_attempt_)};
+        const int events = (reading_ ? 0 : POLLIN) | (needs_writer() ? POLLOUT : 0);
+        return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), reading_ ? never : front().due};
     }
 
-    // Connects when posted commands wait for a connection (not longer than until the deadline), reads what has
-    // come, and gives up on what is overdue. Never waits for a reply.
+    // Has a connection made when posted commands wait for one (not longer than until the deadline), writes and reads
+    // what is possible, and gives up on what is overdue. Waits for nothing.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
+        if (connected_ && needs_writer()) flush(lock);
         if (in_flight() == 0 || reading_) return;
         if (!connected_) {
-            if (opening_ || writing_) return;
-            if (Clock::now() >= next_attempt_) attempt_open(lock, std::min(deadline, Clock::now() + timeout_));
-            if (connected_) flush(lock);
+            const Instant now = Clock::now();
+            if (!opening_ && !writing_ && now >= next_attempt_) open_aside(lock, std::min(deadline, now + timeout_));
         } else {
             reading_ = true;
             read_once(lock, false, Clock::now());
@@ -4026,14 +4865,27 @@ public:
         if (in_flight() > 0 && Clock::now() >= front().due) give_up(lock);
     }
 
+    // What was posted here, and finds no connection for now, goes to a link that has one.
+    void hand_over_to(CommandLink& other) {
+        std::unique_lock mine(mutex_, std::defer_lock), others(other.mutex_, std::defer_lock);
+        std::lock(mine, others);
+        const bool waits = in_flight() > 0 && !connected_ && !opening_ && !broken_ && Clock::now() < next_attempt_;
+        if (!waits || !other.connected_) return;
+        other.make_room(in_flight());
+        other.out_ += out_;
+        std::move(slots_.begin() + static_cast<std::ptrdiff_t>(head_), slots_.end(), std::back_inserter(other.slots_));
+        slots_.clear();
+        head_ = 0;
+        out_.clear();
+        mine.unlock();
+        other.send_posted(others, false);
+    }
+
     // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
     void leave_before(std::uint64_t place) {
         std::unique_lock lock(mutex_);
         place_ = place;
-        if (connected_ && link_.place < place) {
-            fail(lock, Reply::Kind::unanswered, "another server is the master now");
-            close_if_failed(lock);
-        }
+        if (connected_ && link_.place < place) fail(lock, Reply::Kind::unanswered, "another server is the master now");
         next_attempt_ = {};
         backoff_.reset();
         changed_.notify_all();
@@ -4042,17 +4894,20 @@ public:
     // Nothing more is to be sent here: the connection ends, and who waits for one goes elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
-        if (connected_) {
-            fail(lock, Reply::Kind::unanswered, "another server does its work now");
-            close_if_failed(lock);
-        }
+        if (connected_) fail(lock, Reply::Kind::unanswered, "another server does its work now");
         why_not_ = in_words(Reply::Kind::not_sent, "", " is not the server for it any more");
         ++failures_;
         answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
     }
 
     // At the end, when nobody calls it any more: what is still in flight, and what that keeps alive, is let go of.
-    void forget_posted() noexcept { const std::vector<Slot> posted = std::move(slots_); }
+    void forget_posted() noexcept {
+        opening_aside_.finish();
+        const std::vector<Slot> posted = std::move(slots_);
+    }
+
+    // Until false, its opener may be called by nobody's thread.
+    bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
     // ----------------------------------------------------------------------------------------------------------
 
@@ -4083,11 +4938,12 @@ private:
         Instant due;
     };
 
-    void call_into(std::span<const Command> commands, Reply* replies, Instant deadline) {
+    void call_into(std::span<const Command> commands, Reply* replies, Instant deadline, bool* refused) {
         if (commands.empty()) return;
         Exchange exchange(replies, commands.size());
         std::unique_lock lock(mutex_);
         if (auto refusal = open(lock, deadline)) {
+            if (refused) *refused = true;
             std::fill_n(replies, commands.size(), *refusal);
             return;
         }
@@ -4103,7 +4959,7 @@ private:
         if (connected_) flush(lock);
         // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
         if (reading_ && !attended) turned_away_ = true;
-        if ((!reading_ && !attended) || !connected_) call_driver(lock);
+        if ((!reading_ && !attended) || !connected_ || needs_writer()) call_driver(lock);
     }
 
     // --- the connection ---------------------------------------------------------------------------------------
@@ -4114,13 +4970,18 @@ private:
         const std::uint64_t failures = failures_;
         while (!connected_) {
             const Instant now = Clock::now();
-            if (connecting_ == Connecting::one_attempt && failures_ != failures) return copy_of(why_not_);
+            const bool substituted = has_substitute_ && has_substitute_();
+            const bool one_attempt = connecting_ == Connecting::one_attempt || substituted;
+            if (one_attempt && failures_ != failures) return copy_of(why_not_);
             if (now >= deadline) return why_not();
+            const Milliseconds patience = substituted ? timeout_ / 8 : timeout_;
             if (opening_ || reading_ || writing_) {
-                wait_on(changed_, lock, deadline);
+                wait_on(changed_, lock, std::min(deadline, now + patience));
+                if (substituted && Clock::now() >= now + patience) return copy_of(why_not_);
             } else if (now < next_attempt_) {
+                if (substituted) return copy_of(why_not_);
                 wait_on(changed_, lock, std::min(next_attempt_, deadline));
-            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + timeout_))) {
+            } else if (auto refusal = attempt_open(lock, std::min(deadline, now + patience))) {
                 // The driver did not try while this thread did.
                 if (in_flight() > 0) call_driver(lock);
                 // The server itself says no: asking again with the same words is useless.
@@ -4135,7 +4996,6 @@ private:
     void leave_if_stale(std::unique_lock<std::mutex>& lock) {
         if (!connected_ || in_flight() > 0 || reading_ || writing_ || !link_.socket.has_news()) return;
         fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
-        close_if_failed(lock);
         next_attempt_ = {};
     }
 
@@ -4173,6 +5033,25 @@ private:
         }
         changed_.notify_all();
         return refusal;
+    }
+
+    // For the driver, who has no time for it.
+    void open_aside(std::unique_lock<std::mutex>& lock, Instant deadline) noexcept {
+        opening_ = true;
+        lock.unlock();
+        const bool begun = opening_aside_.begin([this, deadline] {
+            {
+                std::unique_lock mine(mutex_);
+                attempt_open(mine, deadline);
+                if (connected_) flush(mine);
+            }
+            need_driver_();
+        });
+        lock.lock();
+        if (begun) return;
+        opening_ = false;
+        next_attempt_ = Clock::now() + backoff_.next();
+        changed_.notify_all();
     }
 
     std::optional<Reply> open_link(Instant deadline) noexcept {
@@ -4213,18 +5092,20 @@ private:
         }
     }
 
-    // Ends the connection: everything in flight is answered, and the descriptor is closed as soon as no thread is
-    // inside a read or write.
+    // Ends the connection: everything in flight is answered, and the connection is reset as soon as no thread is inside
+    // a read or write.
     void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) noexcept {
         if (!connected_) return;
         connected_ = false;
         why_not_ = in_words(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
-        link_.socket.shut_down();
+        link_.socket.fail(writing_);
+        broken_ = true;
         // Whoever accepts connections only to close them is asked with pauses; short ones, for it may be chance.
         if (!proven_) {
             attempt_failed_ = true;
             next_attempt_ = Clock::now() + closed_backoff_.next();
         }
+        close_if_unused();
         answer_all(lock, first, in_words(Reply::Kind::unanswered, "the connection to ", " ended: ", why));
     }
 
@@ -4269,32 +5150,60 @@ private:
         }
     }
 
+    // True when a connection that has failed was closed now.
+    bool close_if_unused() noexcept {
+        if (!broken_ || reading_ || writing_) return false;
+        broken_ = false;
+        link_.socket.close();
+        full_ = false;
+        sending_.clear();
+        changed_.notify_all();
+        return true;
+    }
+
     // Called by a thread that gave back reading_ or writing_. What was posted meanwhile is the driver's: it could not
     // connect while the connection was not closed.
     void close_if_failed(std::unique_lock<std::mutex>& lock) {
-        if (connected_ || reading_ || writing_) return;
-        link_.socket.close();
-        changed_.notify_all();
+        if (!close_if_unused()) return;
         if (in_flight() > 0) call_driver(lock);
     }
 
     // --- writing ----------------------------------------------------------------------------------------------
 
+    // Writes as far as the connection has room, and does not wait for more.
     void flush(std::unique_lock<std::mutex>& lock) {
         // The writer looks again before it leaves, and a reader that is handing out replies will write for those whom
         // it wakes: one write, and one read of the server's, for many commands is what makes many threads fast.
         if (writing_ || handing_out_) return;
         writing_ = true;
-        while (connected_ && !out_.empty()) {
-            std::swap(out_, sending_);
+        while (connected_ && (full_ || !out_.empty())) {
+            // What was begun goes on where it stopped.
+            if (!full_) {
+                std::swap(out_, sending_);
+                unsent_ = sending_;
+            }
             lock.unlock();
-            const bool sent = link_.socket.send_all(sending_.data(), sending_.size(), Clock::now() + timeout_);
-            sending_.clear();
+            const Socket::Sent sent = link_.socket.send_some(unsent_);
             lock.lock();
-            if (!sent) fail(lock, Reply::Kind::unanswered, "a write failed");
+            full_ = sent == Socket::Sent::some;
+            if (full_) break;
+            sending_.clear();
+            if (sent == Socket::Sent::failed) fail(lock, Reply::Kind::unanswered, "a write failed");
         }
         writing_ = false;
         close_if_failed(lock);
+    }
+
+    // The connection had no room for all, and nobody waits for more.
+    bool needs_writer() const { return full_ && !writing_; }
+
+    void wait_for_room(std::unique_lock<std::mutex>& lock, Instant deadline) {
+        writing_ = true;
+        lock.unlock();
+        link_.socket.wait(POLLOUT, deadline);
+        lock.lock();
+        writing_ = false;
+        flush(lock);
     }
 
     // --- reading ----------------------------------------------------------------------------------------------
@@ -4314,7 +5223,9 @@ private:
             } else if (now >= deadline) {
                 // Only this thread is in a hurry: the connection is sound, and the reply is dropped when it comes.
                 abandon(exchange);
-                if (!reading_ && in_flight() > 0 && !call_reader()) call_driver(lock);
+                if ((needs_writer() || (!reading_ && in_flight() > 0)) && !call_reader()) call_driver(lock);
+            } else if (reading_ && needs_writer()) {
+                wait_for_room(lock, std::min(deadline, front().due));
             } else if (reading_) {
                 lock.unlock();
                 brief_wait_.until(deadline, [&] { return exchange.parker.word() != Parker::silence; });
@@ -4322,9 +5233,12 @@ private:
                 lock.lock();
             } else {
                 reading_ = true;
+                reader_ = &exchange;
                 // A lone thread whose deadline is the connection's own needs no poll(): the socket has that time-out.
-                const bool alone = in_flight() == exchange.missing && deadline + Milliseconds(1) >= front().due;
+                const bool alone =
+                    in_flight() == exchange.missing && !full_ && deadline + Milliseconds(1) >= front().due;
                 read_once(lock, alone, std::min(deadline, front().due));
+                reader_ = nullptr;
                 stop_reading(lock, exchange.done());
             }
         }
@@ -4356,14 +5270,14 @@ private:
             call_driver(lock);
     }
 
-    // Finds a thread that waits for a reply and makes it read. The one that sent last is the best choice: on the way to
-    // its own reply it reads everybody else's.
+    // Finds a thread that waits for a reply and makes it read, or write. The one that sent last is the best choice: on
+    // the way to its own reply it reads everybody else's, and writes everybody else's commands on the way to its own.
     bool call_reader() {
         for (std::size_t i = slots_.size(); i > head_; --i) {
-            if (Exchange* exchange = slots_[i - 1].exchange) {
-                exchange->parker.tell(Parker::look);
-                return true;
-            }
+            Exchange* const exchange = slots_[i - 1].exchange;
+            if (!exchange || exchange == reader_) continue;
+            exchange->parker.tell(Parker::look);
+            return true;
         }
         return false;
     }
@@ -4374,9 +5288,11 @@ private:
         lock.lock();
     }
 
-    // Reads what has come, waiting for it until the deadline, and hands out the replies. `blocking`: in one system
-    // call, which a thread may use that has nobody to care for but itself.
+    // Reads what has come, waiting for it until the deadline, and hands out the replies. Waits for room, too, where there
+    // was none: a thread that does so beside the reader may leave with the reply that it gets from here. `blocking`: in
+    // one system call, which a thread may use that has nobody to care for but itself.
     void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) noexcept {
+        const short events = full_ ? POLLIN | POLLOUT : POLLIN;
         lock.unlock();
         batch_.clear();
         std::array<char, TlsSession::full_room> bytes;
@@ -4384,10 +5300,11 @@ private:
         ssize_t got = receive(false);
         if (got == 0 && Clock::now() < deadline &&
             !brief_wait_.reply_came(deadline, [&] { return (got = receive(false)) != 0; }) &&
-            (blocking || link_.socket.wait(POLLIN, deadline)))
+            (blocking || link_.socket.wait(events, deadline)))
             got = receive(blocking);
         const Parsed parsed = got > 0 ? parse(bytes.data(), static_cast<std::size_t>(got)) : Parsed::well;
         lock.lock();
+        if (needs_writer()) flush(lock);
         if (!connected_) return;
 
         std::size_t taken = 0;
@@ -4482,6 +5399,7 @@ private:
     const Milliseconds timeout_;
     const std::function<void()> need_driver_;
     const Connecting connecting_;
+    const std::function<bool()> has_substitute_;
 
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -4491,18 +5409,22 @@ private:
     std::vector<Reply> batch_;
     std::vector<Exchange*> finished_;
     std::vector<std::pair<Completion, Reply>> completions_;
-    std::string out_;      // commands to be written
-    std::string sending_;  // commands being written, the writer's own
+    std::string out_;          // commands to be written
+    std::string sending_;      // commands being written, the writer's own
+    std::string_view unsent_;  // what is left of them, likewise
     std::vector<Slot> slots_;
     std::size_t head_ = 0;
-    bool connected_ = false;
+    std::atomic<bool> connected_{false};
+    bool broken_ = false;          // it has failed, and is still to be closed
     bool proven_ = false;          // this connection has brought a reply
     bool attempt_failed_ = false;  // the last one, and not for want of time
     bool opening_ = false;
     bool writing_ = false;
+    bool full_ = false;  // the connection had no room for all of sending_
     bool reading_ = false;
-    bool turned_away_ = false;  // the driver or a poster left replies to the reader of the moment
-    bool handing_out_ = false;  // the reader wakes threads, and will flush
+    Exchange* reader_ = nullptr;  // whose thread reads, if it is one in await()
+    bool turned_away_ = false;    // the driver or a poster left replies to the reader of the moment
+    bool handing_out_ = false;    // the reader wakes threads, and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};      // after attempts that failed
     Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply
@@ -4510,6 +5432,7 @@ private:
     std::uint64_t failures_ = 0;  // attempts that failed, and turn_away()
     std::uint64_t place_ = 0;     // what is connected to an earlier one is at the wrong server
     std::atomic<std::uint64_t> connections_{0};
+    SideWork opening_aside_;  // last: it ends before what it uses
 };
 
 }  // namespace redlatch
@@ -4519,6 +5442,7 @@ private:
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <system_error>
 
 #include <fcntl.h>
@@ -4581,12 +5505,33 @@ private:
     std::atomic<bool> woken_{false};
 };
 
+// Wake-ups for threads that take turns in a poll(), where the one inside may take from the pipe what was meant for the
+// next. So they are counted, too: who comes with an older count than the present one has been woken already.
+class Interrupts {
+public:
+    std::uint64_t count() const noexcept { return count_.load(); }
+    int fd() const noexcept { return pipe_.fd(); }
+
+    void wake() noexcept {
+        count_.fetch_add(1);
+        pipe_.wake();
+    }
+
+    void drain() noexcept { pipe_.drain(); }
+
+private:
+    WakePipe pipe_;
+    std::atomic<std::uint64_t> count_{0};
+};
+
 }  // namespace redlatch
 
 // redlatch/adapters/subscriber_link.hpp
 
 #include <array>
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <string>
@@ -4599,16 +5544,18 @@ namespace redlatch {
 // The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
 // when it is lost, and then subscribed to everything again.
 //
-// mutex_ guards wanted_, changes_ and next_attempt_: any thread may say what it wants, and whoever does wakes the
-// serving thread. serving_ guards the connection and is held while the listener is told; mutex_ may be taken under it.
-// The serving thread connects and sends; it also receives, unless a thread that waits for a message watches the
+// mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may say what it wants, and whoever does
+// wakes the serving thread. serving_ guards the connection and is held while the listener is told; mutex_ may be taken
+// under it. While opening_ is set the connection belongs to the thread that makes it, which wakes the serving thread.
+// The serving thread sends; it also receives, unless a thread that waits for a message watches the
 // connection itself, because then the message need not be passed from one thread to another.
 class SubscriberLink {
 public:
     // `sharded`: of one node of a cluster, whose channels may go to another node at any time. A channel of which the
     // listener is told interrupted() is forgotten here, and is to be subscribed anew, perhaps elsewhere.
-    SubscriberLink(Opener open, Milliseconds timeout, bool sharded = false)
-        : opener_(std::move(open)), timeout_(timeout), sharded_(sharded) {}
+    // `wake` makes the serving thread look at its duty() anew; it is called on any thread.
+    SubscriberLink(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false)
+        : opener_(std::move(open)), timeout_(timeout), wake_(std::move(wake)), sharded_(sharded) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
@@ -4623,28 +5570,30 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // What the serving thread has to watch: the descriptor to read (or -1), and when to call serve() anyway.
+    // What the serving thread has to watch: the descriptor (or -1) and its events, and when to call serve() anyway.
     struct Duty {
         int fd = -1;
+        short events = 0;
         Instant due = never;
     };
 
     Duty duty() {
         const std::lock_guard serving(serving_);
-        // The watching thread may leave at any time without a word, so this is looked at now and then.
-        if (watched_) return {-1, Clock::now() + look_after_watcher};
+        // The watching thread says a word when it leaves while somebody waits.
+        const int events = (watched_ ? 0 : POLLIN) | (full_ ? POLLOUT : 0);
+        if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
+        if (watched_) return {};
         const std::lock_guard lock(mutex_);
-        if (link_.socket.is_open()) return {link_.socket.fd(), never};
-        return {-1, wanted_.empty() ? never : next_attempt_};
+        return {-1, 0, wanted_.empty() || opening_ ? never : next_attempt_};
     }
 
-    // Connects if it is time to, asks for what is newly wanted, and tells the listener what has come. Waits for
-    // nothing but the connection, and for that until the deadline at most.
+    // Has a connection made if it is time to (until the deadline at most), asks for what is newly wanted, and tells the
+    // listener what has come. Waits for nothing.
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
         or_begin_anew(listener, [&] {
-            if (!link_.socket.is_open() && !reopen(deadline)) return;
-            send_changes(deadline);
+            if (!is_open()) return reopen(deadline);
+            send_changes();
             if (!watched_) receive(listener);
         });
     }
@@ -4652,14 +5601,15 @@ public:
     // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
     void leave_before(std::uint64_t place, Listener& listener) {
         const std::lock_guard serving(serving_);
-        if (link_.socket.is_open() && link_.place < place) {
+        if (is_open() && link_.place < place) {
             // Who watches it sees its end.
             if (watched_)
-                link_.socket.shut_down();
+                link_.socket.fail();
             else
                 or_begin_anew(listener, [&] { lose(listener); });
         }
         const std::lock_guard lock(mutex_);
+        if (opening_) opening_from_ = place;
         next_attempt_ = {};
         backoff_.reset();
     }
@@ -4672,11 +5622,17 @@ public:
         lost,   // there is no connection to watch, or it needs the serving thread
     };
 
-    // Receives in place of the serving thread, until something has come, `interrupt` is woken or the deadline passes.
-    Watch watch(Listener& listener, Instant deadline, WakePipe& interrupt) {
-        if (watched_.exchange(true)) return Watch::taken;
-        const Watch outcome = watch_once(listener, deadline, interrupt);
+    // Receives in place of the serving thread, until something has come, the deadline passes, or the interrupts are not
+    // those that were `seen` any more. For a thread that was turned away the serving thread receives from then on: either
+    // it finds the place free at its second look, or who leaves finds its mark.
+    Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
+        if (watched_.exchange(true)) {
+            turned_away_ = true;
+            if (watched_.exchange(true)) return Watch::taken;
+        }
+        const Watch outcome = watch_once(listener, deadline, interrupts, seen);
         watched_ = false;
+        if (turned_away_.exchange(false)) wake_();
         return outcome;
     }
 
@@ -4684,17 +5640,27 @@ public:
 
     void close_inherited() noexcept { link_.socket.close_inherited(); }
 
+    // At the end: its opener is called no more.
+    void finish() noexcept { opening_aside_.finish(); }
+    // Until false, its opener may be called by nobody's thread.
+    bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
+
 private:
-    static constexpr Milliseconds look_after_watcher{200};
+    bool is_open() {
+        const std::lock_guard lock(mutex_);
+        return !opening_ && link_.socket.is_open();
+    }
 
     // The serving thread closes nothing while watched_ is set, so the descriptor stays what it is during poll().
-    Watch watch_once(Listener& listener, Instant deadline, WakePipe& interrupt) {
+    Watch watch_once(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         std::unique_lock serving(serving_, std::try_to_lock);
-        if (!serving || !link_.socket.is_open()) return Watch::lost;
-        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupt.fd(), POLLIN, 0}}};
+        if (!serving || !is_open()) return Watch::lost;
+        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}}};
         serving.unlock();
+        // From here on nobody else takes an interrupt from the pipe.
+        if (interrupts.count() != seen) return Watch::done;
         ::poll(ready.data(), ready.size(), poll_timeout(deadline));
-        interrupt.drain();
+        interrupts.drain();
         if (ready[0].revents == 0) return Watch::done;
         if (!serving.try_lock()) return Watch::lost;
         or_begin_anew(listener, [&] { receive(listener); });
@@ -4730,32 +5696,57 @@ private:
         }
     }
 
-    bool reopen(Instant deadline) {
+    void reopen(Instant deadline) {
+        const Instant now = Clock::now();
         {
             const std::lock_guard lock(mutex_);
-            if (wanted_.empty() || Clock::now() < next_attempt_) return false;
+            if (opening_ || wanted_.empty() || now < next_attempt_) return;
+            opening_ = true;
         }
-        const auto refusal = opener_(link_, std::min(deadline, Clock::now() + timeout_));
-        const std::lock_guard lock(mutex_);
-        if (refusal) {
-            next_attempt_ = Clock::now() + backoff_.next();
-            return false;
-        }
-        backoff_.reset();
-        // Everything that is wanted now is asked for; older wishes are part of it.
-        changes_.clear();
-        for (const std::string& channel : wanted_) changes_.emplace_back(channel, true);
-        return true;
+        out_.clear();
+        full_ = false;
+        if (!opening_aside_.begin([this, until = std::min(deadline, now + timeout_)] { open(until); })) opened(false);
     }
 
-    void send_changes(Instant deadline) {
+    // On a thread of its own.
+    void open(Instant deadline) noexcept {
+        bool done = false;
+        try {
+            done = !opener_(link_, deadline);
+        } catch (...) {  // no memory
+        }
+        opened(done);
+        wake_();
+    }
+
+    void opened(bool done) noexcept {
+        const std::lock_guard lock(mutex_);
+        opening_ = false;
+        const bool has_moved = done && link_.place < std::exchange(opening_from_, 0);
+        if (done && !has_moved && want_all()) return backoff_.reset();
+        link_.socket.close();
+        if (!has_moved) next_attempt_ = Clock::now() + backoff_.next();
+    }
+
+    // Everything that is wanted now is asked for; older wishes are part of it. False where there is no memory for that.
+    bool want_all() noexcept {
+        try {
+            changes_.clear();
+            for (const std::string& channel : wanted_) changes_.emplace_back(channel, true);
+            return true;
+        } catch (...) {
+            return false;
+        }
+    }
+
+    // As far as there is room; the rest in the next rounds.
+    void send_changes() {
         std::vector<std::pair<std::string, bool>> changes;
         {
             const std::lock_guard lock(mutex_);
             changes.swap(changes_);
         }
         // One command for many channels, as long as the wish is the same.
-        std::string out;
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].second;
             std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
@@ -4766,10 +5757,13 @@ private:
                 words.push_back(changes[i].first);
                 if (wanted || sharded_) asked_.push_back(changes[i].first);
             }
-            append_command(out, Command{words, 0});
+            append_command(out_, Command{words, 0});
         }
+        if (out_.empty() && !full_) return;
+        std::string_view unsent = out_;
         // A failed write shows as the end of the connection in receive().
-        if (!out.empty()) link_.socket.send_all(out.data(), out.size(), std::min(deadline, Clock::now() + timeout_));
+        full_ = link_.socket.send_some(unsent) == Socket::Sent::some;
+        out_.erase(0, out_.size() - unsent.size());
     }
 
     void receive(Listener& listener) {
@@ -4825,6 +5819,7 @@ private:
     }
 
     void lose(Listener& listener) {
+        link_.socket.fail();
         link_.socket.close();
         asked_.clear();
         {
@@ -4846,17 +5841,24 @@ private:
 
     const Opener opener_;
     const Milliseconds timeout_;
+    const std::function<void()> wake_;
     const bool sharded_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
+    std::atomic<bool> turned_away_{false};  // a thread that wanted to watch found another one
     Link link_;
     std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
+    std::string out_;                 // still to be written
+    bool full_ = false;               // the connection had no room for all of it
     Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
 
     std::mutex mutex_;
     std::set<std::string> wanted_;
     std::vector<std::pair<std::string, bool>> changes_;
     Instant next_attempt_{};
+    bool opening_ = false;
+    std::uint64_t opening_from_ = 0;  // what is being connected to an earlier place is at the wrong server
+    SideWork opening_aside_;          // last: it ends before what it uses
 };
 
 }  // namespace redlatch
@@ -4914,7 +5916,7 @@ public:
           timeout_(timeout),
           patience_(std::max<Milliseconds>(timeout / 8, Milliseconds(20))),
           wake_(std::move(wake)),
-          classic_([this](Link& link, Instant deadline) { return open_any(link, deadline); }, timeout) {
+          classic_([this](Link& link, Instant deadline) { return open_any(link, deadline); }, timeout, wake_) {
         if (pubsub != PubSub::automatic) sharded_ = pubsub == PubSub::sharded;
         for (const HostPort& place : url.cluster) node_at(place).is_seed = true;
     }
@@ -4924,7 +5926,11 @@ public:
 
     // A command that was posted keeps its node alive, by which it is kept itself.
     ~Cluster() {
-        for (const auto& node : nodes_) node->line.forget_posted();
+        classic_.finish();
+        for (const auto& node : nodes_) {
+            node->subscriber.finish();
+            node->line.forget_posted();
+        }
     }
 
     // --- commands ---------------------------------------------------------------------------------------------
@@ -5017,34 +6023,28 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // One round of poll() over the connections of all nodes. A node that does not let us connect holds it up for an
-    // eighth of the time-out, now and then, and nothing else of it does.
+    // One round of poll() over the connections of all nodes. A node that does not let us connect is given an eighth of the
+    // time-out, while the others go on.
     void run(Listener& listener, Instant deadline, WakePipe& pipe) {
         follow(listener);
         ready_.clear();
         ready_.push_back({pipe.fd(), POLLIN, 0});
         Instant due = std::min(deadline, duty());
-        const auto watch = [&](int fd, Instant when) {
-            due = std::min(due, when);
-            if (fd >= 0) ready_.push_back({fd, POLLIN, 0});
+        const auto watch = [&](const auto& duty) {
+            due = std::min(due, duty.due);
+            if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
         };
-        const auto watch_subscriber = [&](SubscriberLink& subscriber) {
-            const SubscriberLink::Duty duty = subscriber.duty();
-            watch(duty.fd, duty.due);
-        };
-        watch_subscriber(classic_);
+        watch(classic_.duty());
         for (const auto& node : here_) {
-            watch_subscriber(node->subscriber);
-            const CommandLink::Watch line = node->line.watch();
-            watch(line.fd, line.due);
+            watch(node->subscriber.duty());
+            watch(node->line.watch());
         }
         ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
         pipe.drain();
         ask_in_background();
         send_parked();
         follow(listener);
-        const Instant now = Clock::now();
-        const Instant limit = std::min(std::max(deadline, now + Milliseconds(20)), now + patience_);
+        const Instant limit = Clock::now() + patience_;
         classic_.serve(listener, limit);
         for (const auto& node : here_) {
             Shard shard(*this, *node, listener);
@@ -5078,7 +6078,8 @@ private:
               line(
                   cluster.url_.at(where), opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); },
                   CommandLink::Connecting::one_attempt),
-              subscriber(opener(cluster), cluster.timeout_, true) {}
+              subscriber(
+                  opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); }, true) {}
 
         Opener opener(Cluster& cluster) {
             return [this, &cluster](Link& link, Instant deadline) {
@@ -5628,6 +6629,10 @@ private:
     void drop_nodes() {
         std::erase_if(nodes_, [this](const std::shared_ptr<Node>& node) {
             if (node->is_seed || node->is_listed || node.use_count() > 1) return false;
+            if (node->line.is_opening_aside() || node->subscriber.is_opening_aside()) {
+                changed_nodes_ = true;  // in the round when that has ended
+                return false;
+            }
             dropped_connections_[0] += node->line.connections();
             dropped_connections_[1] += reconnects_of(*node);
             return true;
@@ -6013,7 +7018,7 @@ private:
 
     // It sends little more than a certificate, for which there is room in a new socket.
     void shake_hands() {
-        const auto outcome = socket_.handshake({});
+        const auto outcome = socket_.handshake();
         if (outcome == TlsSession::Handshake::unfinished) return;
         shaking_hands_ = false;
         if (outcome == TlsSession::Handshake::done) return say();
@@ -6022,7 +7027,7 @@ private:
     }
 
     // So few words always have room in a new socket.
-    void say() { closed_ = !socket_.send_all(words_.data(), words_.size(), {}); }
+    void say() { closed_ = !socket_.send_all(words_, {}); }
 
     void receive() {
         std::array<char, 4096> bytes;
@@ -6274,6 +7279,7 @@ private:
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -6285,7 +7291,8 @@ namespace redlatch {
 // the moment: its connections are left as soon as a sentinel tells of another. With nodes of a cluster it is a Cluster.
 //
 // Up to `lines` connections carry the commands of all threads, each thread always on the same one; they are opened
-// when first needed, so a program of one thread has one. One more carries the subscriptions. After a time-out or a
+// when first needed, so a program of one thread has one. Where no further one can be opened (another password is set,
+// say), those that there are carry everything. One more carries the subscriptions. After a time-out or a
 // malformed reply a connection is closed and never reused; it is opened again with exponential back-off and jitter,
 // logged in as before. There is no thread here: see run().
 class HiredisTransport {
@@ -6302,7 +7309,8 @@ public:
     Reply call(const Command& command, Instant deadline) {
         if (state_->cluster) return state_->cluster->call(command, deadline);
         const std::uint64_t place = this->place();
-        Reply reply = line().call(command, deadline);
+        Reply reply = on_a_line(
+            deadline, [&](CommandLink& line, bool& refused) { return line.call(command, deadline, &refused); });
         look_at(reply, place);
         return reply;
     }
@@ -6310,7 +7318,8 @@ public:
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         if (state_->cluster) return state_->cluster->call_all(commands, deadline);
         const std::uint64_t place = this->place();
-        std::vector<Reply> replies = line().call_all(commands, deadline);
+        std::vector<Reply> replies = on_a_line(
+            deadline, [&](CommandLink& line, bool& refused) { return line.call_all(commands, deadline, &refused); });
         for (const Reply& reply : replies) look_at(reply, place);
         return replies;
     }
@@ -6357,32 +7366,38 @@ public:
         ready.push_back({s.pipe.fd(), POLLIN, 0});
         const SubscriberLink::Duty duty = s.subscriber.duty();
         Instant due = std::min(deadline, duty.due);
-        if (duty.fd >= 0) ready.push_back({duty.fd, POLLIN, 0});
+        if (duty.fd >= 0) ready.push_back({duty.fd, duty.events, 0});
         for (CommandLink& link : s.links) {
             const CommandLink::Watch watch = link.watch();
             due = std::min(due, watch.due);
-            if (watch.fd >= 0) ready.push_back({watch.fd, POLLIN, 0});
+            if (watch.fd >= 0) ready.push_back({watch.fd, watch.events, 0});
         }
         if (s.sentinels) due = std::min(due, s.sentinels->watch(ready));
         ::poll(ready.data(), static_cast<nfds_t>(ready.size()), poll_timeout(due));
         s.pipe.drain();
         if (s.sentinels) s.sentinels->serve();
         follow(listener);
-        s.subscriber.serve(listener, deadline);
-        for (CommandLink& link : s.links) link.drive(deadline);
+        const Instant limit = Clock::now() + s.timeout;
+        s.subscriber.serve(listener, limit);
+        for (CommandLink& link : s.links) {
+            link.drive(limit);
+            if (link.is_connected()) continue;
+            if (CommandLink* const other = s.connected()) link.hand_over_to(*other);
+        }
     }
 
     void wake() { state_->pipe.wake(); }
 
-    bool watch(Listener& listener, Instant deadline) {
+    bool watch(Listener& listener, Instant deadline, std::uint64_t seen) {
         State& s = *state_;
         if (s.cluster) return false;
-        const SubscriberLink::Watch outcome = s.subscriber.watch(listener, deadline, s.watch_pipe);
+        const SubscriberLink::Watch outcome = s.subscriber.watch(listener, deadline, s.interrupts, seen);
         if (outcome == SubscriberLink::Watch::lost) wake();
         return outcome == SubscriberLink::Watch::done;
     }
 
-    void interrupt_watch() { state_->watch_pipe.wake(); }
+    std::uint64_t interrupts() const noexcept { return state_->interrupts.count(); }
+    void interrupt_watch() { state_->interrupts.wake(); }
 
     // On a single server every key may meet every other; in a cluster, those of one slot.
     std::uint32_t route(std::string_view key) const noexcept { return state_->cluster ? key_slot(key) : 0; }
@@ -6422,19 +7437,26 @@ private:
               pubsub(kind),
               sentinels(url.sentinels.empty() ? nullptr : new Sentinels(url, [this] { pipe.wake(); })),
               cluster(url.cluster.empty() ? nullptr : new Cluster(url, timeout, pubsub, [this] { pipe.wake(); })),
-              subscriber(opener(), timeout) {}
+              subscriber(opener(), timeout, [this] { pipe.wake(); }) {}
 
         const Url url;
         const Milliseconds timeout;
         const PubSub pubsub;
         WakePipe pipe;
-        WakePipe watch_pipe;
+        Interrupts interrupts;
         const std::unique_ptr<Sentinels> sentinels;  // null without
         const std::unique_ptr<Cluster> cluster;      // null without; otherwise it does all the work
         std::uint64_t followed = 1;                  // run()'s own: the place that was told of last
         std::vector<pollfd> ready;                   // run()'s own
         SubscriberLink subscriber;
         std::array<CommandLink, lines> links = make_links(std::make_index_sequence<lines>());
+
+        // One that is, if any.
+        CommandLink* connected() noexcept {
+            for (CommandLink& link : links)
+                if (link.is_connected()) return &link;
+            return nullptr;
+        }
 
     private:
         // Which server a connection goes to.
@@ -6446,7 +7468,10 @@ private:
 
         template <std::size_t... I>
         std::array<CommandLink, lines> make_links(std::index_sequence<I...>) {
-            return {((void)I, CommandLink(url, opener(), timeout, [this] { pipe.wake(); }))...};
+            return {
+                ((void)I, CommandLink(
+                              url, opener(), timeout, [this] { pipe.wake(); }, CommandLink::Connecting::until_deadline,
+                              [this] { return connected() != nullptr; }))...};
         }
     };
 
@@ -6493,6 +7518,16 @@ private:
         for (CommandLink& link : s.links) link.leave_before(place);
         s.subscriber.leave_before(place, listener);
         listener.moved();
+    }
+
+    // By the calling thread's line; by another where that one is refused a connection.
+    template <class Call>
+    std::invoke_result_t<Call, CommandLink&, bool&> on_a_line(Instant deadline, Call call) {
+        bool refused = false;
+        auto answer = call(line(), refused);
+        if (!refused || Clock::now() >= deadline) return answer;
+        CommandLink* const other = state_->connected();
+        return other ? call(*other, refused) : answer;
     }
 
     CommandLink& line() { return state_->links[this_thread_number() % lines]; }
@@ -6617,7 +7652,7 @@ public:
     ~Binding() {
         const KeepErrno kept;
         State& state = *state_.load();
-        if (state.runtime().pid() == ::getpid()) state.runtime().leave_state(state);
+        if (state.runtime().is_of_this_process()) state.runtime().leave_state(state);
     }
 
     const std::string& name() const noexcept { return name_; }
@@ -6725,14 +7760,18 @@ concept PermitTail = detail::is_tail<Tail...>();
 
 namespace redlatch {
 
-// By what a command that must take effect once is known to the server; see scripts/request_marks.hpp.
+// By what a command that must take effect once is known to the server, see scripts/request_marks.hpp; and what is known
+// of it here.
 struct Ticket {
     std::uint32_t lane = 0;
     std::uint64_t request = 0;
+    ServerMilliseconds wanted_until = 0;  // in all copies; 0 as long as there is none
+    bool may_be_done = false;             // a copy may have been carried out
+    bool is_unknowable = false;           // and nobody can find out any more
 };
 
 // The lanes of one name in this process. One request at a time goes along a lane, and the lane is free again when the
-// outcome of the request is known, or does not matter because it was taken back. Plain data.
+// outcome of the request is known, or nobody will ask for it any more. Plain data.
 class RequestLanes {
 public:
     // `request`: greater than all before.
@@ -6775,19 +7814,23 @@ end
 
 // redlatch/scripts/request_marks.hpp
 
-// How a script that changes a number does so once, however often its command is sent and in whatever order the copies
-// arrive. Each command carries a lane and a request number: a client sends one request at a time in a lane, and its
-// numbers only grow. A hash beside the key, one a client, keeps for each lane the last request that was carried out and
-// what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way finds that of a
-// later request and does nothing, and there are never more marks than commands were on their way at once.
+// How a script that changes a number does so once, however often its command is sent, in whatever order the copies
+// arrive, and however late. Each command carries a lane and a request number: a client sends one request at a time in a
+// lane, and its numbers only grow. A hash beside the key, one a client, keeps for each lane the last request that was
+// carried out and what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way
+// finds that of a later request and does nothing, and there are never more marks than commands were on their way at
+// once.
 //
-// The hash goes away a while after the client's last change: longer than any copy can be on its way.
+// All copies say until when the request is wanted, by the server's clock, and change nothing beyond that instant. Its
+// mark stays for a margin longer. So as long as a copy could take effect the mark is there; and whoever asks within the
+// margin and finds no mark knows that no copy has taken effect, nor will.
 namespace redlatch::scripts {
 
 namespace detail {
 
 // Put before the scripts that use it.
 inline constexpr std::string_view request_marks{R"lua(
+local function whole(number) return string.format('%.0f', number) end
 -- What came of this request, if it was carried out already, or of a later one of its lane; nil if it is still to be
 -- carried out. And whether it is of this very request.
 local function outcome_of(marks, lane, request)
@@ -6797,30 +7840,53 @@ local function outcome_of(marks, lane, request)
     if tonumber(last) < tonumber(request) then return nil, false end
     return tonumber(outcome), last == request
 end
--- The outcome is an integer, as text where it may be large.
-local function remember(marks, lane, request, outcome, ttl)
-    redis.call('hset', marks, lane, request .. ':' .. outcome)
-    redis.call('pexpire', marks, ttl)
+-- Two changes for all_or_none(). The outcome is an integer, as text where it may be large. `before`: the outcome that
+-- this one replaces.
+local function mark(marks, lane, request, outcome, before)
+    local undo = before and request .. ':' .. whole(before) or whole(request - 1) .. ':0'
+    return {'hset', marks, lane, request .. ':' .. outcome, undo = {'hset', marks, lane, undo}}
 end
+-- Marks stay until `ends`, and longer where that was said before. Redis allows this when its memory is full, and then
+-- lets the rest of the script through, too.
+local function keep(marks, now, ends)
+    return {'pexpire', marks, whole(math.max(redis.call('pttl', marks), ends - now, 1))}
+end
+-- Makes all changes or, should one be refused (access rights may allow some and not others), none: each may say what
+-- undoes it. Answer: nil, or the refusal.
+local function all_or_none(changes)
+    for i = 1, #changes do
+        local reply = redis.pcall(unpack(changes[i]))
+        if type(reply) == 'table' and reply.err then
+            for k = i - 1, 1, -1 do
+                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
+            end
+            return reply
+        end
+    end
+end
+-- The largest number that Java's int holds: Redisson reads no larger one.
+local most = 2147483647
+local function too_many() return redis.error_reply('TOOMANY there would be more than 2147483647') end
 )lua"};
 
 inline constexpr std::string_view request_void{R"lua(
--- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, TTL of the marks in ms.
+-- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, until when it is wanted, margin in ms.
 -- Answer: 1 = it has not been carried out, and copies that are still on their way will not be; 0 = it has been.
 local marks = KEYS[1]
-local lane, request, ttl = ARGV[1], ARGV[2], ARGV[3]
+local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if outcome_of(marks, lane, request) then return 0 end
--- First, because then Redis lets the rest through when its memory is full.
-redis.call('pexpire', marks, ttl)
-remember(marks, lane, request, 0, ttl)
-return 1
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+return all_or_none({keep(marks, now, wanted_until + margin), mark(marks, lane, request, 0),
+                    keep(marks, now, wanted_until + margin)}) or 1
 )lua"};
 
 }  // namespace detail
 
 // A script that uses request_marks, and numbers that keys hold.
 template <const std::string_view& Body>
-inline constexpr std::string_view with_request_marks = joined<detail::request_marks, detail::exact_count, Body>;
+inline constexpr std::string_view with_request_marks =
+    joined<detail::request_marks, detail::wanted_until, detail::exact_count, Body>;
 
 inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
 
@@ -6831,7 +7897,12 @@ inline constexpr std::string_view request_void{with_request_marks<detail::reques
 namespace redlatch {
 
 // Sends the scripts that use scripts/request_marks.hpp. Their first keys are the primitive's own and that of the marks,
-// their first arguments lane, request and TTL of the marks.
+// their first arguments lane, request, until when it is wanted, the margin, and whether a copy of it may be on its way.
+//
+// A request is wanted for a while from its first sending on, all copies of it until the same instant of the server's
+// clock. Its mark stays for the margin longer. A copy that comes in between and finds no mark proves that none has been
+// carried out, nor will be: the change may be asked for anew. One that comes still later proves nothing: nobody will
+// ever know, and sending anew what may have been done would do it twice.
 template <Transport T>
 class MarkedCommands {
 public:
@@ -6839,25 +7910,79 @@ public:
         : runtime_(runtime),
           key_(std::move(key)),
           marks_(prefixed_key(marks_prefix, key_) + ":" + runtime.uuid()),
-          ttl_(marks_ttl(runtime.options()).count()) {}
+          window_(marks_ttl(runtime.options()) / 4),
+          margin_(marks_ttl(runtime.options()) * 2 / 3),
+          margin_text_(margin_.count()) {}
 
     const std::string& key() const noexcept { return key_; }
     Runtime<T>& runtime() const noexcept { return runtime_; }
 
-    // How long marks stay. A command is sent again for at most half of it.
+    // The longest that marks stay: window and margin, and some time for what is not known exactly of the server's clock.
     static Milliseconds marks_ttl(const ClientOptions& options) {
         constexpr Milliseconds least = std::chrono::minutes(2), most = std::chrono::hours(1);
         return options.unreachable_timeout > most / 4 ? most : std::max(least, options.unreachable_timeout * 4);
     }
+
+    // Until when what is first sent at `now` is wanted.
+    ServerMilliseconds wanted_from(ServerMilliseconds now) const { return now + window_.count(); }
+
+    // Sends a request once more, `send(ticket, deadline)`. What was certainly not carried out is asked for anew. When
+    // nobody can know, the ticket says so, and the answer is one for which nothing is sent again.
+    template <class Send>
+    Reply send(Ticket& ticket, Instant deadline, Send send) const {
+        for (int tries = 1;; ++tries) {
+            if (ticket.wanted_until == 0) {
+                Reply failure;
+                const auto now = runtime_.server_time(key_, deadline, failure);
+                if (!now) return failure;
+                ticket.wanted_until = wanted_from(*now);
+            }
+            const Instant sent = Clock::now();
+            Reply reply = send(std::as_const(ticket), deadline);
+            if (!note(ticket, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+        }
+    }
+
+    // What the answer to a sending at `sent` says of the request; true when it may be asked for anew, and the ticket is
+    // a new one for that.
+    bool note(Ticket& ticket, Instant sent, Reply& reply) const {
+        if (reply.is_unsent()) {
+            if (!ticket.may_be_done) ticket.wanted_until = 0;
+            return false;
+        }
+        if (!reply.answered()) {
+            ticket.may_be_done = true;
+            return false;
+        }
+        if (!runtime_.learn_if_late(key_, sent, reply)) return false;
+        constexpr Milliseconds inexact{1000};
+        const ServerMilliseconds marks_end = ticket.wanted_until + margin_.count() - inexact.count();
+        if (ticket.may_be_done && read_late(reply).value_or(0) > marks_end) {
+            ticket.is_unknowable = true;
+            reply.text = "UNKNOWN";  // final
+            return false;
+        }
+        ticket = {ticket.lane, runtime_.next_request()};
+        return true;
+    }
+
+    // What a request that failed throws.
+    Error failure(const Ticket& ticket, const Reply& reply) const {
+        if (ticket.is_unknowable) return {errc::unreachable, key_, unknowable};
+        return error_of(reply, key_);
+    }
+
+    static constexpr const char* unknowable =
+        "no server has answered for so long that nobody can tell whether the command took effect";
 
     template <std::size_t K, std::size_t A>
     Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
                const std::array<std::string_view, A>& more_arguments, Instant deadline,
                Effect effect = Effect::any) const {
         std::array<std::string_view, K + 2> keys;
-        std::array<std::string_view, A + 3> arguments;
-        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
-        fill(keys, more_keys, arguments, more_arguments, lane, request);
+        std::array<std::string_view, A + own_arguments> arguments;
+        const Numbers numbers(ticket);
+        fill(keys, more_keys, arguments, more_arguments, ticket, numbers);
         return runtime_.call_script(script, keys, arguments, deadline, effect);
     }
 
@@ -6866,9 +7991,9 @@ public:
     Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
                std::span<const std::string_view> more_arguments, Instant deadline, Effect effect = Effect::any) const {
         std::array<std::string_view, K + 2> keys;
-        std::vector<std::string_view> arguments(more_arguments.size() + 3);
-        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
-        fill(keys, more_keys, arguments, more_arguments, lane, request);
+        std::vector<std::string_view> arguments(more_arguments.size() + own_arguments);
+        const Numbers numbers(ticket);
+        fill(keys, more_keys, arguments, more_arguments, ticket, numbers);
         return runtime_.call_script(script, keys, arguments, deadline, effect);
     }
 
@@ -6876,42 +8001,86 @@ public:
     void post(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
               std::span<const std::string_view> more_arguments, Completion done) const {
         std::array<std::string_view, K + 2> keys;
-        std::vector<std::string_view> arguments(more_arguments.size() + 3);
-        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
-        fill(keys, more_keys, arguments, more_arguments, lane, request);
+        std::vector<std::string_view> arguments(more_arguments.size() + own_arguments);
+        const Numbers numbers(ticket);
+        fill(keys, more_keys, arguments, more_arguments, ticket, numbers);
         runtime_.post_script(script, keys, arguments, std::move(done));
     }
 
     // A request whose sender has given up is carried out by now, or never.
     void post_void(const Ticket& ticket, Completion done) const {
-        const NumberText lane(ticket.lane), request(static_cast<std::int64_t>(ticket.request));
-        runtime_.post_script(digested<scripts::request_void>, std::array<std::string_view, 1>{marks_},
-                             std::array<std::string_view, 3>{lane, request, ttl_}, std::move(done));
+        const Numbers numbers(ticket);
+        runtime_.post_script(
+            digested<scripts::request_void>, std::array<std::string_view, 1>{marks_},
+            std::array<std::string_view, 4>{numbers.lane, numbers.request, numbers.wanted_until, margin_text_},
+            std::move(done));
     }
 
     std::string_view publish() const { return runtime_.transport().publish_command(); }
 
 private:
+    static constexpr std::size_t own_arguments = 5;
+
+    struct Numbers {
+        explicit Numbers(const Ticket& ticket)
+            : lane(ticket.lane),
+              request(static_cast<std::int64_t>(ticket.request)),
+              wanted_until(ticket.wanted_until) {}
+        const NumberText lane, request, wanted_until;
+    };
+
     template <class Keys, class MoreKeys, class Arguments, class MoreArguments>
     void fill(Keys& keys, const MoreKeys& more_keys, Arguments& arguments, const MoreArguments& more_arguments,
-              const NumberText& lane, const NumberText& request) const {
+              const Ticket& ticket, const Numbers& numbers) const {
         keys[0] = key_;
         keys[1] = marks_;
         std::copy(more_keys.begin(), more_keys.end(), keys.begin() + 2);
-        arguments[0] = lane;
-        arguments[1] = request;
-        arguments[2] = ttl_;
-        std::copy(more_arguments.begin(), more_arguments.end(), arguments.begin() + 3);
+        arguments[0] = numbers.lane;
+        arguments[1] = numbers.request;
+        arguments[2] = numbers.wanted_until;
+        arguments[3] = margin_text_;
+        arguments[4] = ticket.may_be_done ? "1" : "0";
+        std::copy(more_arguments.begin(), more_arguments.end(), arguments.begin() + own_arguments);
     }
 
     Runtime<T>& runtime_;
     const std::string key_;
     const std::string marks_;
-    const NumberText ttl_;
+    const Milliseconds window_;
+    const Milliseconds margin_;
+    const NumberText margin_text_;
 };
 
 // A flag in a script's arguments.
 constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
+
+}  // namespace redlatch
+
+// redlatch/client/shared_permits.hpp
+
+namespace redlatch {
+
+// What the server answered to a question for permits, or for the end of a count.
+struct Answer {
+    Milliseconds hint;       // after which time asking again may help
+    std::int64_t there = 0;  // so many permits there are, as far as the answer tells
+};
+
+// Who is served by the permits that were taken for `wants`, in their order; as the script did it. False when they do not
+// go round so.
+template <class Want>
+bool share(std::int64_t taken, std::span<Want> wants) {
+    std::int64_t left = taken;
+    bool closed = false;
+    for (Want& want : wants) {
+        want.served = !closed && want.amount() <= left;
+        if (want.served)
+            left -= want.amount();
+        else if (!want.lets_pass)
+            closed = true;
+    }
+    return left == 0;
+}
 
 }  // namespace redlatch
 
@@ -6928,51 +8097,57 @@ namespace redlatch::scripts {
 namespace detail {
 
 inline constexpr std::string_view count_down_latch_set{R"lua(
--- KEYS: latch, marks.  ARGV: lane, request, TTL of the marks in ms, count (at least 1), channel, publish command,
--- '1' for a command that is sent again.
+-- KEYS: latch, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again,
+-- count (at least 1), channel, publish command.
 -- Answer: 1 = set; 0 = there is a count already.
 local latch, marks = KEYS[1], KEYS[2]
-local lane, request, ttl, count, channel, publish, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local count, channel, publish = ARGV[6], ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
 if redis.call('get', latch) then
-    if again == '1' then remember(marks, lane, request, 0, ttl) end
-    return 0
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
-remember(marks, lane, request, 1, ttl)
-redis.call('set', latch, count)
-redis.call(publish, channel, '1')
-return 1
+return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends), {publish, channel, '1'},
+                    {'set', latch, count}}) or 1
 )lua"};
 
 inline constexpr std::string_view count_down_latch_lower{R"lua(
--- KEYS: latch, marks, round.  ARGV: lane, request, TTL of marks and round in ms, by how much ('all' = delete), channel,
--- publish command, '1' for a command that is sent again.
+-- KEYS: latch, marks, round.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
+-- again, by how much ('all' = delete), channel, publish command.
 -- Answer: the count before, 0 = there was none; and the round, a text, nil for none. For a request that was carried out
 -- already, the count alone. Never below zero: the key is deleted, which waiters are told.
 local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, ttl, by, channel, publish, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local by, channel, publish = ARGV[6], ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return {before} end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
 local text = redis.call('get', latch)
 local count = count_in(text or '0')
 if not count then return redis.error_reply('WRONGTYPE the key holds no count') end
 if not text then
-    if again == '1' then remember(marks, lane, request, 0, ttl) end
-    return {0, false}
+    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
+    return refusal or {0, false}
 end
--- First, because then Redis lets the rest through when its memory is full.
-redis.call('pexpire', marks, ttl)
+local old = redis.call('get', round)
+-- First what Redis allows when its memory is full.
+local changes = {keep(marks, now, ends), mark(marks, lane, request, text), keep(marks, now, ends)}
 if by ~= 'all' and tonumber(by) < count then
-    redis.call('decrby', latch, by)
-    remember(marks, lane, request, text, ttl)
-    return {count, redis.call('get', round)}
+    table.insert(changes, {'decrby', latch, by})
+    return all_or_none(changes) or {count, old}
 end
-redis.call('del', latch)
-remember(marks, lane, request, text, ttl)
-redis.call('set', round, marks .. ' ' .. request, 'px', ttl)
-redis.call(publish, channel, '0')
-return {count, false}
+local left = math.max(redis.call('pttl', round), 1)
+table.insert(changes, {publish, channel, '0'})
+table.insert(changes, {'set', round, marks .. ' ' .. request, 'px', whole(ends - now),
+                       undo = {'set', round, old or '', 'px', whole(left)}})
+table.insert(changes, {'del', latch})
+return all_or_none(changes) or {count, false}
 )lua"};
 
 }  // namespace detail
@@ -7020,12 +8195,12 @@ public:
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply ask(std::span<const Want>, const Ticket&, bool /* again */, Instant deadline) {
+    Reply ask(std::span<const Want>, const Ticket&, Instant deadline) {
         return commands_.runtime().call_script(digested<scripts::count_down_latch_look>,
                                                std::array<std::string_view, 2>{key(), round_}, {}, deadline);
     }
 
-    Milliseconds decode(const Reply& reply, std::span<Want> wants) const {
+    Answer decode(const Reply& reply, std::span<Want> wants) const {
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 ||
             !(reply.elements[1].is_nil() || reply.elements[1].kind == Reply::Kind::text))
             throw unexpected(reply, key());
@@ -7036,7 +8211,7 @@ public:
             want.served = open || (want.round && !round.empty() && *want.round != round);
             if (!want.round) want.round = round;
         }
-        return Milliseconds::max();
+        return {Milliseconds::max()};
     }
 
     // What counting down answered: the count before, and what its caller would wait for.
@@ -7052,27 +8227,25 @@ public:
         return lowered;
     }
 
-    Reply set(const Ticket& ticket, std::int64_t count, bool again, Instant deadline) {
-        return commands_.call(
-            digested<scripts::count_down_latch_set>, ticket, std::array<std::string_view, 0>{},
-            std::array<std::string_view, 4>{NumberText(count), channel_, commands_.publish(), flag_text(again)},
-            deadline);
+    Reply set(const Ticket& ticket, std::int64_t count, Instant deadline) {
+        return commands_.call(digested<scripts::count_down_latch_set>, ticket, std::array<std::string_view, 0>{},
+                              std::array<std::string_view, 3>{NumberText(count), channel_, commands_.publish()},
+                              deadline);
     }
 
     // By all: deletes it.
     static constexpr std::int64_t all = -1;
-    Reply lower(const Ticket& ticket, std::int64_t by, bool again, Instant deadline) {
+    Reply lower(const Ticket& ticket, std::int64_t by, Instant deadline) {
         return commands_.call(digested<scripts::count_down_latch_lower>, ticket,
                               std::array<std::string_view, 1>{round_},
-                              std::array<std::string_view, 4>{by == all ? std::string_view("all") : NumberText(by),
-                                                              channel_, commands_.publish(), flag_text(again)},
+                              std::array<std::string_view, 3>{by == all ? std::string_view("all") : NumberText(by),
+                                                              channel_, commands_.publish()},
                               deadline);
     }
 
     void post_lower(const Ticket& ticket, std::int64_t by, Completion done) {
         commands_.post(digested<scripts::count_down_latch_lower>, ticket, std::array<std::string_view, 1>{round_},
-                       std::array<std::string_view, 4>{NumberText(by), channel_, commands_.publish(), "1"},
-                       std::move(done));
+                       std::array<std::string_view, 3>{NumberText(by), channel_, commands_.publish()}, std::move(done));
     }
 
 private:
@@ -7098,8 +8271,10 @@ public:
     template <class Runtime>
     bool watch(std::unique_lock<std::mutex>& lock, Runtime& runtime, Instant until) {
         watching_ = true;
+        // Who rouses from here on is not missed, though another thread may take the interrupt.
+        const std::uint64_t seen = runtime.interrupts();
         lock.unlock();
-        const bool watched = runtime.watch(until);
+        const bool watched = runtime.watch(until, seen);
         lock.lock();
         watching_ = false;
         return watched;
@@ -7139,6 +8314,11 @@ struct Caller {
 // asks the server for all of them at once; who comes behind one that cannot be served waits, too, so that many who want
 // little do not starve one who wants much. Plain data: the local state guards it and does the I/O.
 //
+// Who wants more than can ever be served must not hold up the others for good. What a server has is not known, but what
+// it was seen to have lately is. The first one that wants more takes turns with those behind it: it holds them back, then
+// lets them pass for as long, and each turn is longer than the one before. It holds them back anew when more is there
+// than it has seen before, so that what comes back piece by piece is kept for it.
+//
 // No wake-up is lost, because every piece of news counts the generation up, and whoever asks remembers the generation
 // from before the question.
 template <class Want>
@@ -7149,6 +8329,10 @@ public:
     // The server is asked again after this time, and up to as much again, even without news: a message may be lost, and
     // what ends a wait need not send one (a key that expires).
     static constexpr Milliseconds slow_poll{5000};
+
+    static constexpr Milliseconds first_turn{1000};
+    static constexpr Milliseconds longest_turn{10'000};
+    static constexpr Milliseconds lately = std::chrono::minutes(10);
 
     bool empty() const { return members_.empty(); }
     Member* front() const { return members_.empty() ? nullptr : members_.front(); }
@@ -7176,9 +8360,18 @@ public:
     std::uint64_t generation() const { return generation_; }
 
     // A question asked at `generation` was in vain for this one. `hint`: after which time it may be otherwise, as far
-    // as the server knows.
-    void refused(Member& member, std::uint64_t generation, Milliseconds hint, Instant now) {
+    // as the server knows. `there`: how much there is, as far as its answer told.
+    void refused(Member& member, std::uint64_t generation, Milliseconds hint, Instant now, std::int64_t there = 0) {
         member.refused_at = generation;
+        if (there >= seen_ || now - seen_at_ > lately) {
+            seen_ = there;
+            seen_at_ = now;
+        }
+        if (turns_of_ != member.number || there > most_) {
+            turns_of_ = member.number;
+            turns_began_ = now;
+            most_ = there;
+        }
         ask_again_ = now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next());
     }
 
@@ -7190,7 +8383,31 @@ public:
 
     Step step(Instant now) const {
         if (front()->refused_at != generation_ || now >= ask_again_) return {true, now};
-        return {false, ask_again_};
+        if (members_.size() == 1 || is_within_reach(front()->want, now)) return {false, ask_again_};
+        const Turn turn = turn_at(now);
+        if (!turn.lets_pass) return {false, std::min(ask_again_, turn.ends)};
+        // Each of them is asked for once in a turn, without news.
+        const bool asked = passed_until_ == turn.ends && passed_number_ == last_number_;
+        return {!asked, asked ? ask_again_ : now};
+    }
+
+    // Of the question that is asked now: who lets those behind pass, where there is not enough for it. One that has come
+    // to be the first is told so with its next question.
+    bool lets_pass(const Want& want, Instant now) {
+        if (turns_of_ != front()->number || is_within_reach(front()->want, now)) return false;
+        const Turn turn = turn_at(now);
+        if (!turn.lets_pass) return false;
+        passed_until_ = turn.ends;
+        passed_number_ = last_number_;
+        return !is_within_reach(want, now);
+    }
+
+    // Whether so much was there lately.
+    bool is_within_reach(const Want& want, Instant now) const {
+        if constexpr (requires { want.amount(); })
+            return want.amount() <= seen_ && now - seen_at_ <= lately;
+        else
+            return true;
     }
 
 private:
@@ -7198,99 +8415,115 @@ private:
     std::uint64_t generation_ = 1;
     std::uint64_t last_number_ = 0;
     Instant ask_again_{};
+    std::int64_t seen_ = 0;  // the most that was there lately, and when
+    Instant seen_at_{};
+
+    struct Turn {
+        bool lets_pass;
+        Instant ends;
+    };
+    Turn turn_at(Instant now) const {
+        Instant ends = turns_began_;
+        for (Milliseconds length = first_turn;; length = std::min(length * 2, longest_turn))
+            for (const bool lets_pass : {false, true})
+                if (ends += length; now < ends) return {lets_pass, ends};
+    }
+    std::uint64_t turns_of_ = 0;  // the first one in line, when it was last refused
+    Instant turns_began_{};
+    std::int64_t most_ = 0;   // that was there since it is the first
+    Instant passed_until_{};  // the turn of the last question that let others pass, and who was in line then
+    std::uint64_t passed_number_ = 0;
     Backoff poll_{slow_poll * 2, slow_poll * 2};  // between half and all of it
 };
 
 }  // namespace redlatch
 
-// redlatch/client/pending_releases.hpp
+// redlatch/client/errands.hpp
 
 namespace redlatch {
 
-// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of
-// acquires whose outcome is unknown. Each is sent until it is answered; one that was never sent, at most until the
-// lease it is about is over. Until then nothing else may be done in that owner's name, or a late copy would end the
-// wrong hold.
-class PendingReleases {
-public:
-    struct Item {
-        OwnerNumber owner;
-        std::uint64_t request;
-        Instant give_up;  // when the lease is over at last
-        Instant next;     // when to send
-        bool again;       // a copy of it may be on its way already
-        bool on_the_way = false;
-        bool over = false;  // the lease is, but a copy may still arrive
-        Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+// A request of a semaphore or latch that is to be delivered in the background, when no server answered in time.
+struct Errand {
+    enum class Kind {
+        change,    // is to take effect: sent anew when it came too late
+        undoing,   // takes back what another request may have done, which has done nothing when this one comes too late
+        call_off,  // the same, and it harms nobody when that is never known
     };
+    using Post = std::function<void(const Ticket&, Completion)>;
 
-    // `from`: when to send it first. `again`: it was sent in the foreground already.
-    void add(OwnerNumber owner, std::uint64_t request, Instant give_up, Instant from, bool again = false) {
-        items_.push_back({owner, request, give_up, from, again});
+    Kind kind;
+    Ticket ticket;
+    Post post;
+    Instant give_up;
+    Instant next;
+    std::uint64_t number = 0;
+    Instant sent{};
+    bool on_the_way = false;
+    Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+};
+
+// What is still to be delivered for one name: each errand is sent, with pauses, until it is answered or its time is
+// over. Plain data.
+class Errands {
+public:
+    void add(Errand errand) {
+        errand.number = ++last_number_;
+        errands_.push_back(std::move(errand));
     }
 
-    bool has(OwnerNumber owner) const {
-        return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.owner == owner; });
-    }
+    bool empty() const { return errands_.empty(); }
 
-    bool has_request(std::uint64_t request) const {
-        return std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.request == request; });
+    // The one of this number, if it is still to be delivered.
+    Errand* find(std::uint64_t number) {
+        const auto found =
+            std::find_if(errands_.begin(), errands_.end(), [&](const Errand& e) { return e.number == number; });
+        return found == errands_.end() ? nullptr : &*found;
     }
-
-    bool empty() const { return items_.empty(); }
 
     // What is to be sent now; taken to be on the way from here on.
-    std::vector<Item> take_due(Instant now) {
-        std::vector<Item> due;
-        due.reserve(items_.size());  // so that a failure leaves all as it is
-        for (Item& item : items_) {
-            if (item.on_the_way || item.next > now || (now >= item.give_up && !item.over)) continue;
-            item.on_the_way = true;
-            due.push_back(item);
-            item.again = true;
-        }
+    std::vector<Errand> take_due(Instant now) {
+        std::vector<Errand> due;
+        due.reserve(errands_.size());
+        for (const Errand& errand : errands_)
+            if (is_due(errand, now)) due.push_back(errand);
+        for (Errand& errand : errands_)
+            if (is_due(errand, now)) errand.on_the_way = true;
         return due;
     }
 
-    // How many leases have ended since the last look. What was never sent is forgotten; what was stays until it is
-    // answered, for a copy that is still on its way would end the owner's next hold.
-    std::size_t end_leases(Instant now) {
-        const std::size_t before = items_.size();
-        std::erase_if(items_, [&](const Item& i) { return now >= i.give_up && !i.again && !i.on_the_way; });
-        std::size_t ended = before - items_.size();
-        for (Item& item : items_)
-            if (now >= item.give_up && !std::exchange(item.over, true)) ++ended;
-        return ended;
+    // Takes out those whose time is over.
+    std::vector<Errand> take_expired(Instant now) {
+        std::vector<Errand> expired;
+        for (const Errand& errand : errands_)
+            if (now >= errand.give_up) expired.push_back(errand);
+        std::erase_if(errands_, [&](const Errand& e) { return now >= e.give_up; });
+        return expired;
     }
 
-    // Takes out those whose time is over: how many there were.
-    std::size_t take_expired(Instant now) {
-        return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
+    void remove(std::uint64_t number) {
+        std::erase_if(errands_, [&](const Errand& e) { return e.number == number; });
     }
 
-    void delivered(std::uint64_t request) {
-        std::erase_if(items_, [&](const Item& i) { return i.request == request; });
-    }
-
-    void failed(std::uint64_t request, Instant now) {
-        for (Item& item : items_)
-            if (item.request == request) {
-                item.on_the_way = false;
-                item.next = now + item.backoff.next();
-            }
+    // Not answered: again after a pause.
+    void failed(std::uint64_t number, Instant now) {
+        Errand* const errand = find(number);
+        if (!errand) return;
+        errand->on_the_way = false;
+        errand->next = now + errand->backoff.next();
     }
 
     Instant look_at() const {
         Instant at = never;
-        for (const Item& i : items_) {
-            if (!i.over) at = std::min(at, i.give_up);
-            if (!i.on_the_way) at = std::min(at, i.next);
-        }
+        for (const Errand& errand : errands_)
+            at = std::min({at, errand.give_up, errand.on_the_way ? never : errand.next});
         return at;
     }
 
 private:
-    std::vector<Item> items_;
+    static bool is_due(const Errand& errand, Instant now) { return !errand.on_the_way && errand.next <= now; }
+
+    std::vector<Errand> errands_;
+    std::uint64_t last_number_ = 0;
 };
 
 }  // namespace redlatch
@@ -7335,9 +8568,9 @@ namespace redlatch {
 //   most_at_once                   how many callers one question may serve
 //   Want                           what a caller wants, and `served`: whether the last question was successful; if it has
 //                                  renew(), that is called before it is asked for again
-//   ask(wants, ticket, again, deadline), decode(reply, wants) -> after which time asking again may help
+//   ask(wants, ticket, deadline), decode(reply, wants) -> after which time asking again may help
 //   post_take_back(ticket, wants, done)  an acquire of unknown outcome: whatever it took, or will take, goes back
-//   post_return(ticket, wants, again, done)  what was taken for callers that have left goes back
+//   post_return(ticket, wants, done)  what was taken for callers that have left goes back
 //
 // mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs. Each
 // caller sleeps in its own condition variable, the representative where it can in the transport, to receive the message
@@ -7362,7 +8595,7 @@ public:
 
     virtual bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return line_.empty() && pending_.empty();
+        return line_.empty() && errands_.empty();
     }
 
     // --- asking and waiting -----------------------------------------------------------------------------------
@@ -7375,10 +8608,10 @@ public:
         std::optional<Refusal> refusal;
         if (request.one_try || line_.empty() || !Wire<T>::takes) {
             const std::uint64_t generation = line_.generation();
-            const std::optional<Milliseconds> hint = ask(lock, {&want, 1}, request);
+            const std::optional<Answer> answer = ask(lock, {&want, 1}, request, true);
             if (want.served) return true;
-            if (!hint || request.one_try) return false;
-            refusal = {generation, *hint};
+            if (!answer || request.one_try) return false;
+            refusal = {generation, *answer};
         }
         lock.unlock();
         runtime_.count_wait();
@@ -7387,8 +8620,8 @@ public:
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Sends a change, `send(ticket, again, deadline)`, until it is answered, for unreachable_timeout. Throws Error;
-    // what has not been carried out by then is called off, lest a late copy undo what the caller does next.
+    // Sends a change, `send(ticket, deadline)`, until it is answered, for unreachable_timeout. Throws Error; what has not
+    // been carried out by then is called off, lest a late copy undo what the caller does next.
     template <class Send>
     Reply change(Send send) {
         return change(send, nullptr);
@@ -7399,27 +8632,25 @@ public:
     template <class Send, class Post>
     Reply change(Send send, const Post& post) {
         std::unique_lock lock(mutex_);
-        const Ticket ticket = lanes_.take(runtime_.next_request());
+        Ticket ticket = lanes_.take(runtime_.next_request());
         lock.unlock();
-        bool unknown = false;
-        const Reply reply = runtime_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool again) {
-            Reply one = send(ticket, again, deadline);
-            if (!one.answered() && !one.is_unsent()) unknown = true;
-            return one;
+        const Reply reply = runtime_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
+            return wire_.commands().send(ticket, deadline, send);
         });
         lock.lock();
         if (!is_settled(reply)) {
             if constexpr (!std::is_null_pointer_v<Post>)
-                insist(lock, ticket, [post, ticket](bool, Completion done) { post(ticket, std::move(done)); });
-            else if (unknown)
-                insist(lock, ticket,
-                       [this, ticket](bool, Completion done) { wire_.commands().post_void(ticket, std::move(done)); });
+                insist(lock, Errand::Kind::change, ticket, post);
+            else if (ticket.may_be_done)
+                insist(lock, Errand::Kind::call_off, ticket, [this](const Ticket& given_up, Completion done) {
+                    wire_.commands().post_void(given_up, std::move(done));
+                });
             else
                 lanes_.give_back(ticket);
-            throw error_of(reply, key());
+            throw wire_.commands().failure(ticket, reply);
         }
         lanes_.give_back(ticket);
-        if (judge(reply) != Verdict::answered) throw error_of(reply, key());
+        if (judge(reply) != Verdict::answered) throw wire_.commands().failure(ticket, reply);
         // With a subscription the message will come here, too.
         if (!subscribed_) tell_representative();
         return reply;
@@ -7429,7 +8660,13 @@ public:
 
     void tick(Instant now, Instant, std::vector<Renewal>&) override {
         std::unique_lock lock(mutex_);
-        deliver_late(lock, now);
+        for (const Errand& errand : errands_.take_expired(now)) {
+            lanes_.give_back(errand.ticket);
+            tell_undelivered(errand, errand.ticket.may_be_done ? MarkedCommands<T>::unknowable
+                                                               : "no server has answered for too long");
+        }
+        schedule();
+        deliver(lock);
         lock.unlock();
         runtime_.forget_if_unused(*this);
     }
@@ -7475,31 +8712,22 @@ protected:
     // requires).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
-        const Ticket ticket = lanes_.take(runtime_.next_request());
-        insist(lock, ticket, [this, ticket, wants = std::move(wants)](bool again, Completion done) {
-            wire_.post_return(ticket, wants, again, std::move(done));
-        });
+        insist(lock, Errand::Kind::change, lanes_.take(runtime_.next_request()),
+               [this, wants = std::move(wants)](const Ticket& ticket, Completion done) {
+                   wire_.post_return(ticket, wants, std::move(done));
+               });
     }
 
     virtual void schedule() {
-        if (const Instant at = pending_.look_at(); at != never) runtime_.timers().schedule(*this, at);
+        if (const Instant at = errands_.look_at(); at != never) runtime_.timers().schedule(*this, at);
     }
 
-    // Delivered in the background, until it is answered or its mark has gone. `post(again, done)`.
-    void insist(std::unique_lock<std::mutex>& lock, const Ticket& ticket, std::function<void(bool, Completion)> post) {
+    // Delivered in the background, until it is answered or its mark has gone.
+    void insist(std::unique_lock<std::mutex>& lock, Errand::Kind purpose, const Ticket& ticket, Errand::Post post) {
         const Instant now = Clock::now();
-        errands_.emplace(ticket.request, std::move(post));
-        pending_.add(ticket.lane, ticket.request, now + MarkedCommands<T>::marks_ttl(runtime_.options()), now, true);
+        errands_.add({purpose, ticket, std::move(post), now + MarkedCommands<T>::marks_ttl(runtime_.options()), now});
         schedule();
         // Sent by this thread, so that it follows the first sending on the same connection.
-        deliver(lock);
-    }
-
-    void deliver_late(std::unique_lock<std::mutex>& lock, Instant now) {
-        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
-            runtime_.raise(Event::Kind::unlock_not_delivered, key(), "no server has answered for too long");
-        std::erase_if(errands_, [&](const auto& errand) { return !pending_.has_request(errand.first); });
-        schedule();
         deliver(lock);
     }
 
@@ -7513,14 +8741,11 @@ private:
 
     struct Refusal {
         std::uint64_t generation;
-        Milliseconds hint;
+        Answer answer;
     };
 
-    // Carried out, or refused for good: sending it again is useless.
-    static bool is_settled(const Reply& reply) {
-        const Verdict verdict = judge(reply);
-        return verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error());
-    }
+    // Carried out, or it never can be: sending it again is useless.
+    static bool is_settled(const Reply& reply) { return judge(reply) == Verdict::answered || is_final(reply); }
 
     void rouse(Member& member) { member.sleeper.rouse(runtime_); }
 
@@ -7537,44 +8762,56 @@ private:
         return std::min(options.unreachable_timeout, MarkedCommands<T>::marks_ttl(options) / 2);
     }
 
+    Milliseconds one_try_time() const {
+        return std::max(Milliseconds(100), std::min(runtime_.options().command_timeout, patience()));
+    }
+
     Instant give_up_at(const WaitRequest& request) const {
         const Instant now = Clock::now();
-        if (request.one_try)
-            return now + std::max(Milliseconds(100), std::min(runtime_.options().command_timeout, patience()));
+        if (request.one_try) return now + one_try_time();
         // Callers in line share the time that a server was unreachable, but each gets an honest try.
         const Instant give_up = deadline_after(failing_since_.value_or(now), patience());
         return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
     }
 
-    // After which time asking again may help; nothing when there was no answer, as the caller's deadline or stop token
-    // wanted it. Otherwise it throws.
-    std::optional<Milliseconds> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants,
-                                    const WaitRequest& request) {
-        const Ticket ticket = lanes_.take(runtime_.next_request());
+    // The server's answer; nothing when there was none, as the caller's deadline or stop token wanted it. Otherwise it
+    // throws. `first`: before any waiting. That question is allowed what one try is, whatever the deadline, because only
+    // waiting is to end there: a short time must not be worse than none.
+    std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
+                              bool first = false) {
+        Ticket ticket = lanes_.take(runtime_.next_request());
         const Instant give_up = give_up_at(request);
         const Instant begun = Clock::now();
-        bool unknown = false;
+        const Instant allowed = first ? begun + one_try_time() : begun;
         lock.unlock();
-        const Reply reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
-            Reply one = wire_.ask(wants, ticket, again, deadline);
-            if (!one.answered() && !one.is_unsent()) unknown = true;
-            return one;
-        });
+        const auto try_once = [&](Instant limit, bool) {
+            const Instant deadline = std::max(limit, allowed);
+            const auto send = [&](const Ticket& one, Instant until) { return wire_.ask(wants, one, until); };
+            if constexpr (Wire<T>::takes) {
+                return wire_.commands().send(ticket, deadline, send);
+            } else {
+                Reply one = send(ticket, deadline);
+                if (!one.answered() && !one.is_unsent()) ticket.may_be_done = true;
+                return one;
+            }
+        };
+        const Reply reply = runtime_.persist(give_up, request.stop, try_once, request.one_try);
         lock.lock();
         if (judge(reply) != Verdict::answered) {
             if (!failing_since_ && reply.kind != Reply::Kind::no_time) failing_since_ = begun;
-            settle(lock, ticket, wants, unknown);
+            settle(lock, ticket, wants, ticket.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
-            // A server that was given less than its time is slow, not away.
+            // Who waits for less than a server may take learns nothing from its silence: it is slow, not away.
             const Instant now = Clock::now();
-            const bool perhaps_slow = unknown || reply.kind == Reply::Kind::no_time;
-            if (now >= request.deadline && perhaps_slow && now - begun < runtime_.options().command_timeout)
+            const bool perhaps_slow = ticket.may_be_done || reply.kind == Reply::Kind::no_time;
+            const Instant until = request.one_try ? now : request.deadline;
+            if (now >= request.deadline && perhaps_slow && until - begun < runtime_.options().command_timeout)
                 return std::nullopt;
-            throw error_of(reply, key());
+            throw wire_.commands().failure(ticket, reply);
         }
         failing_since_.reset();
         try {
-            const Milliseconds hint = wire_.decode(reply, wants);
+            const Answer answer = wire_.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
             lanes_.give_back(ticket);
@@ -7583,7 +8820,7 @@ private:
                 for (const Want& want : wants)
                     if (want.served) runtime_.count_acquisition();
             }
-            return hint;
+            return answer;
         } catch (...) {  // an answer that makes no sense, too few replicas, or no memory to keep what it gave
             for (const Want& want : wants) forsake(want);
             settle(lock, ticket, wants, true);
@@ -7594,10 +8831,12 @@ private:
     // A question without a proper answer.
     void settle(std::unique_lock<std::mutex>& lock, const Ticket& ticket, std::span<Want> wants, bool unknown) {
         if constexpr (Wire<T>::takes)
-            if (unknown)
-                return insist(lock, ticket,
-                              [this, ticket, kept = std::vector<Want>(wants.begin(), wants.end())](
-                                  bool, Completion done) { wire_.post_take_back(ticket, kept, std::move(done)); });
+            if (unknown && !(ticket.is_unknowable && Wire<T>::takes_back_by_mark))
+                return insist(
+                    lock, Errand::Kind::undoing, ticket,
+                    [this, kept = std::vector<Want>(wants.begin(), wants.end())](const Ticket& asked, Completion done) {
+                        wire_.post_take_back(asked, kept, std::move(done));
+                    });
         lanes_.give_back(ticket);
     }
 
@@ -7613,7 +8852,11 @@ private:
         std::unique_lock lock(mutex_);
         try {
             line_.join(me);
-            if (refusal && line_.is_front(me)) line_.refused(me, refusal->generation, refusal->hint, Clock::now());
+            const Instant now = Clock::now();
+            if (refusal && line_.is_front(me))
+                line_.refused(me, refusal->generation, refusal->answer.hint, now, refusal->answer.there);
+            // The first one may let this one pass.
+            if (!line_.is_front(me) && !line_.is_within_reach(line_.front()->want, now)) rouse(*line_.front());
             listen();
             const bool is_served = wait_in_line(lock, request, me);
             leave(me);
@@ -7655,14 +8898,16 @@ private:
     void ask_for_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
         std::vector<Want> wants;
         std::vector<std::uint64_t> numbers;
+        const Instant asked = Clock::now();
         for (const Member* member : line_.first(Wire<T>::most_at_once)) {
             wants.push_back(member->want);
             if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
+            if constexpr (Wire<T>::takes) wants.back().lets_pass = line_.lets_pass(member->want, asked);
             numbers.push_back(member->number);
         }
         const std::uint64_t generation = line_.generation();
-        const std::optional<Milliseconds> hint = ask(lock, wants, request);
-        if (!hint) return;
+        const std::optional<Answer> answer = ask(lock, wants, request);
+        if (!answer) return;
         const Instant now = Clock::now();
         bool refused = false;
         std::vector<Want> unclaimed;
@@ -7679,7 +8924,7 @@ private:
                 line_.leave(*member);
                 if (member != &me) rouse(*member);
             } else if (!std::exchange(refused, true)) {
-                line_.refused(*member, generation, *hint, now);
+                line_.refused(*member, generation, answer->hint, now, answer->there);
             }
         }
         if (Member* front = line_.front(); front && front != &me) rouse(*front);
@@ -7693,8 +8938,11 @@ private:
     void listen() {
         if (wants_messages_) return;
         runtime_.start_background();
+        const bool listened = subscribed_;
         subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
         wants_messages_ = true;
+        // Another state listens there: what has come since the question was told to that one alone.
+        if (subscribed_ && !listened) line_.news();
     }
 
     // Out of the line; the next one decides for itself what to do.
@@ -7713,42 +8961,82 @@ private:
     // --- what is still to be delivered ------------------------------------------------------------------------
 
     void deliver(std::unique_lock<std::mutex>& lock) {
-        const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
-        if (due.empty()) return;
-        for (const auto& item : due) {
+        for (const Errand& errand : errands_.take_due(Clock::now())) {
+            lock.unlock();
             try {
-                const auto post = errands_.at(item.request);
-                Completion done = [self = std::static_pointer_cast<SynchronizerState>(shared_from_this()),
-                                   item](const Reply& reply) { self->delivered(item, reply); };
-                lock.unlock();
-                post(item.again, std::move(done));
-                lock.lock();
+                post(errand);
             } catch (...) {  // no memory, no thread: again in a moment
-                if (!lock.owns_lock()) lock.lock();
-                pending_.failed(item.request, Clock::now());
-                schedule();
+                failed(errand.number);
             }
+            lock.lock();
         }
     }
 
-    void delivered(const PendingReleases::Item& item, const Reply& reply) {
+    // Without mutex_. What was never sent needs to know first until when it is wanted.
+    void post(const Errand& errand) {
+        const auto self = std::static_pointer_cast<SynchronizerState>(shared_from_this());
+        if (errand.ticket.wanted_until != 0) return post_stamped(self, errand);
+        runtime_.with_server_time(key(), Receiver::background,
+                                  [self, errand = Errand(errand)](const std::optional<ServerMilliseconds>& now,
+                                                                  const Reply&, Receiver) mutable {
+                                      if (!now) return self->failed(errand.number);
+                                      try {
+                                          errand.ticket.wanted_until = self->wire_.commands().wanted_from(*now);
+                                          post_stamped(self, errand);
+                                      } catch (...) {
+                                          self->failed(errand.number);
+                                      }
+                                  });
+    }
+
+    static void post_stamped(const std::shared_ptr<SynchronizerState>& self, const Errand& errand) {
+        Completion done = [self, number = errand.number](Reply reply) { self->delivered(number, std::move(reply)); };
+        {
+            const std::lock_guard lock(self->mutex_);
+            Errand* const kept = self->errands_.find(errand.number);
+            if (!kept) return;
+            kept->ticket.wanted_until = errand.ticket.wanted_until;
+            kept->sent = Clock::now();
+        }
+        errand.post(errand.ticket, std::move(done));
+    }
+
+    void failed(std::uint64_t number) {
         const std::lock_guard lock(mutex_);
-        if (is_settled(reply)) {
-            pending_.delivered(item.request);
-            errands_.erase(item.request);
-            lanes_.give_back({static_cast<std::uint32_t>(item.owner), item.request});
+        errands_.failed(number, Clock::now());
+        schedule();
+    }
+
+    void delivered(std::uint64_t number, Reply reply) {
+        const std::lock_guard lock(mutex_);
+        Errand* const errand = errands_.find(number);
+        if (!errand) return;
+        const bool is_void = wire_.commands().note(errand->ticket, errand->sent, reply);
+        if (is_void && errand->kind == Errand::Kind::change) {
+            errand->give_up = Clock::now() + MarkedCommands<T>::marks_ttl(runtime_.options());
+            errands_.failed(number, Clock::now());
+        } else if (is_void || is_settled(reply)) {
+            if (errand->ticket.is_unknowable)
+                tell_undelivered(*errand, MarkedCommands<T>::unknowable);
+            else if (!is_void && judge(reply) != Verdict::answered)
+                tell_undelivered(*errand, error_of(reply, key()).what());
+            lanes_.give_back(errand->ticket);
+            errands_.remove(number);
             if (!subscribed_) tell_representative();
             // The state may be forgotten now.
             runtime_.timers().schedule(*this, Clock::now());
         } else {
-            pending_.failed(item.request, Clock::now());
+            errands_.failed(number, Clock::now());
         }
         schedule();
     }
 
+    void tell_undelivered(const Errand& errand, std::string_view why) {
+        if (errand.kind != Errand::Kind::call_off) runtime_.raise(Event::Kind::unlock_not_delivered, key(), why);
+    }
+
     CallerLine<Want> line_;
-    PendingReleases pending_;                                                           // of lanes, in place of owners
-    std::unordered_map<std::uint64_t, std::function<void(bool, Completion)>> errands_;  // by request
+    Errands errands_;
     std::optional<Instant> failing_since_;  // no server has answered since then
     bool wants_messages_ = false;
     bool subscribed_ = false;  // confirmed, so messages do come
@@ -7786,9 +9074,8 @@ public:
     bool try_set_count(std::ptrdiff_t count) {
         check(count, 1, "a count must be from 1 to 2147483647");
         State& latch = state();
-        const Reply reply = latch.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return latch.wire().set(ticket, count, again, deadline);
-        });
+        const Reply reply = latch.change(
+            [&](const Ticket& ticket, Instant deadline) { return latch.wire().set(ticket, count, deadline); });
         if (!reply.is_integer()) throw unexpected(reply, latch.key());
         return reply.integer == 1;
     }
@@ -7806,7 +9093,7 @@ public:
 
     // Counts down; at zero all waiters go on. Nothing happens when there is no count, or for n = 0. Should no server
     // carry it out in time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the
-    // background as long as the process lives, for two minutes or more; if that fails too, the event
+    // background as long as the process lives, for a minute and a half or more; if that fails too, the event
     // unlock_not_delivered tells. So do not count down again then. Throws Error(errc::invalid_argument) for a negative
     // n.
     void count_down(std::ptrdiff_t n = 1) {
@@ -7874,8 +9161,8 @@ public:
     // Ends the count without counting down, as if it had come to zero: waiters go on. Whether there was one.
     bool reset() {
         State& latch = state();
-        const Reply reply = latch.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return latch.wire().lower(ticket, CountDownLatchWire<T>::all, again, deadline);
+        const Reply reply = latch.change([&](const Ticket& ticket, Instant deadline) {
+            return latch.wire().lower(ticket, CountDownLatchWire<T>::all, deadline);
         });
         return latch.wire().decode_lower(reply).before != 0;
     }
@@ -7897,12 +9184,11 @@ private:
 
     typename CountDownLatchWire<T>::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
-        const Reply reply =
-            latch.change([&](const Ticket& ticket, bool again,
-                             Instant deadline) { return latch.wire().lower(ticket, n, again, deadline); },
-                         [&latch, n](const Ticket& ticket, Completion done) {
-                             latch.wire().post_lower(ticket, n, std::move(done));
-                         });
+        const Reply reply = latch.change(
+            [&](const Ticket& ticket, Instant deadline) { return latch.wire().lower(ticket, n, deadline); },
+            [&latch, n](const Ticket& ticket, Completion done) {
+                latch.wire().post_lower(ticket, n, std::move(done));
+            });
         return latch.wire().decode_lower(reply);
     }
 
@@ -7948,12 +9234,28 @@ struct LockRequest {
 // What one acquire command asks of the server.
 struct Claim {
     OwnerNumber owner = 0;
-    std::uint64_t hold = 0;   // a number for the hold, never used before by this client
+    std::uint64_t hold = 0;   // the number of the hold on the wire: new for each first hold
     std::uint32_t count = 1;  // the level
     Milliseconds lease{};
-    bool announced = false;  // new readers are to stay out while it waits
-    bool first = true;       // neither was it sent before, nor is the lock known to be taken
+    std::int64_t until = 0;    // when the server has no use for it any more, by its clock
+    std::uint64_t writer = 0;  // a reader's: the number of its owner's hold as the writer
+    bool announced = false;    // new readers are to stay out while it waits
+    bool first = true;         // neither was it sent before, nor is the lock known to be taken
 };
+
+// Numbers that are to be released, whatever they have: of a hold, and of the one that it was to be handed over to.
+struct Unwanted {
+    std::uint64_t hold = 0;
+    std::uint64_t heir = 0;  // 0 for none
+};
+
+// The arguments of a script that takes any number of owners, behind two others.
+inline std::vector<std::string_view> with_owners(const std::array<std::string_view, 2>& first,
+                                                 std::span<const std::string_view> owners) {
+    std::vector<std::string_view> arguments(first.begin(), first.end());
+    arguments.insert(arguments.end(), owners.begin(), owners.end());
+    return arguments;
+}
 
 }  // namespace redlatch
 
@@ -8127,7 +9429,8 @@ public:
     std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
     bool ask_locked(Instant limit = never) { return redlatch::ask_locked(state().runtime(), state().key(), limit); }
     int ask_hold_count(OwnerNumber owner, Instant limit = never) {
-        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(owner), limit);
+        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(state().part(owner).hold),
+                                        limit);
     }
     std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
         return redlatch::ask_remaining_lease(state().runtime(), state().key(), limit);
@@ -8167,6 +9470,7 @@ public:
     void begin() {
         const std::lock_guard lock(mutex_);
         waiting_ = true;
+        ask_at_ = never;
         refusal_.reset();
         thread_ = std::this_thread::get_id();
         const bool confirmed = runtime_.subscriptions().want(channel_, *this);
@@ -8185,6 +9489,16 @@ public:
             runtime_.subscriptions().forget(channel_, *this);
     }
 
+    // When a message said to ask at the latest. Forgotten when the question is asked.
+    Instant ask_at() {
+        const std::lock_guard lock(mutex_);
+        return ask_at_;
+    }
+    void ask() {
+        const std::lock_guard lock(mutex_);
+        ask_at_ = never;
+    }
+
     std::uint64_t generation() {
         const std::lock_guard lock(mutex_);
         return generation_;
@@ -8195,18 +9509,21 @@ public:
     std::optional<Reply> sleep(std::uint64_t seen, Instant until) {
         std::unique_lock lock(mutex_);
         bool may_watch = true;
-        while (!refusal_ && generation_ == seen && Clock::now() < until) {
+        while (!refusal_ && generation_ == seen && Clock::now() < std::min(until, ask_at_)) {
             if (confirmed_ && std::exchange(may_watch, false)) {
                 watching_ = true;
+                const Instant latest = std::min(until, ask_at_);
+                // News from here on is not missed, though another thread may take the interrupt.
+                const std::uint64_t interrupts = runtime_.interrupts();
                 lock.unlock();
-                const bool watched = runtime_.watch(until);
+                const bool watched = runtime_.watch(latest, interrupts);
                 lock.lock();
                 watching_ = false;
                 may_watch = watched;
                 continue;
             }
             may_watch = true;
-            wait_on(changed_, lock, until);
+            wait_on(changed_, lock, std::min(until, ask_at_));
         }
         return refusal_;
     }
@@ -8245,7 +9562,16 @@ public:
         tell();
     }
 
-    void message(std::string_view) override { news(); }
+    // That the lock is free; or, for who has become the first, after how many ms the new holder's lease is over.
+    void message(std::string_view payload) override {
+        std::int64_t lease = 0;
+        const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
+        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return news();
+        const std::lock_guard lock(mutex_);
+        // One more than told: the key is gone only in the millisecond after its last.
+        ask_at_ = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
+        wake_up();
+    }
 
     void disconnected() override {
         const std::lock_guard lock(mutex_);
@@ -8259,6 +9585,10 @@ public:
 private:
     void tell() {
         ++generation_;
+        wake_up();
+    }
+
+    void wake_up() {
         changed_.notify_one();
         if (watching_ && thread_ != std::this_thread::get_id()) runtime_.interrupt_watch();
     }
@@ -8269,6 +9599,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::uint64_t generation_ = 1;
+    Instant ask_at_ = never;
     bool waiting_ = false;
     bool confirmed_ = false;  // so messages do come
     bool watching_ = false;   // it sleeps in the transport
@@ -8332,49 +9663,11 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
 
 }  // namespace redlatch
 
-// redlatch/client/release_latch.hpp
-
-namespace redlatch {
-
-// The marks that repeated releases of one lock by one client leave against their own delayed copies. The client
-// numbers its requests through all locks.
-class ReleaseLatches {
-public:
-    ReleaseLatches(std::string_view key, std::string_view uuid) : prefix_(prefixed_key("redisson_unlock_latch", key)) {
-        prefix_.append(":").append(uuid).append(":");
-    }
-
-    // A key without an allocation: names have at most 1024 bytes.
-    class Key {
-    public:
-        Key(std::string_view prefix, std::uint64_t request) noexcept {
-            char* end = text_.data() + prefix.copy(text_.data(), text_.size() - 20);
-            size_ =
-                static_cast<std::size_t>(std::to_chars(end, text_.data() + text_.size(), request).ptr - text_.data());
-        }
-        operator std::string_view() const noexcept { return {text_.data(), size_}; }
-
-    private:
-        std::array<char, longest_name + 128> text_;
-        std::size_t size_;
-    };
-
-    Key of(std::uint64_t request) const noexcept { return {prefix_, request}; }
-
-    // Longer than any copy of a command can be on its way; '0', so no mark, for a first sending.
-    static constexpr std::string_view ttl(bool again) { return again ? "20000" : "0"; }
-
-private:
-    std::string prefix_;
-};
-
-}  // namespace redlatch
-
 // redlatch/scripts/fair_lock.hpp
 
 // The scripts of the fair lock. The lock itself is the hash of the reentrant lock, and as there everything that is
-// sent twice takes effect once: a hold count is absolute, a waiter has one place, and giving back or leaving in a
-// second sending leaves a mark, the latch, against copies that are late.
+// sent twice takes effect once: a hold count is absolute, a waiter has one place. What is late names a hold or a place
+// that is gone, or says that it is wanted no more.
 //
 // The queue is Redisson's: a list of the waiting owners, the first is the next, and a sorted set that says until when
 // each of them counts as alive, in milliseconds of the server's clock. Beside it stands a sorted set that only we
@@ -8391,9 +9684,7 @@ inline constexpr std::string_view fair_queue = R"lua(
 local lock, queue, timeouts, slots = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, channel = ARGV[1], ARGV[2]
 local foreign_patience = 300000
-
-local time = redis.call('time')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = time_in_ms()
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -8426,6 +9717,16 @@ local function wake(waiter)
     return redis.call(publish, channel .. waiter, '0')
 end
 
+-- Who becomes the first while somebody holds the lock: after how many ms it is time to ask, if no message comes before.
+-- That is a number above those that mean something to Redisson's waiters.
+local function tell_next()
+    local head = first_alive()
+    local left = redis.call('pttl', lock)
+    if head and left > 0 and redis.call('zscore', slots, head) then
+        redis.call(publish, channel .. head, text(math.max(left, 2)))
+    end
+end
+
 -- A queue that everybody has forgotten goes, an hour after the last of its times.
 local function limit_keys()
     local last = redis.call('zrange', timeouts, '-1', '-1', 'withscores')[2] or now
@@ -8438,10 +9739,11 @@ end
 
 inline constexpr std::string_view fair_acquire = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted
--- count (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up).
--- Answer: nil = held; n >= -1 = blocked, and n ms later it is time to ask again without any message (-1: nobody
--- knows when); -2 = the hold that should be re-entered is gone.
-local owner, count, lease, slot = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+-- count (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), until when it is wanted.
+-- Answer: nil = held; n >= 0 = blocked, and n ms later it is time to ask again without any message; -2 = the hold that
+-- should be re-entered is gone.
+local owner, count, lease, slot, wanted_until = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('hget', lock, owner)
 local left = redis.call('pttl', lock)
 if current then
@@ -8468,10 +9770,14 @@ if free and (not head or head == owner) then
         redis.call('lpop', queue)
         redis.call('zrem', timeouts, owner)
         redis.call('zrem', slots, owner)
+        tell_next()
     end
     return nil
 end
-if free and purged then wake(head) end
+if not free and left == -1 then return no_lease() end
+if purged then
+    if free then wake(head) else tell_next() end
+end
 
 if slot ~= '0' then
     local ends = now + slot
@@ -8487,23 +9793,19 @@ if slot ~= '0' then
     if not head or head == owner then rest = 0 end
 end
 if free then return rest end
-if left < 0 then return -1 end
 return left + rest
 )lua";
 
 inline constexpr std::string_view fair_release = R"lua(
--- KEYS: lock, queue, timeouts, slots, latch.  ARGV: publish command, prefix of the waiters' channels, owner,
--- count that remains, lease in ms for a remaining hold, latch TTL in ms ('0' = first sending, leaves no latch).
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner,
+-- count that remains, lease in ms for a remaining hold.
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, the next waiter's n listeners told;
 -- -1 = still held.
-local latch = KEYS[5]
-local owner, count, lease, latch_ttl = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-if redis.call('exists', latch) == 1 then return 0 end
+local owner, count, lease = ARGV[3], ARGV[4], ARGV[5]
 local current = redis.call('hget', lock, owner)
 if not current then
     -- A hold that ran out woke nobody.
     if redis.call('exists', lock) == 0 then wake(first_alive()) end
-    if latch_ttl ~= '0' then redis.pcall('set', latch, '1', 'px', latch_ttl) end
     return nil
 end
 if count ~= '0' then
@@ -8513,33 +9815,31 @@ if count ~= '0' then
     return -1
 end
 redis.call('del', lock)
-if latch_ttl ~= '0' then redis.call('set', latch, '1', 'px', latch_ttl) end
 return wake(first_alive())
 )lua";
 
 inline constexpr std::string_view fair_leave = R"lua(
--- KEYS: lock, queue, timeouts, slots, latch.  ARGV: publish command, prefix of the waiters' channels, owner,
--- latch TTL in ms ('0' = first sending, leaves no latch).
--- The owner wants nothing any more: neither its place, nor a hold that an answer did not tell it of.
--- Answer: how many listeners of the next waiter were told that the lock is free.
-local latch = KEYS[5]
-local owner, latch_ttl = ARGV[3], ARGV[4]
-if redis.call('exists', latch) == 1 then return 0 end
-if redis.call('hexists', lock, owner) == 1 then redis.call('del', lock) end
-redis.call('lrem', queue, '0', owner)
-redis.call('zrem', timeouts, owner)
-redis.call('zrem', slots, owner)
-if latch_ttl ~= '0' then redis.pcall('set', latch, '1', 'px', latch_ttl) end
-if redis.call('exists', lock) == 1 then return 0 end
-return wake(first_alive())
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owners that want nothing any
+-- more: neither a place, nor a hold that an answer did not tell of.
+-- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+for i = 3, #ARGV do
+    local owner = ARGV[i]
+    if redis.call('hexists', lock, owner) == 1 then redis.call('del', lock) end
+    redis.call('lrem', queue, '0', owner)
+    redis.call('zrem', timeouts, owner)
+    redis.call('zrem', slots, owner)
+end
+if redis.call('exists', lock) == 0 then wake(first_alive()) else tell_next() end
+return now
 )lua";
 
 inline constexpr std::string_view fair_refresh = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, then up to
--- 100 waiters.
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, until when it
+-- is wanted, then up to 100 waiters.
 -- Answer: for each of them 1 = it goes on waiting, 0 = it has no place any more.
 -- On this occasion dead waiters at the head are taken out, and a head whose lock is free is told so.
-local slot = ARGV[3]
+local slot, wanted_until = ARGV[3], ARGV[4]
+if now > tonumber(wanted_until) then return late(now) end
 -- Under maxmemory Redis refuses ZADD to a script that has not written before.
 limit_keys()
 
@@ -8556,14 +9856,14 @@ if foreign_waiters() > 0 then
 end
 
 local waits = {}
-for i = 4, #ARGV do
+for i = 5, #ARGV do
     local waiter = ARGV[i]
-    waits[i - 3] = 0
+    waits[i - 4] = 0
     if redis.call('zscore', timeouts, waiter) then
         local ends = now + slot
         redis.call('zadd', slots, text(ends), waiter)
         redis.call('zadd', timeouts, text(ends + (foreign_before[waiter] or 0) * foreign_patience), waiter)
-        waits[i - 3] = 1
+        waits[i - 4] = 1
     else
         redis.call('zrem', slots, waiter)
     end
@@ -8573,22 +9873,15 @@ if head and redis.call('exists', lock) == 0 then wake(head) end
 return waits
 )lua";
 
-inline constexpr std::string_view fair_force_release = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels.
--- Answer: 1 = there was a hold, and it is over; 0 = there was none.
-if redis.call('hlen', lock) == 0 then return 0 end
-redis.call('del', lock)
-wake(first_alive())
-return 1
-)lua";
+template <const std::string_view&... Bodies>
+inline constexpr std::string_view with_fair_queue = joined<wanted_until, fair_queue, Bodies...>;
 
 }  // namespace detail
 
-inline constexpr std::string_view fair_acquire = joined<detail::fair_queue, detail::fair_acquire>;
-inline constexpr std::string_view fair_release = joined<detail::fair_queue, detail::fair_release>;
-inline constexpr std::string_view fair_leave = joined<detail::fair_queue, detail::fair_leave>;
-inline constexpr std::string_view fair_refresh = joined<detail::fair_queue, detail::fair_refresh>;
-inline constexpr std::string_view fair_force_release = joined<detail::fair_queue, detail::fair_force_release>;
+inline constexpr std::string_view fair_acquire = detail::with_fair_queue<detail::no_lease, detail::fair_acquire>;
+inline constexpr std::string_view fair_release = detail::with_fair_queue<detail::fair_release>;
+inline constexpr std::string_view fair_leave = detail::with_fair_queue<detail::fair_leave>;
+inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail::fair_refresh>;
 
 }  // namespace redlatch::scripts
 
@@ -8597,12 +9890,12 @@ inline constexpr std::string_view fair_force_release = joined<detail::fair_queue
 namespace redlatch {
 
 // The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
-// command may be sent again; `again` says so, and then the giving-back ones leave a mark against their own delayed
-// copies.
+// command may be sent again, and may arrive late.
 template <Transport T>
 class FairWire {
 public:
     static constexpr std::string_view kind = "fair ";
+    static constexpr std::string_view family = "FairLock";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
     static constexpr bool reentrant = true;
@@ -8616,14 +9909,14 @@ public:
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
-          latches_(key_, runtime.uuid()),
           slot_(std::clamp(runtime.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
 
     const std::string& key() const noexcept { return key_; }
-    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return {runtime_.uuid(), owner}; }
+    // How a hold's owner is called on the wire, and while it waits.
+    OwnerText text(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
 
     // Where this waiter is told that it is its turn.
-    std::string channel(OwnerNumber owner) const { return channels_ + std::string(text(owner).view()); }
+    std::string channel(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
 
     // How long a waiter counts as alive without a refresh: a few seconds, less where holds are short, too.
     Milliseconds slot() const noexcept { return slot_; }
@@ -8644,33 +9937,31 @@ public:
     }
 
     template <class Send>
-    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                 Send send) {
-        return send(digested<scripts::fair_release>, keys_and(latches_.of(request)),
-                    Texts<6>{publish(), channels_, text(owner), NumberText(remaining), NumberText(lease.count()),
-                             ReleaseLatches::ttl(again)});
+    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
+        return send(digested<scripts::fair_release>, keys(),
+                    Texts<5>{publish(), channels_, text(hold), NumberText(remaining), NumberText(lease.count())});
     }
 
-    // Gives up whatever the owner has: its hold, and its place in the queue.
+    // Gives up whatever these owners have: a hold, and a place in the queue. Answered with the server's clock.
     template <class Send>
-    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
-        return send(digested<scripts::fair_leave>, keys_and(latches_.of(request)),
-                    Texts<4>{publish(), channels_, text(owner), ReleaseLatches::ttl(again)});
+    auto give_up(std::span<const std::string_view> owners, Send send) {
+        return send(digested<scripts::fair_leave>, keys(), with_owners({publish(), channels_}, owners));
     }
 
     // Up to 100 waiters of this process say that they are alive.
-    void post_refresh(std::span<const OwnerNumber> waiters, Completion done) {
-        const NumberText slot(slot_.count());
+    void post_refresh(std::span<const std::uint64_t> waiters, Completion done) {
+        const NumberText slot(slot_.count()), until(runtime_.wanted_until(key_));
         std::vector<OwnerText> texts;
         texts.reserve(waiters.size());
-        std::vector<std::string_view> arguments{publish(), channels_, slot};
-        for (const OwnerNumber waiter : waiters) arguments.push_back(texts.emplace_back(text(waiter)));
+        std::vector<std::string_view> arguments{publish(), channels_, slot, until};
+        for (const std::uint64_t waiter : waiters) arguments.push_back(texts.emplace_back(text(waiter)));
         runtime_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
     }
 
+    // Who holds it, whoever that is: a list of owners.
     template <class Send>
-    auto force_release(Send send) {
-        return send(digested<scripts::fair_force_release>, keys(), Texts<2>{publish(), channels_});
+    auto holders(Send send) {
+        return send(Texts<2>{"HKEYS", key_});
     }
 
 private:
@@ -8680,13 +9971,12 @@ private:
     template <class Send>
     auto acquire_with(const Claim& claim, Milliseconds slot, Send send) {
         return send(digested<scripts::fair_acquire>, keys(),
-                    Texts<6>{publish(), channels_, text(claim.owner), NumberText(claim.count),
-                             NumberText(claim.lease.count()), NumberText(slot.count())});
+                    Texts<7>{publish(), channels_, text(claim.hold), NumberText(claim.count),
+                             NumberText(claim.lease.count()), NumberText(slot.count()), NumberText(claim.until)});
     }
 
     std::string_view publish() const { return runtime_.transport().publish_command(); }
     Texts<4> keys() const { return {key_, queue_, timeouts_, slots_}; }
-    Texts<5> keys_and(std::string_view latch) const { return {key_, queue_, timeouts_, slots_, latch}; }
 
     Runtime<T>& runtime_;
     const std::string key_;
@@ -8694,9 +9984,50 @@ private:
     const std::string timeouts_;
     const std::string slots_;
     const std::string channels_;  // what the channels of all waiters begin with
-    const ReleaseLatches latches_;
     const Milliseconds slot_;
 };
+
+}  // namespace redlatch
+
+// redlatch/core/suspended.hpp
+
+namespace redlatch {
+
+#ifdef CLOCK_BOOTTIME
+
+namespace detail {
+
+inline Clock::duration read_clock(clockid_t clock) noexcept {
+    timespec now{};
+    ::clock_gettime(clock, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+}  // namespace detail
+
+// For how long this machine has been suspended since it was started. The steady clock stands still meanwhile, but leases
+// do not: by what this grows, a hold's end is nearer than its instant says. Never too much, and too little by less than
+// the time between two readings of a clock. No system call where the C library can do without.
+inline Clock::duration suspended() noexcept {
+    Clock::duration least = Clock::duration::max();
+    Clock::duration found{};
+    // Whoever is held up between the readings, or suspended, reads again.
+    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
+        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
+        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
+        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
+        if (after - before >= least) continue;
+        least = after - before;
+        found = std::max(since_boot - after, Clock::duration::zero());
+    }
+    return found;
+}
+
+#else
+
+inline Clock::duration suspended() noexcept { return {}; }
+
+#endif
 
 }  // namespace redlatch
 
@@ -8708,16 +10039,19 @@ namespace redlatch {
 // The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
 struct Hold {
     OwnerNumber owner = 0;
-    std::uint64_t id = 0;            // new for each hold, so that late answers meet no later hold
+    std::uint64_t id = 0;            // new for each hold, and its owner's number on the wire
+    std::int64_t unsettled = 0;      // until then, by the server's clock, a late copy may take the lock in its name
     std::uint32_t count = 0;         // levels; 0 when the hold is lost
     std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
     std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
     std::int64_t token = 0;          // the fencing token, of locks that have one
     Instant valid_until{};
+    Clock::duration notice = Milliseconds(2);
     Instant renew_at{};
-    Instant check_at = never;              // of a hold without the watchdog: when to ask whether the server has it
-    bool renewing = false;                 // a renewal, or such a question, is on its way
-    std::optional<std::stop_source> lost;  // made when somebody asks for the token
+    Instant check_at = never;        // of a hold without the watchdog: when to ask whether the server has it
+    bool doubtful = false;           // something that was sent in its name was left without an answer
+    bool renewing = false;           // a renewal, or such a question, is on its way
+    std::optional<LossSource> lost;  // made when somebody asks for the token
 
     bool live() const noexcept { return count > 0; }
     bool watched() const noexcept { return watched_from > 0; }
@@ -8756,6 +10090,7 @@ struct Hold {
     // The answer to a renewal did not come: again soon, so that a lost message costs a fraction of the margin.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
+        doubtful = true;
         (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
     }
 
@@ -8771,12 +10106,15 @@ struct Hold {
         renewing = false;
     }
 
-    // Losing is told a little before the lease can end, because telling takes a moment too.
-    static constexpr Milliseconds notice{2};
+    // Losing is told a little before the lease can end, because telling takes a moment too: as long as it takes on this
+    // machine, but never for much of a short lease.
+    void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
+        notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
+    }
     Instant lost_at() const noexcept { return valid_until - notice; }
 
     // When the background has to look at this hold.
-    Instant look_at() const noexcept { return renewing ? lost_at() : std::min(ask_at(), lost_at()); }
+    Instant look_at() const noexcept { return renewing ? never : ask_at(); }
 };
 
 // One owner's hold, as others see it: its number, 0 for none, and until when it is certain.
@@ -8803,8 +10141,10 @@ public:
             hold->owner = owner;
         }
         hold->id = id;
+        hold->unsettled = 0;
         hold->valid_until = {};
         hold->check_at = never;
+        hold->doubtful = false;
         hold->renewing = false;
         hold->lost.reset();
         return *hold;
@@ -8812,6 +10152,11 @@ public:
 
     void erase(OwnerNumber owner) {
         std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
+    }
+
+    // Forgets holds that were lost, but for those of which levels are still to be given back.
+    void erase_lost() {
+        std::erase_if(holds_, [](const Hold& h) { return !h.live() && h.dead == 0; });
     }
 
     // Forgets the live part of a hold that was given back; lost levels below it are remembered.
@@ -8843,6 +10188,94 @@ private:
 
 }  // namespace redlatch
 
+// redlatch/client/pending_releases.hpp
+
+namespace redlatch {
+
+// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of numbers
+// of which nobody knows what they have, because an answer did not come. Each is sent until it is answered by a server
+// whose clock is beyond the instant until which a late copy could take something in that number's name; at most until
+// the lease is over that it is about. A copy of a release itself does no harm: its number is never used again.
+class PendingReleases {
+public:
+    struct Item {
+        Unwanted unwanted;
+        std::int64_t unsettled;  // by the server's clock: until then it has to be released once more; 0: no longer
+        Instant give_up;         // when the lease is over at last
+        Instant next;            // when to send
+        bool on_the_way = false;
+        Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+    };
+
+    // So that the next add() needs no memory.
+    void make_room() { items_.reserve(items_.size() + 1); }
+
+    // `from`: when to send it first.
+    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from) {
+        items_.push_back({unwanted, unsettled, give_up, from});
+    }
+
+    bool has(std::uint64_t hold) const {
+        return std::any_of(items_.begin(), items_.end(), [hold](const Item& i) { return i.unwanted.hold == hold; });
+    }
+
+    bool empty() const { return items_.empty(); }
+
+    // What is to be sent now; taken to be on the way from here on.
+    std::vector<Item> take_due(Instant now) {
+        std::vector<Item> due;
+        due.reserve(items_.size());  // so that a failure leaves all as it is
+        for (Item& item : items_) {
+            if (item.on_the_way || item.next > now || now >= item.give_up) continue;
+            item.on_the_way = true;
+            due.push_back(item);
+        }
+        return due;
+    }
+
+    // Takes out those whose time is over: how many there were.
+    std::size_t take_expired(Instant now) {
+        return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
+    }
+
+    // Answered by a server whose clock showed this.
+    void answered(std::uint64_t hold, std::int64_t server_now, Instant now) {
+        for (Item& item : items_) {
+            if (item.unwanted.hold != hold || item.unsettled < server_now) continue;
+            // The first millisecond of that clock that is beyond it.
+            item.next = now + Milliseconds(item.unsettled - server_now + 2);
+            // What an answered release left is nobody's; what a late copy takes lasts for a lease from then on.
+            item.give_up += Milliseconds(item.unsettled - server_now + 2);
+            item.on_the_way = false;
+            return;
+        }
+        forget(hold);
+    }
+
+    void forget(std::uint64_t hold) {
+        std::erase_if(items_, [&](const Item& i) { return i.unwanted.hold == hold; });
+    }
+
+    void failed(std::uint64_t hold, Instant now) {
+        for (Item& item : items_)
+            if (item.unwanted.hold == hold) {
+                item.on_the_way = false;
+                item.next = now + item.backoff.next();
+            }
+    }
+
+    Instant look_at() const {
+        Instant at = never;
+        for (const Item& i : items_) at = std::min({at, i.give_up, i.on_the_way ? never : i.next});
+        return at;
+    }
+
+private:
+    std::vector<Item> items_;
+};
+
+}  // namespace redlatch
+
 // redlatch/client/hold_keeper.hpp
 
 namespace redlatch {
@@ -8850,24 +10283,30 @@ namespace redlatch {
 // One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
 // to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
 // lock:
+//   family          what kind of lock it is; two of them on one key would take each other's holds for their own
 //   renewal         the script that renews holds of its kind
 //   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
-//   reentrant       whether its holder may take it once more. If so, the server knows a hold by its owner. If not, it knows
-//                   it by its number too, and whatever gives it back carries that number
+//   reentrant       whether its holder may take it once more
 //   hands_over      whether a hold can go from one thread of this process to the next
 //   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
 //   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
 //
+// Each first hold has a number of its own, by which the server knows its owner. So what arrives late names a hold that is
+// gone. Which thread has which hold is known here alone.
+//
 // mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
-// settled_ wakes threads that wait for a pending release in their own name.
 template <class T, template <class> class Wire>
 class HoldKeeper : public Watched {
 public:
     static constexpr std::string_view kind = Wire<T>::kind;
 
-    HoldKeeper(Runtime<T>& runtime, const std::string& key) : runtime_(runtime), wire_(runtime, key) {}
+    HoldKeeper(Runtime<T>& runtime, const std::string& key)
+        : runtime_(runtime), wire_(runtime, key), key_holds_(runtime.key_holds(key)) {}
 
-    ~HoldKeeper() override { runtime_.timers().forget(*this); }
+    ~HoldKeeper() override {
+        runtime_.timers().forget(*this);
+        runtime_.losses().timers().forget(*this);
+    }
 
     const std::string& key() const noexcept { return wire_.key(); }
     Runtime<T>& runtime() const noexcept { return runtime_; }
@@ -8875,7 +10314,7 @@ public:
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && errands_.empty() && !is_waited_for();
+        return !holds_.any_live() && pending_.empty() && errands_ == 0 && !is_waited_for();
     }
 
     // --- taking, without waiting ------------------------------------------------------------------------------
@@ -8885,36 +10324,43 @@ public:
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         std::unique_lock lock(mutex_);
-        if (!is_settled(owner) || contains(asking_, owner) || contains(leaving_, owner)) {
+        if (contains(trying_, owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier command of this thread is not answered yet
+            tell({TryAnswer::Kind::failed});  // an earlier try of this thread is not answered yet
             return;
         }
-        Hold* hold = holds_.find(owner);
-        if (hold && refuses_reentry(*hold)) {
+        Hold* hold = live_hold(owner);
+        std::optional<Error> refusal;
+        if (hold && refuses_reentry(*hold)) refusal = not_reentrant();
+        if (!hold) refusal = mixed_kinds();
+        if (refusal) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed, 0, not_reentrant()});
+            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
         }
-        const bool again = hold && hold->live();
-        const std::uint64_t id = again ? hold->id : 0;
-        const Claim claim{owner, again ? id : next_request(), again ? hold->count + 1 : 1, lease_of(lease)};
-        errands_.push_back({owner, true});
+        hold = live_hold(owner);
+        Claim claim =
+            hold ? claim_of(owner, hold->id, hold->count + 1, lease) : claim_of(owner, next_number(), 1, lease);
+        const std::uint64_t id = hold ? hold->id : 0;
+        trying_.push_back(owner);
+        ++errands_;
         lock.unlock();
-        Asked asked;
-        asked.hold = claim.hold;
-        asked.begun = asked.sent = Clock::now();
-        Completion done = [self = self(), owner, lease, id, asked, tell = std::move(tell)](Reply reply) mutable {
-            asked.reply = std::move(reply);
-            asked.unknown = !asked.reply.answered() && !asked.reply.is_unsent();
-            self->tried(owner, lease, id, asked, tell);
-        };
         try {
-            wire_.acquire(claim, runtime_.posting(std::move(done), receiver, Effect::grants));
+            runtime_.start_losses();
+            runtime_.with_server_time(
+                key(), receiver,
+                [self = self(), claim, lease, id, begun = Clock::now(), tell](
+                    std::optional<ServerMilliseconds> now, Reply failure, Receiver answers_to) mutable {
+                    Asked asked;
+                    asked.hold = claim.hold;
+                    asked.begun = asked.sent = begun;
+                    asked.reply = std::move(failure);
+                    self->try_once(claim, lease, id, std::move(asked), now, tell, answers_to);
+                });
         } catch (...) {
             // Nothing was sent.
             lock.lock();
-            end_errand(owner, true);
+            end_try(owner);
             throw;
         }
     }
@@ -8925,15 +10371,8 @@ public:
     // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
     std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(mutex_);
-        Hold* hold = holds_.find(owner);
-        if (!hold) {
-            // In a forked child it is most likely a guard of the parent's that is being unwound.
-            if (runtime_.is_fork_child()) return errc::hold_lost;
-            throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
-        }
-        if (!is_still_held(lock, *hold)) return errc::hold_lost;
-        overtake(owner);
-        const Among leaving(leaving_, owner, lock);
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) return gone_before(owner);
         return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
     } catch (const std::bad_alloc&) {
         // What could not be sent ends with its lease.
@@ -8943,40 +10382,41 @@ public:
     // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         std::unique_lock lock(mutex_);
-        Hold* hold = holds_.find(owner);
-        if (!hold || !is_still_held(lock, *hold)) {
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) {
             lock.unlock();
+            // One lost level less, if there is one.
+            runtime_.lost_levels().take(kind, key(), owner);
             return done(errc::hold_lost);
         }
-        overtake(owner);
-        const Leaving leaving = leave(*hold);
-        const std::uint64_t request = release_number(leaving.hold);
-        errands_.push_back({owner, false});
-        lock.unlock();
-        Completion answered = [self = self(), owner, leaving, request, sent = Clock::now(), done](const Reply& reply) {
-            std::unique_lock relock(self->mutex_);
-            self->end_errand(owner, false);
-            const std::error_code outcome =
-                leaving.remaining > 0 ? self->level_released(reply, owner, leaving, sent)
-                                      : self->last_released(relock, reply, owner, request, leaving.until, false,
-                                                            [&](const ReleaseAnswer&) { self->news(); });
-            relock.unlock();
-            done(outcome);
-        };
+        const Leaving leaving = leave_level(*hold);
+        ++errands_;
         try {
-            wire_.release(owner, leaving.remaining, leaving.lease, request, false,
+            lock.unlock();
+            Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
+                std::unique_lock relock(self->mutex_);
+                self->end_errand();
+                const std::error_code outcome = leaving.remaining > 0
+                                                    ? self->level_released(reply, owner, leaving, sent)
+                                                    : self->last_released(relock, reply, leaving, false,
+                                                                          [&](const ReleaseAnswer&) { self->news(); });
+                relock.unlock();
+                done(outcome);
+            };
+            wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
                           runtime_.posting(std::move(answered), receiver));
         } catch (...) {
             // Nothing was sent yet; the background goes on trying.
             lock.lock();
-            end_errand(owner, false);
-            if (leaving.remaining == 0) pending_.add(owner, request, leaving.until, Clock::now());
+            end_errand();
+            if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
             schedule();
             throw;
         }
     }
 
-    // Ends anyone's hold: whether there was one. Asks until `limit`, and not for longer than unreachable_timeout.
+    // Ends anyone's hold: whether there was one. Two commands, of which the second names whom the first has seen: a copy of
+    // it that is late ends nobody else's. Asks until `limit`, and not for longer than unreachable_timeout each.
     bool force_release(Instant limit = never) {
         // Only what is held before the command is sent can be ended by it.
         std::vector<std::uint64_t> ended;
@@ -8985,14 +10425,20 @@ public:
             for (const Hold& hold : holds_)
                 if (hold.live()) ended.push_back(hold.id);
         }
-        const Reply reply = detail::inquire(
-            runtime_, key(), [&](Instant deadline) { return wire_.force_release(runtime_.calling(deadline)); }, limit);
-        if (!reply.is_integer()) throw unexpected(reply, key());
+        const Reply seen = detail::inquire(
+            runtime_, key(), [&](Instant deadline) { return wire_.holders(runtime_.calling(deadline)); }, limit);
+        const std::vector<std::string_view> owners = owners_in(seen);
+        if (!owners.empty()) {
+            const Reply reply = detail::inquire(
+                runtime_, key(),
+                [&](Instant deadline) { return wire_.give_up(std::span(owners), runtime_.calling(deadline)); }, limit);
+            if (!reply.is_integer()) throw unexpected(reply, key());
+        }
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_)
-            if (hold.live() && std::find(ended.begin(), ended.end(), hold.id) != ended.end())
-                lose(hold, "ended by force");
-        return reply.integer == 1;
+            if (hold.live() && contains(ended, hold.id)) lose(hold, "ended by force");
+        holds_.erase_lost();
+        return !owners.empty();
     }
 
     // --- inquiry, without a command ---------------------------------------------------------------------------
@@ -9035,25 +10481,38 @@ public:
         std::unique_lock lock(mutex_);
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
-            if (now >= hold.lost_at()) {
-                // Not before its owner, who is told now, has had all of the time that was promised.
-                if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
-                lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
-            } else if (!hold.renewing && hold.ask_at() <= horizon) {
-                due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal,
-                               wire_.text(hold.owner, hold.id)});
-                if (!hold.watched()) due.back().lease = Milliseconds(1);
-                hold.renewing = true;
-            }
+            if (hold.renewing || hold.ask_at() > horizon) continue;
+            due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.id)});
+            if (!hold.watched()) due.back().lease = Milliseconds(1);
+            hold.renewing = true;
         }
-        for (std::size_t n = pending_.end_leases(now); n > 0; --n)
+        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
             runtime_.raise(Event::Kind::unlock_not_delivered, key(),
                            "its lease is over, so others are not blocked any more");
-        settled_.notify_all();
         schedule();
         deliver_pending(lock);
         lock.unlock();
         runtime_.forget_if_unused(*this);
+    }
+
+    void expire(Instant now) override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_) {
+            if (!hold.live() || now < hold.lost_at()) continue;
+            // Not before its owner, who is told now, has had all of the time that was promised.
+            if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
+            lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
+        }
+        holds_.erase_lost();
+        schedule();
+        // The state may be forgotten now.
+        runtime_.timers().schedule(*this, now);
+    }
+
+    void abandon() noexcept override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live() && hold.lost) runtime_.losses().tell(std::move(*hold.lost));
     }
 
     void moved() override {
@@ -9069,18 +10528,23 @@ public:
         if (hold && hold->live() && hold->id == renewal.hold) {
             const Milliseconds timeout = runtime_.options().watchdog_timeout;
             switch (outcome) {
-                case Renewed::yes: renewal.lease ? hold->checked() : hold->renewed(sent, timeout); break;
+                case Renewed::yes:
+                    if (renewal.lease)
+                        hold->checked();
+                    else
+                        hold->renewed(sent, timeout);
+                    if (!renewal.lease) hold->set_notice(runtime_.losses().notice(), timeout);
+                    break;
                 case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
+            holds_.erase_lost();
             schedule();
-        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes &&
-                   !takes_over(renewal.owner)) {
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
             // Lost for us, but prolonged on the server after all: it must not block others for another lease. But its
             // owner was told a little early, and was promised that time.
             const Instant now = Clock::now();
-            const Instant over = now + runtime_.options().watchdog_timeout;
-            pending_.add(renewal.owner, release_number(renewal.hold), over, now + Hold::notice);
+            pending_.add({renewal.hold}, 0, now + runtime_.options().watchdog_timeout, now + Lateness::longest_notice);
             schedule();
             deliver_pending(lock);
         }
@@ -9100,83 +10564,96 @@ protected:
         return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
     }
 
-    // Whether nothing is on its way in this owner's name.
-    virtual bool is_settled(OwnerNumber owner) const {
-        return !pending_.has(owner) &&
-               std::none_of(errands_.begin(), errands_.end(), [owner](const Errand& e) { return e.owner == owner; });
-    }
-
     // ------------------------------------------------------------------------------------------------------------
 
     struct Asked {
         Reply reply;
         Instant begun;
-        Instant sent;            // of the last sending, which the reply answers
-        bool unknown = false;    // a sending remained without an answer
-        std::uint64_t hold = 0;  // what was asked for
+        Instant sent;                // of the last sending, which the reply answers
+        std::int64_t unsettled = 0;  // a sending remained without an answer: until when it may take effect
+        std::uint64_t hold = 0;      // what was asked for
     };
 
-    std::uint64_t next_request() { return runtime_.next_request(); }
+    // Who holds the key, by the server's word.
+    std::vector<std::string_view> owners_in(const Reply& reply) const {
+        if (reply.is_nil()) return {};
+        if (reply.kind == Reply::Kind::text) return {reply.text};
+        if (reply.kind != Reply::Kind::array) throw unexpected(reply, key());
+        std::vector<std::string_view> owners;
+        for (const Reply& owner : reply.elements) {
+            if (owner.kind != Reply::Kind::text) throw unexpected(reply, key());
+            if (owner.text == "mode")
+                throw Error(errc::wrong_type, key(), "the key holds a read-write lock; choose another name");
+            owners.push_back(owner.text);
+        }
+        return owners;
+    }
 
-    // Of a request that gives this hold back.
-    std::uint64_t release_number(std::uint64_t hold) { return Wire<T>::reentrant ? next_request() : hold; }
+    std::uint64_t next_number() { return runtime_.next_request(); }
 
     std::shared_ptr<HoldKeeper> self() { return std::static_pointer_cast<HoldKeeper>(shared_from_this()); }
 
-    // --- what is on its way in the background, one thing at a time for an owner -------------------------------------
-
-    // A try or a release of this owner's.
-    struct Errand {
-        OwnerNumber owner;
-        bool taking;
-        bool overtaken = false;  // a release was sent after it, on whatever way: what it gives is not known
-    };
-
-    auto find_errand(OwnerNumber owner, bool taking) {
-        return std::find_if(errands_.begin(), errands_.end(),
-                            [&](const Errand& e) { return e.owner == owner && e.taking == taking; });
+    Hold* live_hold(OwnerNumber owner) {
+        Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? hold : nullptr;
     }
 
-    void overtake(OwnerNumber owner) {
-        if (const auto errand = find_errand(owner, true); errand != errands_.end()) errand->overtaken = true;
+    Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
+                   const std::optional<Milliseconds>& lease) const {
+        Claim claim{owner, number, count, lease_of(lease)};
+        if constexpr (Wire<T>::shared) claim.writer = key_holds_->writer_of(owner);
+        return claim;
     }
 
-    void end_errand(OwnerNumber owner, bool taking) {
-        errands_.erase(find_errand(owner, taking));
-        settled_.notify_all();
+    // Why a first hold cannot be asked for, if this process holds the key as another kind of lock.
+    std::optional<Error> mixed_kinds() const {
+        const std::string_view other = key_holds_->other_than(Wire<T>::family);
+        if (other.empty()) return std::nullopt;
+        return Error(errc::wrong_type, key(),
+                     "this process holds it as a " + std::string(other) + ", so it cannot be a " +
+                         std::string(Wire<T>::family) + "; choose another name");
+    }
+
+    // --- what is on its way in the background ---------------------------------------------------------------------
+
+    void end_errand() {
+        --errands_;
         // The state may be forgotten when nobody uses it any more; that is not urgent.
         runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000));
     }
 
-    static bool contains(const std::vector<OwnerNumber>& owners, OwnerNumber owner) {
-        return std::find(owners.begin(), owners.end(), owner) != owners.end();
+    void end_try(OwnerNumber owner) {
+        if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
+            trying_.erase(mine);
+        end_errand();
     }
 
-    // An owner's place among those whose commands a caller waits for. Without memory for it there is none: a hold must
-    // be given back all the same.
-    class Among {
-    public:
-        Among(std::vector<OwnerNumber>& owners, OwnerNumber owner, std::unique_lock<std::mutex>& lock)
-            : owners_(owners), owner_(owner), lock_(lock) {
-            try {
-                owners_.push_back(owner);
-            } catch (const std::bad_alloc&) {
-            }
-        }
-        Among(const Among&) = delete;
-        Among& operator=(const Among&) = delete;
+    template <class Value>
+    static bool contains(const std::vector<Value>& values, Value value) {
+        return std::find(values.begin(), values.end(), value) != values.end();
+    }
 
-        ~Among() {
-            if (!lock_.owns_lock()) lock_.lock();
-            if (const auto place = std::find(owners_.begin(), owners_.end(), owner_); place != owners_.end())
-                owners_.erase(place);
+    // The server's clock showed `now`, or could not be read.
+    void try_once(Claim claim, const std::optional<Milliseconds>& lease, std::uint64_t id, Asked asked,
+                  std::optional<ServerMilliseconds> now, const std::function<bool(const TryAnswer&)>& tell,
+                  Receiver receiver) noexcept {
+        if (!now) return tried(claim.owner, lease, id, asked, tell);
+        claim.until = *now + runtime_.options().command_timeout.count();
+        asked.sent = Clock::now();
+        try {
+            Completion done = [self = self(), owner = claim.owner, lease, id, asked, until = claim.until,
+                               tell](Reply reply) mutable {
+                asked.reply = std::move(reply);
+                self->runtime_.learn_if_late(self->key(), asked.sent, asked.reply);
+                if (!asked.reply.answered() && !asked.reply.is_unsent()) asked.unsettled = until;
+                self->tried(owner, lease, id, asked, tell);
+            };
+            wire_.acquire(std::as_const(claim), runtime_.posting(std::move(done), receiver, Effect::grants));
+        } catch (...) {  // nothing was sent
+            asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
+            tried(claim.owner, lease, id, asked, tell);
         }
-
-    private:
-        std::vector<OwnerNumber>& owners_;
-        const OwnerNumber owner_;
-        std::unique_lock<std::mutex>& lock_;
-    };
+    }
 
     // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
     void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
@@ -9191,7 +10668,7 @@ protected:
         } catch (...) {  // no memory: nobody has learned of it
         }
         if (!lock.owns_lock()) lock.lock();
-        end_errand(owner, true);
+        end_try(owner);
         lock.unlock();
         if (answer.kind == TryAnswer::Kind::held && !wanted)
             release_in_background(
@@ -9203,12 +10680,8 @@ protected:
         using Kind = TryAnswer::Kind;
         try {
             if (judge(asked.reply) != Verdict::answered) {
-                if (asked.unknown && id == 0) take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+                if (asked.unsettled != 0 && id == 0) take_back(lock, asked, lease_of(lease));
                 return {Kind::failed, 0, error_of(asked.reply, key())};
-            }
-            if (find_errand(owner, true)->overtaken) {
-                take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
-                return {Kind::refused};
             }
             const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
                                       : take_in_again(lock, owner, id, lease, asked);
@@ -9223,51 +10696,49 @@ protected:
         return lease ? *lease : runtime_.options().watchdog_timeout;
     }
 
-    // Waits until nothing is pending in the owner's name: false at the deadline or when stopped.
-    bool settle(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        // A call with a deadline has its own limit.
-        const Instant give_up =
-            request.deadline == never ? deadline_after(Clock::now(), runtime_.options().unreachable_timeout) : never;
-        while (!is_settled(request.owner)) {
-            const Instant now = Clock::now();
-            if (request.stop.stop_requested() || request.one_try || now >= request.deadline) return false;
-            if (now >= give_up)
-                throw Error(errc::unreachable, key(),
-                            "an earlier command of this thread, whose outcome is unknown, cannot be taken back yet");
-            // In slices, because a stop request does not reach this condition variable.
-            settled_.wait_until(lock, std::min(request.deadline, now + Milliseconds(20)));
-        }
-        return true;
-    }
-
     // --- asking the server ------------------------------------------------------------------------------------
 
-    Instant give_up_at(const LockRequest& request) const {
+    // What a question is allowed at least: a server may be slow to connect to, and a free lock is not to be missed for
+    // that.
+    static constexpr Milliseconds honest_try{250};
+
+    // `first`: the first question of a call.
+    Instant give_up_at(const LockRequest& request, bool first) const {
         const Instant now = Clock::now();
         const ClientOptions& options = runtime_.options();
-        if (request.one_try)
-            return now + std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        const Milliseconds one_try =
+            std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        if (request.one_try) return now + one_try;
         // Threads in line share the time that a server was unreachable, but each gets an honest try.
-        const Instant give_up = deadline_after(failing_since_.value_or(now), runtime_.options().unreachable_timeout);
-        return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+        const Instant give_up = deadline_after(failing_since_.value_or(now), options.unreachable_timeout);
+        const Instant deadline = std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+        return first ? std::max(deadline, now + std::min(one_try, honest_try)) : deadline;
     }
 
     // `send(claim, deadline)` sends the acquire command.
     template <class Send>
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, Send send) {
-        const Instant give_up = give_up_at(request);
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
+                       Send send) {
+        // Before anything is held: to look after a hold must not fail any more.
+        runtime_.start_losses();
+        runtime_.start_background();
+        const Instant give_up = give_up_at(request, first);
         Asked asked;
         asked.hold = claim.hold;
         asked.begun = Clock::now();
-        const Among asking(asking_, request.owner, lock);
         lock.unlock();
-        asked.reply = runtime_.persist(give_up, request.stop, [&](Instant deadline, bool again) {
+        const auto send_once = [&](Instant deadline, bool again) {
             if (again) claim.first = false;
-            asked.sent = Clock::now();
-            Reply reply = send(std::as_const(claim), deadline);
-            if (!reply.answered() && !reply.is_unsent()) asked.unknown = true;
-            return reply;
-        });
+            return runtime_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
+                claim.until = until;
+                asked.sent = Clock::now();
+                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
+                Reply reply = send(std::as_const(claim), deadline);
+                if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
+                return reply;
+            });
+        };
+        asked.reply = runtime_.persist(give_up, request.stop, send_once, request.one_try);
         lock.lock();
         if (judge(asked.reply) == Verdict::answered)
             failing_since_.reset();
@@ -9281,7 +10752,7 @@ protected:
         if (request.stop.stop_requested()) return false;
         // A server that was given less than its time is slow, not away.
         const Instant now = Clock::now();
-        const bool perhaps_slow = asked.unknown || asked.reply.kind == Reply::Kind::no_time;
+        const bool perhaps_slow = asked.unsettled != 0 || asked.reply.kind == Reply::Kind::no_time;
         if (now >= request.deadline && perhaps_slow && now - asked.begun < runtime_.options().command_timeout)
             return false;
         throw error_of(asked.reply, key());
@@ -9292,31 +10763,46 @@ protected:
     template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
                                      Send send) {
-        const bool announced = request.precedence && !request.one_try;
-        const Claim claim{request.owner, next_request(), 1, lease_of(request.lease), announced, first};
-        const Asked asked = send_acquire(lock, request, claim, send);
+        return ask(lock, request, next_number(), first, send);
+    }
+
+    // The same under a number that is given. With `waiting`, the caller goes on to wait under that number if it is
+    // blocked, and gives it back itself if there is no answer; what remains unsettled of it is kept there.
+    template <class Send>
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                     std::uint64_t number, bool first, Send send, std::int64_t* waiting = nullptr) {
+        if (auto refusal = mixed_kinds()) throw *std::move(refusal);
+        Claim claim = claim_of(request.owner, number, 1, request.lease);
+        claim.announced = request.precedence && !request.one_try;
+        claim.first = first;
+        Asked asked = send_acquire(lock, request, claim, first, send);
+        if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (judge(asked.reply) != Verdict::answered) {
-            if (asked.unknown) take_back(lock, request.owner, asked.hold, Clock::now() + lease_of(request.lease));
+            if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
             no_answer(request, asked);
             return std::nullopt;
         }
-        return take_in(lock, request.owner, request.lease, asked);
+        return take_in(lock, request.owner, request.lease, asked, waiting != nullptr);
     }
 
     // What the answer to the question for a first hold gives.
     AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                          const std::optional<Milliseconds>& wanted, const Asked& asked) {
+                          const std::optional<Milliseconds>& wanted, const Asked& asked, bool waits_on = false) {
         const Instant now = Clock::now();
         const Milliseconds lease = lease_of(wanted);
-        const AcquireAnswer answer = decode(lock, asked, owner, now + lease);
-        if (answer.kind != AcquireAnswer::Kind::held) return answer;
+        const AcquireAnswer answer = decode(lock, asked, lease);
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            // A copy that was left without an answer may still take it.
+            if (asked.unsettled != 0 && !waits_on) take_back(lock, asked, lease);
+            return answer;
+        }
         if (!asked.reply.replicated) {
-            take_back(lock, owner, asked.hold, now + lease);
+            take_back(lock, asked, lease);
             throw not_replicated(key());
         }
-        if (now >= redlatch::valid_until(asked.sent, lease)) {
-            // The answer took longer than the lease lasts.
-            take_back(lock, owner, asked.hold, now + lease);
+        // The answer took longer than the lease lasts; or it is for a thread that has got a hold by another way since.
+        if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {
+            take_back(lock, asked, lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
         record_or_take_back(lock, owner, wanted, asked, answer.token);
@@ -9327,51 +10813,63 @@ protected:
     void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
                              const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
         try {
-            record(owner, asked.hold, asked.sent, lease, token);
+            record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
         } catch (...) {
             forget(owner);
-            take_back(lock, owner, asked.hold, Clock::now() + lease_of(lease));
+            take_back(lock, asked, lease_of(lease));
             throw;
         }
     }
 
     void forget(OwnerNumber owner) {
-        if (Hold* hold = holds_.find(owner)) holds_.finish(*hold);
+        if (Hold* hold = holds_.find(owner)) finish(*hold);
     }
 
-    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, OwnerNumber owner, Instant until) {
+    // The hold is over here.
+    void finish(Hold& hold) {
+        key_holds_->ended(hold.id);
+        holds_.finish(hold);
+    }
+
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
         try {
             return wire_.read_acquire(asked.reply, key());
         } catch (...) {
-            take_back(lock, owner, asked.hold, until);
+            take_back(lock, asked, lease);
             throw;
         }
     }
 
-    void record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                std::int64_t token) {
+    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                 std::int64_t token) {
         Hold& hold = holds_.start(owner, id);
         hold.token = token;
         hold.enter(sent, lease, runtime_.options().watchdog_timeout);
+        hold.set_notice(runtime_.losses().notice(), lease_of(lease));
+        key_holds_->taken({Wire<T>::family, owner, id, !Wire<T>::shared});
+        // To give it back must not need memory.
+        pending_.make_room();
         runtime_.count_acquisition();
         schedule();
-        runtime_.start_background();
+        return hold;
     }
 
     // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it
     // because the hold it had turns out to be lost.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        Hold* hold = holds_.find(request.owner);
+        Hold* hold = live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
-        if (!hold || !hold->live()) return std::nullopt;
+        hold = live_hold(request.owner);
+        if (!hold) return std::nullopt;
         const std::uint64_t id = hold->id;
         const std::uint32_t count = hold->count + 1;
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
-        const Claim claim{request.owner, id, count, lease_of(request.lease)};
-        const Asked asked = send_acquire(lock, request, claim, [&](const Claim& sent, Instant deadline) {
+        const Claim claim = claim_of(request.owner, id, count, request.lease);
+        const Asked asked = send_acquire(lock, request, claim, true, [&](const Claim& sent, Instant deadline) {
             return wire_.acquire(sent, runtime_.calling(deadline, Effect::grants));
         });
+        if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
         // Unknown is no harm here: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
         if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
@@ -9384,12 +10882,15 @@ protected:
         const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
-            // Lost while we asked: what the answer gave belongs to nobody.
-            if (answer.kind == AcquireAnswer::Kind::held) take_back(lock, owner, id, Clock::now() + lease_of(wanted));
+            // Lost while we asked: what the answer gave belongs to nobody. But its owner was told a little early, and was
+            // promised that time.
+            if (answer.kind == AcquireAnswer::Kind::held)
+                take_back(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
             lose(*hold, "the server says that it is not held any more");
+            holds_.erase_lost();
             return false;
         }
         // The server has one level more than we; the next command of this hold says how many there are.
@@ -9404,6 +10905,7 @@ protected:
         if (Wire<T>::reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
         lose(hold, "its lease ran out");
+        holds_.erase_lost();
         return false;
     }
 
@@ -9420,45 +10922,55 @@ protected:
     struct Leaving {
         std::uint64_t hold;
         std::uint32_t remaining;
-        Milliseconds lease;  // of what remains: only of the watchdog's
-        Instant until;
+        Milliseconds lease;      // of what remains: only of the watchdog's
+        Instant until;           // when the lease is over
+        std::int64_t unsettled;  // of the hold's
     };
 
     // From here on nothing renews a hold whose last level this was.
-    Leaving leave(Hold& hold) {
-        const Instant until = hold.valid_until;
-        const std::uint64_t id = hold.id;
+    Leaving leave_level(Hold& hold) {
+        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
         if (hold.count == 1) {
-            holds_.finish(hold);
-            return {id, 0, Milliseconds(0), until};
+            finish(hold);
+            return leaving;
         }
         hold.leave();
-        return {id, hold.count, hold.watched() ? runtime_.options().watchdog_timeout : Milliseconds(0), until};
+        if (hold.watched()) leaving.lease = runtime_.options().watchdog_timeout;
+        return leaving;
     }
 
-    // Whether there is a live hold to release a level of; otherwise a level of a lost one is over with.
-    bool is_still_held(std::unique_lock<std::mutex>& lock, Hold& hold) {
-        if (hold.live() && Clock::now() >= hold.valid_until) {
-            give_back_later(hold);
-            lose(hold, "its lease ran out");
-        }
-        if (hold.live()) return true;
-        if (--hold.dead == 0) holds_.erase(hold.owner);
+    // The owner's hold, if it is still there.
+    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
+        Hold* hold = live_hold(owner);
+        if (!hold || Clock::now() < hold->valid_until) return hold;
+        give_back_later(*hold, Clock::now());
+        lose(*hold, "its lease ran out");
+        holds_.erase_lost();
         deliver_pending(lock);
-        return false;
+        return nullptr;
+    }
+
+    // What unlock() says when the owner holds nothing. Throws Error(errc::not_owner) to one that never did.
+    std::error_code gone_before(OwnerNumber owner) {
+        // In a forked child it is most likely a guard of the parent's that is being unwound.
+        if (runtime_.lost_levels().take(kind, key(), owner) || runtime_.is_fork_child()) return errc::hold_lost;
+        throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
     }
 
     std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
         const OwnerNumber owner = held.owner;
-        const Leaving leaving = leave(held);
-        const std::uint64_t request = next_request();
+        const Leaving leaving = leave_level(held);
         Instant sent{};
+        bool unknown = false;
         lock.unlock();
         const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             sent = Clock::now();
-            return wire_.release(owner, leaving.remaining, leaving.lease, request, again, runtime_.calling(deadline));
+            unknown = again;
+            return wire_.release(leaving.hold, leaving.remaining, leaving.lease, again, runtime_.calling(deadline));
         });
         lock.lock();
+        if (Hold* hold = live_hold(owner); hold && hold->id == leaving.hold)
+            hold->doubtful |= unknown || !reply.answered();
         return level_released(reply, owner, leaving, sent);
     }
 
@@ -9471,6 +10983,7 @@ protected:
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
             lose(*hold, "the server says that it is not held any more");
+            holds_.erase_lost();
             return errc::hold_lost;
         }
         if (leaving.lease > Milliseconds(0))
@@ -9479,54 +10992,74 @@ protected:
         return {};
     }
 
+    // While a last release or a hand-over is on its way, nobody here asks the server. Ends that also when it fails.
+    class Underway {
+    public:
+        Underway(HoldKeeper& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
+            if (!Wire<T>::shared) keeper_.releasing_ = true;
+        }
+        Underway(const Underway&) = delete;
+        Underway& operator=(const Underway&) = delete;
+        ~Underway() {
+            if (!lock_.owns_lock()) lock_.lock();
+            if (!Wire<T>::shared) keeper_.releasing_ = false;
+        }
+
+    private:
+        HoldKeeper& keeper_;
+        std::unique_lock<std::mutex>& lock_;
+    };
+
     // The last level goes back to the server. `released(answer, resent)` is told of it, with mutex_ held.
     template <class Released>
     std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
-        const OwnerNumber owner = held.owner;
-        const Leaving leaving = leave(held);
-        const std::uint64_t request = release_number(leaving.hold);
-        return send_last(lock, owner, request, leaving.until, released);
+        return send_last(lock, leave_level(held), released);
     }
 
     // The same for a hold of which nothing is kept here any more.
     template <class Released>
-    std::error_code send_last(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t request,
-                              Instant until, Released released) {
-        releasing_ = !Wire<T>::shared;
-        lock.unlock();
+    std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
         bool resent = false;
-        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
-            resent = again;
-            return wire_.release(owner, 0, Milliseconds(0), request, again, runtime_.calling(deadline));
-        });
-        lock.lock();
-        releasing_ = false;
-        return last_released(lock, reply, owner, request, until, resent,
+        Reply reply;
+        try {
+            const Underway underway(*this, lock);
+            lock.unlock();
+            reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+                resent = again;
+                return wire_.release(leaving.hold, 0, Milliseconds(0), again, runtime_.calling(deadline));
+            });
+        } catch (...) {  // no memory: as if it had not been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+        return last_released(lock, reply, leaving, resent,
                              [&](const ReleaseAnswer& answer) { released(answer, resent); });
     }
 
     template <class Released>
-    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
-                                  std::uint64_t request, Instant until, bool resent, Released released) {
+    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
+                                  bool resent, Released released) {
         const ReleaseAnswer answer = wire_.read_release(reply);
         if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
-            return not_delivered(lock, reply, owner, request, until);
+            return not_delivered(lock, reply, leaving);
         released(answer);
+        // A copy of the acquire that was left without an answer may still come.
+        if (leaving.unsettled != 0) give_back_later(leaving, unsettled_until(leaving.unsettled));
         // A release that was sent twice and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
+            // The server's clock may have jumped.
+            runtime_.server_clock().doubt();
             report_loss("the server says that it was not held any more");
             return errc::hold_lost;
         }
         return {};
     }
 
-    // What is refused for good (the key is something else by now) is lost; everything else is sent again.
-    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, OwnerNumber owner,
-                                  std::uint64_t request, Instant until) {
-        if (judge(reply) == Verdict::refused && reply.is_error())
+    // What can never succeed (the key is something else by now) is lost; everything else is sent again.
+    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
+        if (is_final(reply))
             report_loss(printable(reply.text, 160));
         else
-            pending_.add(owner, request, until, Clock::now(), true);
+            give_back_later(leaving, Clock::now());
         news();
         schedule();
         deliver_pending(lock);
@@ -9536,9 +11069,17 @@ protected:
 
     // --- what is still to be given back -----------------------------------------------------------------------
 
-    // An acquire of unknown outcome, or one that nobody wants: released in the background.
-    void take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t hold, Instant until) {
-        pending_.add(owner, release_number(hold), until, Clock::now());
+    // When the server's clock will be beyond this, most likely.
+    Instant unsettled_until(std::int64_t unsettled) const {
+        const Instant now = Clock::now();
+        const auto server_now = runtime_.server_clock().roughly_at(runtime_.transport().route(key()), now);
+        return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
+    }
+
+    // A question of unknown outcome, or a hold that nobody wants: released in the background.
+    void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
+                   Instant from = Clock::now()) {
+        pending_.add({asked.hold}, asked.unsettled, from + lease + runtime_.options().command_timeout, from);
         schedule();
         // Sent by this thread, so that it follows the acquire on the same connection.
         deliver_pending(lock);
@@ -9554,9 +11095,14 @@ protected:
         }
     }
 
-    void give_back_later(const Hold& hold, Instant from = Clock::now()) {
-        const Instant over = Clock::now() + runtime_.options().watchdog_timeout;
-        pending_.add(hold.owner, release_number(hold.id), over, from);
+    void give_back_later(const Hold& hold, Instant from) {
+        pending_.add({hold.id}, hold.unsettled, Clock::now() + runtime_.options().watchdog_timeout, from);
+        schedule();
+    }
+
+    void give_back_later(const Leaving& leaving, Instant from) {
+        const Instant over = std::max(leaving.until, from + runtime_.options().command_timeout);
+        pending_.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
         schedule();
     }
 
@@ -9565,26 +11111,27 @@ protected:
         if (due.empty()) return;
         lock.unlock();
         for (const auto& item : due) {
+            const std::uint64_t hold = item.unwanted.hold;
             try {
-                wire_.give_up(item.owner, item.request, item.again,
-                              runtime_.posting([self = self(), request = item.request](Reply reply) {
-                                  self->delivered(request, reply);
-                              }));
+                const auto owner = wire_.text(hold), heir = wire_.text(item.unwanted.heir);
+                const std::array<std::string_view, 2> owners{owner, heir};
+                wire_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2),
+                              runtime_.posting([self = self(), hold](Reply reply) { self->delivered(hold, reply); }));
             } catch (...) {  // no memory, no thread: again in a moment
-                delivered(item.request, Reply::of(Reply::Kind::not_sent, std::string()));
+                delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
             }
         }
         lock.lock();
     }
 
-    void delivered(std::uint64_t request, const Reply& reply) {
+    void delivered(std::uint64_t hold, const Reply& reply) {
         const std::lock_guard lock(mutex_);
-        const Verdict verdict = judge(reply);
-        if (verdict == Verdict::answered || (verdict == Verdict::refused && reply.is_error()))
-            pending_.delivered(request);
+        if (judge(reply) == Verdict::answered && reply.is_integer())
+            pending_.answered(hold, reply.integer, Clock::now());
+        else if (is_final(reply))
+            pending_.forget(hold);
         else
-            pending_.failed(request, Clock::now());
-        settled_.notify_all();
+            pending_.failed(hold, Clock::now());
         // The state may be forgotten now.
         if (pending_.empty()) runtime_.timers().schedule(*this, Clock::now());
         news();
@@ -9593,22 +11140,18 @@ protected:
 
     // --- losing -----------------------------------------------------------------------------------------------
 
+    // The levels that were held wait for their unlock(), which will find out. The hold is to be taken out of holds_ by
+    // the caller, which may be on its way through them.
     void lose(Hold& hold, const char* why) {
         // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
-        if (hold.lost) runtime_.notify([source = *hold.lost]() mutable { source.request_stop(); });
-        hold.lose();
+        runtime_.lost_levels().add(kind, key(), hold.owner, hold.count);
+        if (hold.lost) runtime_.losses().tell(std::move(*hold.lost));
+        key_holds_->ended(hold.id);
+        hold.count = 0;
         hold.lost.reset();
         report_loss(why);
         news();
-    }
-
-    // Whether a hold of the owner's that we believed lost is its own again: where the server knows holds by their owner
-    // only, by one that was taken since, or is just being asked for.
-    bool takes_over(OwnerNumber owner) {
-        if (!Wire<T>::reentrant) return false;
-        const Hold* hold = holds_.find(owner);
-        return (hold && hold->live()) || contains(asking_, owner);
     }
 
     void report_loss(std::string_view why) noexcept {
@@ -9618,25 +11161,29 @@ protected:
 
     void schedule() {
         Instant at = pending_.look_at();
-        for (const Hold& hold : holds_)
-            if (hold.live()) at = std::min(at, hold.look_at());
+        Instant lost_at = never;
+        for (const Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            at = std::min(at, hold.look_at());
+            lost_at = std::min(lost_at, hold.lost_at());
+        }
         if (at != never) runtime_.timers().schedule(*this, at);
+        if (lost_at != never) runtime_.losses().timers().schedule(*this, lost_at);
     }
 
     Runtime<T>& runtime_;
     Wire<T> wire_;
+    const std::shared_ptr<KeyHolds> key_holds_;
 
     std::mutex mutex_;
-    std::condition_variable settled_;
     Holds holds_;
     PendingReleases pending_;
     std::optional<Instant> failing_since_;  // no server has answered since then
     bool releasing_ = false;                // a last release is on its way
 
 private:
-    std::vector<Errand> errands_;                 // what is on its way in the background
-    std::vector<OwnerNumber> asking_;             // whose acquires are on their way
-    std::vector<OwnerNumber> leaving_;            // whose releases are
+    std::size_t errands_ = 0;                     // tries and releases that are on their way in the background
+    std::vector<OwnerNumber> trying_;             // whose tries are
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
 };
 
@@ -9672,23 +11219,26 @@ public:
         if (request.stop.stop_requested()) return false;
         std::unique_lock lock(mutex_);
         if (waiting_ == 0) failing_since_.reset();
-        if (!settle(lock, request)) return false;
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
-        if (!settle(lock, request)) return false;
         if (request.one_try) {
             const auto answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
                 return wire_.acquire(claim, runtime_.calling(deadline, Effect::grants));
             });
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
-        // Who still listens from an earlier wait misses no message between the question and the sleep.
-        const auto warm = places_.find(request.owner);
-        Question first;
-        if (warm != places_.end()) first.generation = warm->second->generation();
-        if (!ask_or_queue(lock, request, first)) return false;
-        if (first.held) return true;
-        runtime_.count_wait();
-        return wait(lock, request, first);
+        for (;;) {
+            // Nothing is to be given back then.
+            if (auto refusal = this->mixed_kinds()) throw *std::move(refusal);
+            Question question{.number = spare_number()};
+            // Who still listens from an earlier wait misses no message between the question and the sleep.
+            if (const auto warm = places_.find(question.number); warm != places_.end())
+                question.generation = warm->second->generation();
+            if (!ask_at_first(lock, request, question)) return false;
+            if (question.held) return true;
+            runtime_.count_wait();
+            if (wait(lock, request, question)) return true;
+            if (!question.in_vain) return false;
+        }
     }
 
     // --- the background ---------------------------------------------------------------------------------------
@@ -9715,39 +11265,94 @@ public:
     void disconnected() override {}
 
 private:
-    using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_, Keeper::pending_, Keeper::reenter;
-    using Keeper::runtime_, Keeper::settle, Keeper::take_back, Keeper::wire_;
+    using Keeper::ask, Keeper::failing_since_, Keeper::holds_, Keeper::lease_of, Keeper::live_hold, Keeper::mutex_;
+    using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::runtime_;
+    using Keeper::take_back, Keeper::wire_;
+    using typename Keeper::Asked;
 
     // What a waiter knows of its last question.
     struct Question {
+        std::uint64_t number = 0;      // of the place in the queue, and of the hold
         std::uint64_t generation = 0;  // from before it
+        std::int64_t unsettled = 0;    // some question remained without an answer: until when it may take effect
         bool held = false;
-        Instant ask_again{};  // unless there is news before
+        bool in_vain = false;  // what it gave came too late, and is given back: the next one needs another number
+        Instant ask_again{};   // unless there is news before
     };
 
-    // A holder without a TTL, or a queue whose times are far away: asked about again after this anyway.
-    static constexpr Milliseconds slow_poll{5000};
+    // A queue whose times are far away is asked about again after this anyway.
     static constexpr Milliseconds longest_sleep{30'000};
     static constexpr std::size_t waiters_a_refresh = 100;
 
     bool is_waited_for() const override { return waiting_ > 0; }
 
-    // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
-    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
-        const std::optional<AcquireAnswer> answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
-            return wire_.acquire_or_queue(claim, runtime_.calling(deadline, Effect::grants));
+    // A number is used again, with the channel that it listens to already, where nothing that was sent in its name can
+    // still be on its way.
+    std::uint64_t spare_number() {
+        while (!spare_.empty()) {
+            const std::uint64_t number = spare_.back();
+            spare_.pop_back();
+            if (places_.contains(number)) return number;
+        }
+        return next_number();
+    }
+
+    std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+        const std::uint64_t number = hold.id;
+        const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
+        return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
+            if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && places_.contains(number))
+                spare_.push_back(number);
         });
+    }
+
+    // Before there is a place to give back.
+    bool ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
+        bool answered = false;
+        try {
+            answered = ask_or_queue(lock, request, question, true);
+        } catch (const Error& error) {
+            if (!lock.owns_lock()) lock.lock();
+            // A server that was not reached has nothing to take back.
+            if (error.code() != errc::unreachable || question.unsettled != 0) take_back(lock, request, question);
+            throw;
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            take_back(lock, request, question);
+            throw;
+        }
+        if (!answered && question.unsettled != 0) take_back(lock, request, question);
+        return answered;
+    }
+
+    void take_back(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Question& question) {
+        if (pending_.has(question.number)) return;
+        Asked asked;
+        asked.hold = question.number;
+        asked.unsettled = question.unsettled;
+        Keeper::take_back(lock, asked, lease_of(request.lease));
+    }
+
+    // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
+    bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question, bool first) {
+        const std::optional<AcquireAnswer> answer = ask(
+            lock, request, question.number, first,
+            [&](const Claim& claim, Instant deadline) {
+                return wire_.acquire_or_queue(claim, runtime_.calling(deadline, Effect::grants));
+            },
+            &question.unsettled);
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
-        const Milliseconds told =
-            answer->holder_lease < Milliseconds::zero() ? slow_poll : std::min(answer->holder_lease, longest_sleep);
+        question.in_vain = !question.held && pending_.has(question.number);
+        // A key without a lease is refused by the script; whatever says otherwise is not asked in a loop.
+        const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
         // One more than told: the key is gone only in the millisecond after its last.
-        question.ask_again = Clock::now() + told + Milliseconds(1);
+        question.ask_again = Clock::now() + std::min(left, longest_sleep) + Milliseconds(1);
         return true;
     }
 
-    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question question) {
-        const std::shared_ptr<Place> place = place_or_leave(lock, request);
+    bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
+        const std::shared_ptr<Place> place = place_or_leave(lock, request, question);
         ++waiting_;
         if (refresh_at_ == never) {
             refresh_at_ = Clock::now() + wire_.slot() / 3;
@@ -9766,11 +11371,11 @@ private:
             lock.unlock();
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
-            leave(lock, request, *place, false);
+            leave(lock, request, *place, question, false);
             throw;
         }
         lock.lock();
-        leave(lock, request, *place, held);
+        leave(lock, request, *place, question, held);
         return held;
     }
 
@@ -9778,11 +11383,12 @@ private:
                        Question& question) {
         for (;;) {
             const Instant now = Clock::now();
-            if (request.stop.stop_requested() || now >= request.deadline) return false;
+            if (question.in_vain || request.stop.stop_requested() || now >= request.deadline) return false;
             const std::uint64_t generation = place.generation();
-            if (generation != question.generation || now >= question.ask_again) {
+            if (generation != question.generation || now >= std::min(question.ask_again, place.ask_at())) {
                 question.generation = generation;
-                if (!settle(lock, request) || !ask_or_queue(lock, request, question)) return false;
+                place.ask();
+                if (!ask_or_queue(lock, request, question, false)) return false;
                 if (question.held) return true;
                 continue;
             }
@@ -9793,23 +11399,25 @@ private:
         }
     }
 
-    std::shared_ptr<Place> place_of(OwnerNumber owner) {
-        if (const auto found = places_.find(owner); found != places_.end()) return found->second;
-        return places_.emplace(owner, std::make_shared<Place>(runtime_, wire_.channel(owner))).first->second;
+    std::shared_ptr<Place> place_of(std::uint64_t number) {
+        if (const auto found = places_.find(number); found != places_.end()) return found->second;
+        return places_.emplace(number, std::make_shared<Place>(runtime_, wire_.channel(number))).first->second;
     }
 
     // Without memory for a place here there is none in the queue either.
-    std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+    std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                          const Question& question) {
         try {
-            return place_of(request.owner);
+            return place_of(question.number);
         } catch (...) {
-            take_back(lock, request.owner, 0, Clock::now() + lease_of(request.lease));
+            take_back(lock, request, question);
             throw;
         }
     }
 
     // Whoever goes without the lock gives its place in the queue back, and the server passes the turn on.
-    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place, bool held) {
+    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place, const Question& question,
+               bool held) {
         const Instant now = Clock::now();
         place.end(held, now);
         if (--waiting_ == 0) {
@@ -9820,16 +11428,16 @@ private:
             runtime_.timers().schedule(*this, now + Subscriptions::keep_warm);
             return;
         }
-        places_.erase(request.owner);
-        if (!pending_.has(request.owner)) take_back(lock, request.owner, 0, now + lease_of(request.lease));
+        places_.erase(question.number);
+        take_back(lock, request, question);
     }
 
     // --- being alive ------------------------------------------------------------------------------------------
 
     void refresh(std::unique_lock<std::mutex>& lock, Instant now) {
-        std::vector<OwnerNumber> waiters;
-        for (const auto& [owner, place] : places_)
-            if (place->is_waiting()) waiters.push_back(owner);
+        std::vector<std::uint64_t> waiters;
+        for (const auto& [number, place] : places_)
+            if (place->is_waiting()) waiters.push_back(number);
         refresh_at_ = waiters.empty() ? never : now + wire_.slot() / 3;
         lock.unlock();
         for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
@@ -9839,14 +11447,17 @@ private:
         lock.lock();
     }
 
-    void post_refresh(std::span<const OwnerNumber> waiters) {
+    void post_refresh(std::span<const std::uint64_t> waiters) {
         wire_.post_refresh(waiters, [self = std::static_pointer_cast<FairLockState>(this->shared_from_this()),
-                                     asked = std::vector<OwnerNumber>(waiters.begin(), waiters.end())](
-                                        const Reply& reply) { self->refreshed(asked, reply); });
+                                     asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
+                                     sent = Clock::now()](const Reply& reply) {
+            self->runtime_.learn_if_late(self->key(), sent, reply);
+            self->refreshed(asked, reply);
+        });
     }
 
     // Whoever has lost its place, because it was not refreshed in time or the server lost its data, queues up again.
-    void refreshed(const std::vector<OwnerNumber>& waiters, const Reply& reply) {
+    void refreshed(const std::vector<std::uint64_t>& waiters, const Reply& reply) {
         const std::lock_guard lock(mutex_);
         if (judge(reply) != Verdict::answered) {
             if (waiting_ == 0) return;
@@ -9862,7 +11473,8 @@ private:
         }
     }
 
-    std::map<OwnerNumber, std::shared_ptr<Place>> places_;  // of those who wait, and of those who did a moment ago
+    std::map<std::uint64_t, std::shared_ptr<Place>> places_;  // of those who wait, and of those who did a moment ago
+    std::vector<std::uint64_t> spare_;                        // numbers of the latter
     std::size_t waiting_ = 0;
     Instant refresh_at_ = never;
 };
@@ -9903,12 +11515,12 @@ FairLock(Client<T>&, std::string_view) -> FairLock<T>;
 namespace redlatch {
 
 // The commands of the reentrant lock: keys and arguments of its scripts, for `send`, which calls or posts them
-// (Runtime::calling, Runtime::posting). Every command may be sent again; `again` says so, and then the giving-back ones
-// leave a mark against their own delayed copies.
+// (Runtime::calling, Runtime::posting). Every command may be sent again, and may arrive late.
 template <Transport T>
 class RLockWire {
 public:
     static constexpr std::string_view kind = "rlock ";
+    static constexpr std::string_view family = "RLock";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
     static constexpr bool shared = false;
     static constexpr bool reentrant = true;
@@ -9916,10 +11528,7 @@ public:
     static constexpr bool outlives_lease = false;
 
     RLockWire(Runtime<T>& runtime, std::string key)
-        : runtime_(runtime),
-          key_(std::move(key)),
-          channel_(prefixed_key("redisson_lock__channel", key_)),
-          latches_(key_, runtime.uuid()) {}
+        : runtime_(runtime), key_(std::move(key)), channel_(prefixed_key("redisson_lock__channel", key_)) {}
 
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
@@ -9927,7 +11536,8 @@ public:
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         return send(digested<scripts::rlock_acquire>, Texts<1>{key_},
-                    Texts<3>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count())});
+                    Texts<4>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
+                             NumberText(claim.until)});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
@@ -9935,42 +11545,43 @@ public:
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
 
     template <class Send>
-    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                 Send send) {
-        return send(digested<scripts::rlock_release>, Texts<3>{key_, channel_, latches_.of(request)},
-                    Texts<5>{text(owner), NumberText(remaining), NumberText(lease.count()), ReleaseLatches::ttl(again),
-                             publish_command()});
+    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
+        return send(digested<scripts::rlock_release>, keys(),
+                    Texts<4>{text(hold), NumberText(remaining), NumberText(lease.count()), publish_command()});
     }
 
-    // Gives up whatever the owner has.
+    // Releases whatever the numbers have. Answered with the server's clock.
+    // Releases whatever these owners have. Answered with the server's clock.
     template <class Send>
-    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
-        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
-    }
-
-    template <class Send>
-    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
-        return send(digested<scripts::rlock_hand_over>, Texts<3>{key_, latches_.of(request), channel_},
-                    Texts<5>{text(owner), text(heir.owner), NumberText(heir.lease.count()), ReleaseLatches::ttl(again),
-                             publish_command()});
+    auto give_up(std::span<const std::string_view> owners, Send send) {
+        return send(digested<scripts::rlock_give_up>, keys(),
+                    with_owners({publish_command(), std::string_view()}, owners));
     }
 
     template <class Send>
-    auto force_release(Send send) {
-        return send(digested<scripts::rlock_force_release>, Texts<2>{key_, channel_}, Texts<1>{publish_command()});
+    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
+        return send(digested<scripts::rlock_hand_over>, keys(),
+                    Texts<5>{text(hold), text(heir.hold), NumberText(heir.lease.count()), publish_command(),
+                             NumberText(heir.until)});
     }
 
-    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return {runtime_.uuid(), owner}; }
+    // Who holds it, whoever that is: a list of owners.
+    template <class Send>
+    auto holders(Send send) {
+        return send(Texts<2>{"HKEYS", key_});
+    }
+
+    // How a hold's owner is called on the wire.
+    OwnerText text(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
 
 protected:
-    const ReleaseLatches& latches() const noexcept { return latches_; }
+    Texts<2> keys() const { return {key_, channel_}; }
     std::string_view publish_command() const { return runtime_.transport().publish_command(); }
 
 private:
     Runtime<T>& runtime_;
     const std::string key_;
     const std::string channel_;
-    const ReleaseLatches latches_;
 };
 
 }  // namespace redlatch
@@ -10007,10 +11618,12 @@ end
 )lua"};
 
 inline constexpr std::string_view fenced_acquire{R"lua(
--- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms.
+-- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms, until when it is wanted.
 -- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
 local lock, counter = KEYS[1], KEYS[2]
-local owner, count, lease = ARGV[1], ARGV[2], ARGV[3]
+local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 if redis.call('exists', lock) == 0 then
     if count ~= '1' then return {-2, 0} end
     local token = next_token(counter)
@@ -10031,53 +11644,41 @@ if not current and count ~= '1' then return {-2, 0} end
 if redis.call('hexists', lock, 'mode') == 1 then
     return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
-if not current then return {0, redis.call('pttl', lock)} end
--- The same command once more, or what this owner held before and could not give back, is a new hold nevertheless.
--- Reentry keeps the token of its hold, for none was drawn since.
-local anew = count == '1'
+if not current then
+    local left = redis.call('pttl', lock)
+    if left == -1 then return no_lease() end
+    return {0, left}
+end
+-- The same command once more, or reentry: the token is that of the hold, for none was drawn since.
 local token = last_token(counter)
-if anew then token = next_token(counter) end
 if not token then return no_token() end
 if current ~= count then redis.call('hincrby', lock, owner, count - current) end
 if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
-if anew then redis.call('set', counter, string.format('%.0f', token)) end
 return {1, token}
 )lua"};
 
 inline constexpr std::string_view fenced_hand_over{R"lua(
--- KEYS: lock, token counter, latch, channel.  ARGV: owner, next owner, the next owner's lease in ms,
--- latch TTL in ms ('0' = first sending, leaves no latch), publish command.
+-- KEYS: lock, token counter, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, until when
+-- it is wanted.
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
-local lock, counter, latch, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local owner, heir, lease, latch_ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
--- What came of an earlier sending: the heir's token or, when neither held it, '0'.
-local before = redis.call('get', latch)
-if before == '0' then return nil end
-if before then return {1, tonumber(before)} end
-if redis.call('hexists', lock, owner) == 0 then
-    if latch_ttl == '0' then return nil end
-    local token
-    if redis.call('hexists', lock, heir) == 1 then
-        -- By an earlier sending; or by a hold of long before, should the server have lost what it wrote last. The counter may
-        -- then be behind the tokens that were given out, so it is a new one in any case.
-        token = next_token(counter)
-        if not token then return no_token() end
-        redis.call('pexpire', lock, lease)
-        redis.call('set', counter, string.format('%.0f', token))
-    end
-    redis.pcall('set', latch, token and string.format('%.0f', token) or '0', 'px', latch_ttl)
-    if not token then return nil end
+local lock, counter, channel = KEYS[1], KEYS[2], KEYS[3]
+local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if redis.call('hexists', lock, heir) == 1 then
+    -- By an earlier sending, which drew the last token.
+    local token = last_token(counter)
+    if not token then return no_token() end
     return {1, token}
 end
+if redis.call('hexists', lock, owner) == 0 then return nil end
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
 redis.call('pexpire', lock, lease)
-local text = string.format('%.0f', token)
-redis.call('set', counter, text)
+redis.call('set', counter, string.format('%.0f', token))
 redis.call('hincrby', lock, heir, '1')
 redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, text, 'px', latch_ttl) end
 -- Others who wait count on a longer lease than there is now.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
@@ -10086,9 +11687,9 @@ return {1, token}
 }  // namespace detail
 
 inline constexpr std::string_view fenced_acquire{
-    joined<detail::exact_count, detail::fenced_token, detail::fenced_acquire>};
+    joined<detail::wanted_until, detail::no_lease, detail::exact_count, detail::fenced_token, detail::fenced_acquire>};
 inline constexpr std::string_view fenced_hand_over{
-    joined<detail::exact_count, detail::fenced_token, detail::fenced_hand_over>};
+    joined<detail::wanted_until, detail::exact_count, detail::fenced_token, detail::fenced_hand_over>};
 
 }  // namespace redlatch::scripts
 
@@ -10101,6 +11702,7 @@ template <Transport T>
 class FencedWire : public RLockWire<T> {
 public:
     static constexpr std::string_view kind = "fenced lock ";
+    static constexpr std::string_view family = "FencedLock";
 
     FencedWire(Runtime<T>& runtime, std::string key)
         : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
@@ -10108,15 +11710,15 @@ public:
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         return send(digested<scripts::fenced_acquire>, Texts<2>{this->key(), counter_},
-                    Texts<3>{this->text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count())});
+                    Texts<4>{this->text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
+                             NumberText(claim.until)});
     }
 
     template <class Send>
-    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t request, bool again, Send send) {
-        return send(digested<scripts::fenced_hand_over>,
-                    Texts<4>{this->key(), counter_, this->latches().of(request), this->channel()},
-                    Texts<5>{this->text(owner), this->text(heir.owner), NumberText(heir.lease.count()),
-                             ReleaseLatches::ttl(again), this->publish_command()});
+    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
+        return send(digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->channel()},
+                    Texts<5>{this->text(hold), this->text(heir.hold), NumberText(heir.lease.count()),
+                             this->publish_command(), NumberText(heir.until)});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -10277,9 +11879,7 @@ public:
         if (request.stop.stop_requested()) return false;
         std::unique_lock lock(mutex_);
         if (line_.empty()) failing_since_.reset();
-        if (!settle(lock, request)) return false;
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
-        if (!settle(lock, request)) return false;
         if (request.one_try || (line_.empty() && !busy())) {
             if (ask(lock, request, true)) return true;
             if (request.one_try) return false;
@@ -10329,14 +11929,14 @@ public:
     }
 
 private:
-    using Keeper::deliver_pending, Keeper::failing_since_, Keeper::foreground_deadline, Keeper::holds_;
-    using Keeper::lease_of, Keeper::mutex_, Keeper::next_request, Keeper::not_delivered, Keeper::pending_;
-    using Keeper::record, Keeper::reenter, Keeper::release_last, Keeper::release_number, Keeper::releasing_;
-    using Keeper::report_loss, Keeper::runtime_, Keeper::schedule, Keeper::settle, Keeper::settled_, Keeper::wire_,
-        Keeper::withdraw;
+    using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_, Keeper::finish;
+    using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
+    using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
+    using Keeper::releasing_, Keeper::report_loss, Keeper::runtime_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;
+    using typename Keeper::Leaving, typename Keeper::Underway;
 
     // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
-    bool busy() const { return releasing_ || handing_over_ != 0 || held_here_until() > Clock::now(); }
+    bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
 
     // Until when a thread of this process excludes the others; the past when none does.
     Instant held_here_until() const { return Wire<T>::shared ? Instant{} : holds_.held_until(); }
@@ -10354,11 +11954,9 @@ private:
         if (Waiter* front = line_.front()) rouse(*front);
     }
 
-    bool is_waited_for() const override { return !line_.empty() || handing_over_ != 0; }
+    bool is_waited_for() const override { return !line_.empty() || releasing_; }
 
     void news() override { tell_representative(); }
-
-    bool is_settled(OwnerNumber owner) const override { return Keeper::is_settled(owner) && handing_over_ != owner; }
 
     std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
         if constexpr (Wire<T>::hands_over)
@@ -10445,18 +12043,18 @@ private:
         pause(me);
         for (;;) {
             if (me.granted) {
-                if (const Hold* hold = holds_.find(me.owner); hold && hold->live()) return true;
+                if (live_hold(me.owner)) return true;
                 stand_again(me);  // handed over, and lost before we woke up
             }
             if (me.error) std::rethrow_exception(me.error);
             const Instant now = Clock::now();
             if (request.stop.stop_requested() || now >= request.deadline) return false;
             Instant sleep_until = request.deadline;
-            if (line_.is_front(me) && !releasing_ && handing_over_ == 0) {
+            if (line_.is_front(me) && !releasing_) {
                 const WaitLine::Step step = line_.step(now, held_here_until(), me.ask_again);
                 if (step.ask) {
                     me.trying = true;
-                    const bool held = settle(lock, request) && ask(lock, request, false);
+                    const bool held = ask(lock, request, false);
                     me.trying = false;
                     if (held) return true;
                     pause(me);
@@ -10478,7 +12076,7 @@ private:
     }
 
     void stand_again(Waiter& me) {
-        if (Hold* hold = holds_.find(me.owner); hold && --hold->dead == 0) holds_.erase(me.owner);
+        runtime_.lost_levels().take(Keeper::kind, key(), me.owner);
         me.granted = false;
         line_.join_first(me);
     }
@@ -10514,32 +12112,41 @@ private:
     // requires).
     template <class = void>
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
-        const OwnerNumber owner = held.owner;
-        const OwnerNumber heir = next.owner;
         const std::optional<Milliseconds> heir_lease = next.lease;
-        const Claim claim{heir, next_request(), 1, lease_of(heir_lease)};
-        const Instant until = held.valid_until;
-        const std::uint64_t request = release_number(held.id);
-        holds_.finish(held);
+        Claim claim = claim_of(next.owner, next_number(), 1, heir_lease);
+        const Leaving leaving = this->leave_level(held);
         line_.leave(next);
         heir_ = &next;
-        handing_over_ = heir;
         Instant sent{};
-        lock.unlock();
-        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
-            // The heir's lease counts from the first sending that may have taken effect: a later one prolongs nothing.
-            if (!again) sent = Clock::now();
-            return wire_.hand_over(owner, claim, request, again, runtime_.calling(deadline, Effect::grants));
-        });
-        lock.lock();
-        handing_over_ = 0;
+        bool unknown = false;
+        Reply reply;
+        try {
+            const Underway underway(*this, lock);
+            lock.unlock();
+            reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool) {
+                return runtime_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
+                    claim.until = until;
+                    // The heir's lease counts from the first sending that may have taken effect: a later one prolongs
+                    // nothing.
+                    if (!unknown) sent = Clock::now();
+                    Reply one =
+                        wire_.hand_over(leaving.hold, std::as_const(claim), runtime_.calling(deadline, Effect::grants));
+                    if (!one.answered() && !one.is_unsent()) unknown = true;
+                    return one;
+                });
+            });
+        } catch (...) {  // no memory: as if it had not been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
         Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
         const Instant now = Clock::now();
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
-            recorded(heir, claim.hold, sent, heir_lease, answer.token)) {
+            recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
+            // A copy of the acquire that was left without an answer may still come.
+            if (leaving.unsettled != 0) this->give_back_later(leaving, this->unsettled_until(leaving.unsettled));
             ++handoffs_;
             runtime_.count_handoff();
             line_.held_here();
@@ -10548,27 +12155,28 @@ private:
             return {};
         }
         if (waiting) line_.join_first(*waiting);
-        // Handed to somebody who left, too late for its lease, or unknown to the replicas that should know: given back
-        // in the heir's name. Without a proper answer it belongs to either of the two.
-        if (handed || !answered) pending_.add(heir, release_number(claim.hold), now + claim.lease, now);
-        settled_.notify_all();
-        if (judge(reply) == Verdict::refused && reply.is_error()) return release_instead(lock, owner, request, until);
-        if (!answered) return not_delivered(lock, reply, owner, request, until);
+        // Refused for good, perhaps for a reason of its own, such as a right that only its script needs: then the hold
+        // goes back to the server as ever.
+        if (judge(reply) == Verdict::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
+        // Without a proper answer the lock belongs to either of the two numbers: both are released. Otherwise it was
+        // handed to somebody who left, too late for its lease, or unknown to the replicas that should know.
+        const Instant over = now + claim.lease;
+        if (handed) pending_.add({claim.hold}, 0, over, now);
+        if (!answered) pending_.add({leaving.hold, claim.hold}, leaving.unsettled, std::max(over, leaving.until), now);
         tell_representative();
         schedule();
         deliver_pending(lock);
         if (handed) return {};
+        if (!answered)
+            return judge(reply) == Verdict::answered ? make_error_code(errc::protocol_error)
+                                                     : error_of(reply, key()).code();
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
     }
 
-    // A hand-over that was refused for good may be refused for a reason of its own, such as a right that only its
-    // script needs: then the hold goes back to the server as ever.
-    std::error_code release_instead(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t request,
-                                    Instant until) {
-        const auto outcome = this->send_last(lock, owner, request, until, [&](const ReleaseAnswer& answer, bool) {
-            released_here(answer.listeners > 1);
-        });
+    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
+        const auto outcome = this->send_last(
+            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
         schedule();
         deliver_pending(lock);
         return outcome;
@@ -10587,9 +12195,8 @@ private:
     }
 
     WaitLine line_;
-    unsigned handoffs_ = 0;         // in a row, within this process
-    OwnerNumber handing_over_ = 0;  // to whom a hold is on its way
-    Waiter* heir_ = nullptr;        // the same one, as long as it waits
+    unsigned handoffs_ = 0;   // in a row, within this process
+    Waiter* heir_ = nullptr;  // to whom a hold is on its way, as long as it waits
     bool wants_messages_ = false;
     bool subscribed_ = false;     // confirmed, so messages do come
     std::uint64_t messages_ = 0;  // so far
@@ -10709,13 +12316,15 @@ public:
     virtual ~LockMember() = default;
 
     virtual const std::string& name() const = 0;
+    virtual const std::string& key() const = 0;
     virtual const void* lock() const = 0;    // the same for two objects of one lock
     virtual const void* client() const = 0;  // the same for two locks of one client
 
     virtual bool acquire(const LockRequest& request) = 0;
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                                    std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
-    virtual void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done,
+    // When it throws, the hold is given back all the same, in the background or by the end of its lease.
+    virtual void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                        Receiver receiver) = 0;
     virtual void attend() = 0;
     virtual void stop_attending() = 0;
@@ -10734,8 +12343,9 @@ public:
     virtual const ClientOptions& options() = 0;
     virtual Timers& timers() = 0;
     virtual void start_background() = 0;
-    virtual void raise(Event::Kind kind, std::string_view name, std::string detail) = 0;
-    virtual void notify(std::function<void()> job) = 0;
+    virtual void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept = 0;
+    virtual Losses& losses() = 0;
+    virtual void start_losses() = 0;
 };
 
 template <MemberLock Lock>
@@ -10744,6 +12354,7 @@ public:
     explicit LockMemberOf(Lock& lock) : lock_(lock) {}
 
     const std::string& name() const override { return lock_.name(); }
+    const std::string& key() const override { return lock_.state().key(); }
     const void* lock() const override { return &lock_.state(); }
     const void* client() const override { return &lock_.state().runtime(); }
 
@@ -10752,9 +12363,9 @@ public:
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
         lock_.state().try_in_background(owner, lease, std::move(tell), receiver);
     }
-    void release_in_background(OwnerNumber owner, std::function<void(std::error_code)> done,
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
-        lock_.state().release_in_background(owner, std::move(done), receiver);
+        lock_.state().release_in_background(owner, done, receiver);
     }
     void attend() override { runtime().attend(); }
     void stop_attending() override { runtime().stop_attending(); }
@@ -10777,10 +12388,11 @@ public:
     const ClientOptions& options() override { return runtime().options(); }
     Timers& timers() override { return runtime().timers(); }
     void start_background() override { runtime().start_background(); }
-    void raise(Event::Kind kind, std::string_view name, std::string detail) override {
-        runtime().raise(kind, name, std::move(detail));
+    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept override {
+        runtime().raise(kind, name, detail);
     }
-    void notify(std::function<void()> job) override { runtime().notify(std::move(job)); }
+    Losses& losses() override { return runtime().losses(); }
+    void start_losses() override { runtime().start_losses(); }
 
 private:
     auto& runtime() { return lock_.state().runtime(); }
@@ -10819,6 +12431,22 @@ public:
     void held_without_vote(std::size_t member) { parts_[member].had = true; }
 
     void refused(std::size_t member) { parts_[member].kind = Kind::refused; }
+
+    // Whether it was refused and is asked once more.
+    bool ask_again(std::size_t member) {
+        const bool was = parts_[member].kind == Kind::refused;
+        if (was) parts_[member].kind = Kind::asked;
+        return was;
+    }
+
+    // Of those who ask at the same time, one has the first member, by an order that is the same for all of them. So it
+    // goes on, and the others give back what they have.
+    bool goes_first(const std::vector<std::size_t>& order) const {
+        const auto first = std::find_if(order.begin(), order.end(), [this](std::size_t member) {
+            return parts_[member].had || parts_[member].kind == Kind::refused;
+        });
+        return first != order.end() && parts_[*first].had;
+    }
 
     // `why`: nothing when it only takes too long.
     void failed(std::size_t member, std::optional<Error> why) {
@@ -10925,18 +12553,26 @@ public:
           rules_(rules),
           name_(name),
           is_fork_child_(is_fork_child),
-          servers_(members_.size()) {}
+          servers_(members_.size()) {
+        ends_.reserve(members_.size());
+        for (std::size_t i = 0; i < members_.size(); ++i) order_.push_back(i);
+        std::stable_sort(order_.begin(), order_.end(),
+                         [this](std::size_t a, std::size_t b) { return members_[a]->key() < members_[b]->key(); });
+    }
 
-    pid_t pid() const noexcept { return pid_; }
+    // False in a child that was forked since this was made.
+    bool is_of_this_process() const noexcept { return process_ == this_process(); }
 
-    // The background calls no member from here on.
+    // No other thread calls a member from here on. Nobody looks after what is held any more.
     void close() {
         {
             std::unique_lock lock(mutex_);
+            for (Hold& hold : holds_) tell_loss(hold);
             closed_ = true;
             idle_.wait(lock, [this] { return inside_ == 0; });
         }
         client().timers().forget(*this);
+        client().losses().timers().forget(*this);
     }
 
     // --- taking -----------------------------------------------------------------------------------------------
@@ -10977,7 +12613,8 @@ public:
         }
         if (waited_for) {
             std::unique_lock lock(mutex_);
-            give_back(lock, request.owner, {*waited_for}, Clock::now());
+            give_back(
+                lock, request.owner, [&](std::size_t i) { return i == waited_for; }, Clock::now());
         }
         return false;
     }
@@ -10985,7 +12622,8 @@ public:
     // --- giving back ------------------------------------------------------------------------------------------
 
     // One level less. Nothing on success; hold_lost when it had ended already, unreachable when too few members could
-    // be told yet (they will be, in the background). Throws Error(errc::not_owner).
+    // be told yet (they will be, in the background). Throws Error(errc::not_owner), and nothing else: without memory
+    // the members' holds end all the same, if only with their leases.
     std::error_code release(OwnerNumber owner) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -10996,13 +12634,12 @@ public:
         look_at(*hold, Clock::now());
         const bool live = hold->live();
         const std::uint32_t remaining = hold->count + hold->dead - 1;
-        std::vector<std::size_t> leaving, owed;
-        std::vector<Share>& shares = shares_.at(owner).of;
-        for (std::size_t i = 0; i < shares.size(); ++i) {
-            if (shares[i].levels <= remaining) continue;
-            leaving.push_back(i);
+        Shares& shares = shares_.at(owner);
+        for (Share& share : shares.of) {
+            share.leaving = share.levels > remaining ? 1 : 0;
             // And of holds that the member lost: it expects to be given those back, too.
-            while (--shares[i].levels > remaining) owed.push_back(i);
+            share.owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
+            share.levels = std::min(share.levels, remaining);
         }
         if (!live)
             --hold->dead;
@@ -11010,13 +12647,16 @@ public:
             hold->leave();
         else
             holds_.finish(*hold);
+        std::map<OwnerNumber, Shares>::node_type last;  // keeps `shares`
         if (remaining == 0) {
             holds_.erase(owner);
-            shares_.erase(owner);
+            last = shares_.extract(owner);
         }
-        const Releases releases = give_back(lock, owner, leaving);
-        give_back(lock, owner, owed, Clock::now());
+        const Releases releases = give_back(lock, owner, [&](std::size_t i) { return shares.of[i].leaving; });
+        give_back(
+            lock, owner, [&](std::size_t i) { return shares.of[i].owed; }, Clock::now());
         if (!live) return errc::hold_lost;
+        if (releases.lost > 0) live_hold(owner);  // the levels that are left may be lost, too
         // Others can have the lock as soon as too few members are left with us.
         if (releases.asked - releases.done <= members_.size() - rules_.needed) return {};
         return releases.lost > 0 ? errc::hold_lost : errc::unreachable;
@@ -11081,6 +12721,13 @@ public:
         }
     }
 
+    void expire(Instant now) override {
+        const std::lock_guard lock(mutex_);
+        if (closed_) return;
+        for (Hold& hold : holds_) look_at(hold, now);
+        schedule();
+    }
+
     void renewed(const Renewal&, Renewed, Instant) override {}
     void subscribed() override {}
     void subscription_refused(const Reply&) override {}
@@ -11093,6 +12740,7 @@ private:
         std::uint32_t levels = 0;  // that the member is to be given back, those of lost holds included
         std::uint64_t hold = 0;    // which of the member's holds it is: only as long as that one lives does it vote
         Instant votes_from = never;
+        std::uint32_t leaving = 0, owed = 0;  // levels that release() gives back: of this hold, and of lost ones
     };
 
     struct Shares {
@@ -11140,6 +12788,9 @@ private:
 
     // The longest that one of several independent members is waited for: its server may be the one that dies.
     static constexpr Milliseconds slice{3000};
+
+    // How often a call with a limit asks once more for what others had at the same time.
+    static constexpr int most_again = 3;
 
     LockMember& client() const { return *members_.front(); }
     std::shared_ptr<QuorumState> self() { return std::static_pointer_cast<QuorumState>(shared_from_this()); }
@@ -11193,21 +12844,35 @@ private:
 
     // Asks all members for one level more; `waited_for` is had already.
     Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
+        std::shared_ptr<QuorumRound> round;
+        try {
+            client().start_losses();
+            client().start_background();
+            round = std::make_shared<QuorumRound>(members_.size());
+            return take(request, waited_for, give_up, round);
+        } catch (...) {  // no memory, no thread: what was had, and what is still to come, goes back
+            std::unique_lock lock(mutex_);
+            if (round) round->over = true;
+            give_back(
+                lock, request.owner, [&](std::size_t i) { return i == waited_for || (round && round->had(i)); },
+                Clock::now());
+            throw;
+        }
+    }
+
+    Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up,
+                 const std::shared_ptr<QuorumRound>& round) {
         {
             // What of an earlier level is lost by now must not seem to have been held all the while.
             const std::lock_guard lock(mutex_);
             live_hold(request.owner);
         }
-        const auto round = std::make_shared<QuorumRound>(members_.size());
         const Instant begun = Clock::now();
-        const OwnerNumber owner = request.owner;
-        try {
-            ask(request, round, waited_for);
-        } catch (...) {
-            std::unique_lock lock(mutex_);
-            round->over = true;
-            give_back(lock, owner, had_in(*round), Clock::now());
-            throw;
+        for (std::size_t i = 0; i < members_.size(); ++i) {
+            if (i == waited_for)
+                answered(round, request.owner, i, {TryAnswer::Kind::held});
+            else
+                ask(request, round, i);
         }
         // Built and destroyed without mutex_, which the callback takes.
         const std::stop_callback on_stop(request.stop, [&] {
@@ -11218,39 +12883,56 @@ private:
         std::unique_lock lock(mutex_);
         round->whole_time = std::min(give_up, begun + rules_.node_timeout);
         const Instant limit = std::min(round->whole_time, request.deadline);
-        await(lock, round->changed, limit,
-              [&] { return round->stopped || round->decided(rules_.needed, Clock::now()); });
-        const Instant now = Clock::now();
-        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background
-        // then.
-        const Instant soon = std::min(limit, now + (now - begun) + Milliseconds(1));
-        await(lock, round->changed, soon, [&] { return round->stopped || round->complete(); });
-        if (!round->complete()) stop_attending();
-        if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
-        round->over = true;
+        Instant asked = begun;
+        for (int again = 0;; ++again) {
+            await_answers(lock, *round, asked, limit);
+            if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
+            if (again == most_again || (request.deadline == never && !request.one_try)) break;
+            if (round->stopped || !round->goes_first(order_)) break;
+            // Those who had the other members are giving them back, if they asked at the same time.
+            const Instant now = Clock::now();
+            const Clock::duration trip =
+                std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
+            round->changed.wait_until(lock, std::min(limit, now + trip * (1 << again)), [&] { return round->stopped; });
+            asked = Clock::now();
+            if (round->stopped || asked >= limit || !ask_again(lock, request, round)) break;
+        }
         const Outcome outcome = why_not(*round, limit);
-        give_back(lock, owner, had_in(*round), round->stopped ? Clock::now() : request.deadline);
+        round->over = true;
+        const auto had = [&](std::size_t i) { return round->had(i); };
+        give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);
         return outcome;
     }
 
-    void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round,
-             std::optional<std::size_t> waited_for) {
-        for (std::size_t i = 0; i < members_.size(); ++i) {
-            const auto tell = [self = self(), round, owner = request.owner, i](const TryAnswer& answer) {
-                return self->answered(round, owner, i, answer);
-            };
-            if (i == waited_for)
-                tell({TryAnswer::Kind::held});
-            else
-                members_[i]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
-        }
+    void await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, Instant asked, Instant limit) {
+        await(lock, round.changed, limit, [&] { return round.stopped || round.decided(rules_.needed, Clock::now()); });
+        const Instant now = Clock::now();
+        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background
+        // then.
+        const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
+        await(lock, round.changed, soon, [&] { return round.stopped || round.complete(); });
+        if (!round.complete()) stop_attending();
     }
 
-    std::vector<std::size_t> had_in(const QuorumRound& round) const {
-        std::vector<std::size_t> had;
-        for (std::size_t i = 0; i < members_.size(); ++i)
-            if (round.had(i)) had.push_back(i);
-        return had;
+    void ask(const LockRequest& request, const std::shared_ptr<QuorumRound>& round, std::size_t member) {
+        const auto tell = [self = self(), round, owner = request.owner, member](const TryAnswer& answer) {
+            return self->answered(round, owner, member, answer);
+        };
+        members_[member]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
+    }
+
+    // Those that refused; whether there were any.
+    bool ask_again(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                   const std::shared_ptr<QuorumRound>& round) {
+        bool any = false;
+        for (std::size_t i = 0; i < members_.size(); ++i) {
+            if (!round->ask_again(i)) continue;
+            any = true;
+            lock.unlock();
+            ask(request, round, i);
+            lock.lock();
+        }
+        return any;
     }
 
     // A member's answer; whether what it gives is wanted.
@@ -11267,16 +12949,20 @@ private:
             case TryAnswer::Kind::failed: round->failed(member, answer.why); break;
             case TryAnswer::Kind::held:
                 round->held_without_vote(member);
-                ask_trust(lock, member,
-                          [this, round, owner, member](Instant trusted_from, const std::optional<Error>& why) {
-                              if (why)
-                                  round->failed(member, *why);
-                              else if (round->hold != 0)
-                                  let_vote({owner, round->hold, member}, trusted_from);
-                              else
-                                  round->held(member, std::max(trusted_from, Clock::now()));
-                              round->changed.notify_all();
-                          });
+                try {
+                    ask_trust(lock, member,
+                              [this, round, owner, member](Instant trusted_from, const std::optional<Error>& why) {
+                                  if (why)
+                                      round->failed(member, *why);
+                                  else if (round->hold != 0)
+                                      let_vote({owner, round->hold, member}, trusted_from);
+                                  else
+                                      round->held(member, std::max(trusted_from, Clock::now()));
+                                  round->changed.notify_all();
+                              });
+                } catch (const std::bad_alloc&) {  // had, so to be given back by the round
+                    round->failed(member, std::nullopt);
+                }
                 break;
         }
         round->changed.notify_all();
@@ -11295,9 +12981,10 @@ private:
 
         Hold* hold = live_hold(request.owner);
         const bool first = !hold;
-        if (first) hold = &holds_.start(request.owner, ++last_hold_);
+        // What needs memory comes first, so that a failure leaves all as it is.
         Shares& shares = shares_[request.owner];
         shares.of.resize(members_.size());
+        if (first) hold = &holds_.start(request.owner, ++last_hold_);
         for (std::size_t i = 0; i < members_.size(); ++i) {
             if (!round.had(i)) continue;
             Share& share = shares.of[i];
@@ -11316,7 +13003,6 @@ private:
         round.over = true;
         round.hold = hold->id;
         schedule();
-        client().start_background();
         return true;
     }
 
@@ -11372,10 +13058,11 @@ private:
         return true;
     }
 
-    void ask_for_vote(std::unique_lock<std::mutex>& lock, const Part& part) {
+    void ask_for_vote(std::unique_lock<std::mutex>& lock, const Part& part) try {
         ask_trust(lock, part.member, [this, part](Instant trusted_from, const std::optional<Error>& why) {
             if (!why) let_vote(part, trusted_from);
         });
+    } catch (const std::bad_alloc&) {  // asked again at the next renewal
     }
 
     // Counts from then on.
@@ -11434,19 +13121,21 @@ private:
         return longest;
     }
 
-    // Until when enough of the members that vote are certainly held.
+    // Until when enough of the members that vote are certainly held. Needs no memory.
     template <class Votes>
-    Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) const {
-        std::vector<Instant> until;
+    Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) {
+        ends_.clear();
         for (std::size_t i = 0; i < members_.size(); ++i)
-            if (votes(i)) until.push_back(members_[i]->part(owner).until);
-        if (until.size() < rules_.needed) return Instant::min();
-        const auto last = until.begin() + static_cast<std::ptrdiff_t>(rules_.needed - 1);
-        std::nth_element(until.begin(), last, until.end(), std::greater<>());
+            if (votes(i)) ends_.push_back(members_[i]->part(owner).until);
+        if (ends_.size() < rules_.needed) return Instant::min();
+        const auto last = ends_.begin() + static_cast<std::ptrdiff_t>(rules_.needed - 1);
+        std::nth_element(ends_.begin(), last, ends_.end(), std::greater<>());
         return *last == Instant::min() ? *last : *last - drift;
     }
 
-    static bool lasts(Instant until, Instant now) { return until != Instant::min() && until - Hold::notice > now; }
+    static bool lasts(const Hold& hold, Instant now) {
+        return hold.valid_until != Instant::min() && hold.lost_at() > now;
+    }
 
     // Works out anew until when a hold is valid. Votes that came since the last time count only if it was valid without
     // them all the while; and a part that is lost votes no more, even when it is had again.
@@ -11460,7 +13149,7 @@ private:
                 [&shares, then](std::size_t i) { return shares.of[i].levels > 0 && shares.of[i].votes_from <= then; };
         };
         hold.valid_until = end_of(hold, validity(hold.owner, shares.drift, votes_since(shares.looked_at)));
-        if (!lasts(hold.valid_until, now)) return lose(hold);
+        if (!lasts(hold, now)) return lose(hold);
         hold.valid_until = end_of(hold, validity(hold.owner, shares.drift, votes_since(now)));
         shares.looked_at = now;
     }
@@ -11483,50 +13172,80 @@ private:
     // The parts that are left are kept until unlock(), which still has to come.
     void lose(Hold& hold) {
         hold.lose();
-        if (hold.lost) client().notify([source = std::move(*hold.lost)]() mutable { source.request_stop(); });
-        hold.lost.reset();
+        tell_loss(hold);
         client().raise(Event::Kind::hold_lost, name_, "too few of its members are held any more");
+    }
+
+    void tell_loss(Hold& hold) noexcept {
+        if (hold.lost) client().losses().tell(std::move(*hold.lost));
+        hold.lost.reset();
     }
 
     void schedule() {
         if (closed_) return;
         Instant at = never;
+        Instant lost_at = never;
         for (const Hold& hold : holds_) {
             if (!hold.live()) continue;
             at = std::min(at, hold.look_at());
+            lost_at = std::min(lost_at, hold.lost_at());
             const Shares& shares = shares_.at(hold.owner);
             if (shares.look_again > shares.looked_at) at = std::min(at, shares.look_again);
             for (const Share& share : shares.of)
                 if (share.votes_from > shares.looked_at) at = std::min(at, share.votes_from);
         }
         if (at != never) client().timers().schedule(*this, at);
+        if (lost_at != never) client().losses().timers().schedule(*this, lost_at);
     }
 
     // --- giving back, together --------------------------------------------------------------------------------
 
-    // One level of each of these members; what came of it until all have answered, or node_timeout, or `limit`.
-    Releases give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::vector<std::size_t>& which,
-                       Instant limit = never) {
+    // So many levels of each member; what came of it until all have answered, or node_timeout, or `limit`. Without
+    // memory nobody waits for the answers.
+    template <class HowMany>
+    Releases give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, HowMany how_many, Instant limit = never) {
         struct Shared {
             Releases count;
             std::condition_variable changed;
         };
-        if (which.empty()) return {};
-        const auto shared = std::make_shared<Shared>();
-        shared->count.asked = which.size();
+        Releases none;
+        for (std::size_t i = 0; i < members_.size(); ++i) none.asked += how_many(i);
+        if (none.asked == 0) return none;
         lock.unlock();
-        const auto told = [self = self(), shared](std::error_code ec) {
-            const std::lock_guard relock(self->mutex_);
-            ++shared->count.answered;
-            if (!ec) ++shared->count.done;
-            if (ec == errc::hold_lost) ++shared->count.lost;
-            shared->changed.notify_all();
-        };
-        for (const std::size_t i : which) members_[i]->release_in_background(owner, told, Receiver::poster);
+        std::shared_ptr<Shared> shared;
+        std::function<void(std::error_code)> told = [](std::error_code) {};
+        try {
+            shared = std::make_shared<Shared>();
+            shared->count = none;
+            told = [self = self(), shared](std::error_code ec) {
+                const std::lock_guard relock(self->mutex_);
+                ++shared->count.answered;
+                if (!ec) ++shared->count.done;
+                if (ec == errc::hold_lost) ++shared->count.lost;
+                shared->changed.notify_all();
+            };
+        } catch (const std::bad_alloc&) {
+            shared.reset();
+        }
+        for (std::size_t i = 0; i < members_.size(); ++i) {
+            lock.lock();
+            std::size_t levels = how_many(i);
+            lock.unlock();
+            for (; levels > 0; --levels) give_back(i, owner, told);
+        }
         const Instant until = std::min(limit, Clock::now() + rules_.node_timeout);
         lock.lock();
-        await(lock, shared->changed, until, [&] { return shared->count.answered == which.size(); });
+        if (!shared) return none;
+        await(lock, shared->changed, until, [&] { return shared->count.answered == shared->count.asked; });
         return shared->count;
+    }
+
+    void give_back(std::size_t member, OwnerNumber owner, const std::function<void(std::error_code)>& told) {
+        try {
+            members_[member]->release_in_background(owner, told, Receiver::poster);
+        } catch (const std::exception&) {  // no memory, no thread: the member goes on by itself, or its lease ends
+            told(make_error_code(std::errc::not_enough_memory));
+        }
     }
 
     // --- waiting for answers ----------------------------------------------------------------------------------
@@ -11537,7 +13256,10 @@ private:
         if (done()) return;
         lock.unlock();
         const auto came = [&] {
-            for (const auto& member : members_) member->attend();
+            try {
+                for (const auto& member : members_) member->attend();
+            } catch (const std::bad_alloc&) {  // then the background receives
+            }
             const std::lock_guard look(mutex_);
             return done();
         };
@@ -11553,8 +13275,9 @@ private:
     const std::vector<std::shared_ptr<LockMember>> members_;
     const QuorumRules rules_;
     const std::string name_;
+    std::vector<std::size_t> order_;  // the members, by their keys: the same for all who ask for them
     const bool is_fork_child_;
-    const pid_t pid_ = ::getpid();
+    const ProcessMark process_ = this_process();
 
     BriefWait<> brief_wait_;
 
@@ -11566,6 +13289,7 @@ private:
     std::uint64_t last_hold_ = 0;
     std::map<OwnerNumber, Shares> shares_;
     std::vector<Server> servers_;
+    std::vector<Instant> ends_;  // validity()'s own, with room for all members
 };
 
 }  // namespace redlatch
@@ -11619,7 +13343,7 @@ protected:
     ~QuorumLock() {
         const KeepErrno kept;
         const State mine = *state_.load();
-        if (mine->pid() != ::getpid()) return;
+        if (!mine->is_of_this_process()) return;
         mine->close();
         delete state_.load();
     }
@@ -11634,7 +13358,7 @@ private:
     // That of the parent is left alone in a forked child: its mutex may be held by a thread that does not exist here.
     QuorumState& state() {
         State* state = state_.load(std::memory_order_acquire);
-        while ((*state)->pid() != ::getpid()) {
+        while (!(*state)->is_of_this_process()) {
             State* mine = new_state(true);
             if (state_.compare_exchange_strong(state, mine)) return **mine;
             delete mine;
@@ -11670,8 +13394,8 @@ private:
         for (std::size_t i = 1; i < members_.size(); ++i) {
             try {
                 others.push_back(quiet_thread([&one, i] { one(i); }));
-            } catch (const std::system_error&) {
-                one(i);  // no more threads to be had
+            } catch (const std::exception&) {
+                one(i);  // no more threads to be had, or no memory for one
             }
         }
         one(0);
@@ -11798,11 +13522,16 @@ private:
 // begins with PEXPIRE or DEL.
 namespace redlatch::scripts {
 
+namespace detail {
+
 inline constexpr std::string_view mutex_acquire{R"lua(
 -- What SET lock value NX PX lease is, for a value that may be there already, and with an answer that says more.
--- KEYS: lock.  ARGV: value, lease in ms.  Answer: OK = held; n >= -1 = blocked, the holder's PTTL.
+-- KEYS: lock.  ARGV: value, lease in ms, until when it is wanted.
+-- Answer: OK = held; n >= -1 = blocked, the holder's PTTL.
 local lock = KEYS[1]
-local value, lease = ARGV[1], ARGV[2]
+local value, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('get', lock)
 if not current then return redis.call('set', lock, value, 'px', lease) end
 local left = redis.call('pttl', lock)
@@ -11811,53 +13540,69 @@ if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
 return redis.status_reply('OK')
 )lua"};
 
-inline constexpr std::string_view mutex_release{R"lua(
--- KEYS: lock.  ARGV: value.  Answer: 1 = released; 0 = not held with this value (any more).
-if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('del', KEYS[1])
+inline constexpr std::string_view mutex_give_up{R"lua(
+-- KEYS: lock.  ARGV: values that are wanted no more.
+-- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+local current = redis.call('get', KEYS[1])
+for i = 1, #ARGV do
+    if current == ARGV[i] then redis.call('del', KEYS[1]) end
+end
+return time_in_ms()
 )lua"};
 
 inline constexpr std::string_view mutex_hand_over{R"lua(
--- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms.
+-- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms, until when it is wanted.
 -- Answer: 1 = the next holder has it; nil = neither of them does.
 local lock = KEYS[1]
-local value, heir, lease = ARGV[1], ARGV[2], ARGV[3]
+local value, heir, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local current = redis.call('get', lock)
 if current == heir then return 1 end
 if current ~= value then return nil end
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 redis.call('pexpire', lock, lease)
 redis.call('set', lock, heir, 'px', lease)
 return 1
 )lua"};
 
-inline constexpr std::string_view mutex_force_release{R"lua(
--- KEYS: lock.  Answer: 1 = there was a hold, and it is over; 0 = there was none.
-if not redis.call('get', KEYS[1]) then return 0 end
-return redis.call('del', KEYS[1])
-)lua"};
-
-inline constexpr std::string_view mutex_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
-if not redis.call('get', KEYS[1]) then return -2 end
-return redis.call('pttl', KEYS[1])
-)lua"};
-
 inline constexpr std::string_view mutex_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, then the value of each lock.
+-- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
-local lease = tonumber(ARGV[1])
+local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local renewed = {}
 for i, lock in ipairs(KEYS) do
     local current = redis.pcall('get', lock)
     -- A key that became something else is lost, and no reason to let the others expire.
     if type(current) == 'table' and not string.find(current.err, 'WRONGTYPE', 1, true) then return current end
     renewed[i] = 0
-    if current == ARGV[i + 1] then
+    if current == ARGV[i + 2] then
         renewed[i] = 1
         if redis.call('pttl', lock) < lease then redis.call('pexpire', lock, ARGV[1]) end
     end
 end
 return renewed
+)lua"};
+
+}  // namespace detail
+
+inline constexpr std::string_view mutex_acquire = joined<detail::wanted_until, detail::mutex_acquire>;
+
+inline constexpr std::string_view mutex_release{R"lua(
+-- KEYS: lock.  ARGV: value.  Answer: 1 = released; 0 = not held with this value (any more).
+if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('del', KEYS[1])
+)lua"};
+
+inline constexpr std::string_view mutex_give_up = joined<detail::wanted_until, detail::mutex_give_up>;
+inline constexpr std::string_view mutex_hand_over = joined<detail::wanted_until, detail::mutex_hand_over>;
+inline constexpr std::string_view mutex_renew = joined<detail::wanted_until, detail::mutex_renew>;
+
+inline constexpr std::string_view mutex_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
+if not redis.call('get', KEYS[1]) then return -2 end
+return redis.call('pttl', KEYS[1])
 )lua"};
 
 }  // namespace redlatch::scripts
@@ -11866,12 +13611,12 @@ return renewed
 
 namespace redlatch {
 
-// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner and the number
-// of the hold. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
+// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner's text. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
 template <Transport T>
 class MutexWire {
 public:
     static constexpr std::string_view kind = "mutex ";
+    static constexpr std::string_view family = "Mutex";
     static constexpr const Script& renewal = digested<scripts::mutex_renew>;
     static constexpr bool shared = false;
     static constexpr bool reentrant = false;
@@ -11886,22 +13631,25 @@ public:
     const std::string& channel() const noexcept { return no_channel_; }
 
     // The value of a hold.
-    OwnerText text(OwnerNumber owner, std::uint64_t hold) const noexcept { return {runtime_.uuid(), owner, hold}; }
+    OwnerText text(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
 
     // The first time by the plain command. If that is refused it does not say why, so the script asks once more, and is
     // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the
     // holder has left, and that the key is no lock at all.
+    //
+    // The plain command says when the lease is over, by the server's clock: a copy that arrives late holds no longer
+    // than the first would have. Servers before 6.2 know only how long it lasts.
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
-        const OwnerText value = text(claim.owner, claim.hold);
+        const OwnerText value = text(claim.hold);
         const NumberText lease(claim.lease.count());
         if constexpr (std::invocable<Send&, Texts<6>>) {
             if (claim.first) {
-                Reply reply = send(Texts<6>{"SET", key_, value, "NX", "PX", lease});
+                Reply reply = send_plain(claim, value, lease, send);
                 if (!reply.is_nil()) return reply;
             }
         }
-        return send(digested<scripts::mutex_acquire>, Texts<1>{key_}, Texts<2>{value, lease});
+        return send(digested<scripts::mutex_acquire>, Texts<1>{key_}, Texts<3>{value, lease, NumberText(claim.until)});
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -11912,8 +13660,8 @@ public:
 
     // By the server's own command where it has one. What was sent before without an answer is sent as a script.
     template <class Send>
-    auto release(OwnerNumber owner, std::uint32_t, Milliseconds, std::uint64_t hold, bool again, Send send) {
-        const OwnerText value = text(owner, hold);
+    auto release(std::uint64_t hold, std::uint32_t, Milliseconds, bool again, Send send) {
+        const OwnerText value = text(hold);
         if constexpr (std::invocable<Send&, Texts<4>>) {
             for (auto form = native().form(); !again && form != NativeDelete::Form::none; form = native().form()) {
                 Reply reply = form == NativeDelete::Form::delex ? send(Texts<4>{"DELEX", key_, "IFEQ", value})
@@ -11925,10 +13673,16 @@ public:
         return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{value});
     }
 
-    // Gives up this hold, or whatever came of asking for it.
+    // Gives up these values. Answered with the server's clock.
     template <class Send>
-    auto give_up(OwnerNumber owner, std::uint64_t hold, bool, Send send) {
-        return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{text(owner, hold)});
+    auto give_up(std::span<const std::string_view> values, Send send) {
+        return send(digested<scripts::mutex_give_up>, Texts<1>{key_}, values);
+    }
+
+    // The present holder's value, whoever it is.
+    template <class Send>
+    auto holders(Send send) {
+        return value(std::move(send));
     }
 
     static ReleaseAnswer read_release(const Reply& reply) noexcept {
@@ -11937,17 +13691,12 @@ public:
     }
 
     template <class Send>
-    auto hand_over(OwnerNumber owner, const Claim& heir, std::uint64_t hold, bool, Send send) {
+    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
         return send(digested<scripts::mutex_hand_over>, Texts<1>{key_},
-                    Texts<3>{text(owner, hold), text(heir.owner, heir.hold), NumberText(heir.lease.count())});
+                    Texts<4>{text(hold), text(heir.hold), NumberText(heir.lease.count()), NumberText(heir.until)});
     }
 
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
-
-    template <class Send>
-    auto force_release(Send send) {
-        return send(digested<scripts::mutex_force_release>, Texts<1>{key_}, Texts<0>{});
-    }
 
     template <class Send>
     auto remaining_lease(Send send) {
@@ -11960,7 +13709,22 @@ public:
         return send(Texts<2>{"GET", key_});
     }
 
+    // The plain command says when the lease is over, so it may last for less than was asked for: by what the server's
+    // clock may be ahead of what this client knows of it.
+    Milliseconds clock_error() const { return runtime_.clock_error(); }
+
 private:
+    template <class Send>
+    Reply send_plain(const Claim& claim, std::string_view value, std::string_view lease, Send& send) {
+        if (runtime_.knows_expiry_times()) {
+            const NumberText end(runtime_.lease_end(claim.until, claim.lease));
+            Reply reply = send(Texts<6>{"SET", key_, value, "NX", "PXAT", end});
+            if (!reply.is_error() || !reply.text.starts_with("ERR syntax")) return reply;
+            runtime_.forget_expiry_times();
+        }
+        return send(Texts<6>{"SET", key_, value, "NX", "PX", lease});
+    }
+
     NativeDelete& native() const noexcept { return runtime_.native_delete(); }
 
     Runtime<T>& runtime_;
@@ -12034,7 +13798,7 @@ public:
     // One at most. Without a command when this process knows of no hold: nobody else can have taken one in its name.
     int ask_hold_count(OwnerNumber owner, Instant limit = never) {
         const std::uint64_t hold = this->state().part(owner).hold;
-        return hold != 0 && value(limit) == this->state().wire().text(owner, hold).view() ? 1 : 0;
+        return hold != 0 && value(limit) == this->state().wire().text(hold).view() ? 1 : 0;
     }
 
     std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
@@ -12136,7 +13900,7 @@ struct std::hash<redlatch::PermitId> {
 // The scripts of the semaphore whose permits have leases. Keys: a string, the permits that are available, as the
 // semaphore's; and a sorted set of the permits that are taken: id -> the time when its lease is over, in ms since 1970
 // by the server's clock. A permit whose time is over counts as available; whoever looks puts it back. Message: the
-// new number of permits, when there are any.
+// new number of permits, when there are any; it goes out before the number changes, as the semaphore's.
 namespace redlatch::scripts {
 
 namespace detail {
@@ -12144,169 +13908,247 @@ namespace detail {
 inline constexpr std::string_view permit_clock{R"lua(
 -- The time of a permit that ends only by its release. Redisson's.
 local never = 922337203685477
-local function time_in_ms()
-    local time = redis.call('time')
-    return time[1] * 1000 + math.floor(time[2] / 1000)
-end
 local function ends_at(now, lease)
     return string.format('%.0f', lease == '-1' and never or now + lease)
 end
-local function whole(number) return string.format('%.0f', number) end
 )lua"};
 
 inline constexpr std::string_view permit_sweep{R"lua(
--- Whether the key holds a number of permits, or nothing: to be asked before anything is changed.
-local function is_count(semaphore) return count_in(redis.call('get', semaphore) or '0') ~= nil end
 local function no_count() return redis.error_reply('WRONGTYPE the key holds no number of permits') end
-local function put_back(semaphore, channel, publish, permits)
-    local total = redis.call('incrby', semaphore, whole(permits))
-    if total > 0 then redis.call(publish, channel, whole(total)) end
+-- The permits whose lease is over: how many. And the removal of their ids, to be made last, because nothing undoes it.
+-- Permits that would be more than Redisson can read stay where they are until there is room.
+local function leases_over(leases, now, available)
+    local over = redis.call('zcount', leases, '0', whole(now))
+    if available + over > most then over = 0 end
+    return over, {'zremrangebyscore', leases, '0', whole(now)}
 end
-local function sweep(semaphore, leases, channel, publish, now)
-    local over = redis.call('zremrangebyscore', leases, '0', whole(now))
-    if over > 0 then put_back(semaphore, channel, publish, over) end
+-- Adds to `changes`: so many permits more are available, or fewer. Before it, what might be refused afterwards: it
+-- removes nothing. Redis allows the first one when its memory is full, and then lets the rest through, too.
+local function put_back(changes, semaphore, leases, channel, publish, available, permits)
+    table.insert(changes, {'zrem', leases, ''})
+    table.insert(changes, {'zremrangebyscore', leases, '1', '0'})
+    if available + permits > 0 then table.insert(changes, {publish, channel, whole(available + permits)}) end
+    table.insert(changes, {'incrby', semaphore, whole(permits), undo = {'incrby', semaphore, whole(-permits)}})
+end
+-- Puts back what is over, by itself: nil, or the refusal.
+local function sweep(semaphore, leases, channel, publish, available, now)
+    local over, removal = leases_over(leases, now, available)
+    if over == 0 then return end
+    local changes = {}
+    put_back(changes, semaphore, leases, channel, publish, available, over)
+    table.insert(changes, removal)
+    return all_or_none(changes)
 end
 )lua"};
 
 template <const std::string_view& Body>
 inline constexpr std::string_view changes_permits =
-    joined<request_marks, exact_count, permit_clock, permit_sweep, Body>;
+    joined<request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent
--- again, publish command; then for each caller, in the order in which they are to be served: how many permits, their
--- lease in ms (-1 = for ever), their ids.
--- Answer: how many permits were taken: for the first callers, as far as they go round; and after how many ms the next
--- lease is over, -1 = unknown.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command
+-- that is sent again, publish command; then for each caller, in the order in which they are to be served: how many
+-- permits (negative where those behind may be served although there are not enough for this one), their lease in ms
+-- (-1 = for ever), their ids.
+-- Answer: how many permits were taken: for the first callers, as far as they go round; after how many ms the next lease
+-- is over, -1 = unknown; and, where none were taken, how many there are in all.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, ttl, again, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local publish = ARGV[6]
 local before = outcome_of(marks, lane, request)
 if before then return {before, -1} end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
-local now = time_in_ms()
-local available = present + redis.call('zcount', leases, '0', whole(now))
-local taken, i = 0, 6
+local over, removal = leases_over(leases, now, present)
+local available = present + over
+local taken, served, i = 0, {}, 7
 while i <= #ARGV do
-    local wanted = tonumber(ARGV[i])
-    if taken + wanted > available then break end
-    taken = taken + wanted
+    local wanted = math.abs(tonumber(ARGV[i]))
+    if taken + wanted <= available then
+        taken = taken + wanted
+        table.insert(served, i)
+    elseif tonumber(ARGV[i]) > 0 then
+        break
+    end
     i = i + 2 + wanted
 end
-if taken > 0 then
-    -- First, so that Redis refuses it when its memory is full.
-    remember(marks, lane, request, taken, ttl)
-elseif again == '1' then
-    remember(marks, lane, request, 0, ttl)
-end
-sweep(semaphore, leases, channel, publish, now)
 if taken == 0 then
-    local first = redis.call('zrange', leases, '0', '0', 'withscores')[2]
-    if not first or tonumber(first) >= never then return {0, -1} end
-    return {0, math.max(1, tonumber(first) - now)}
+    local all = present + redis.call('zcard', leases)
+    local first = redis.call('zrange', leases, whole(over), whole(over), 'withscores')[2]
+    local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or
+                        sweep(semaphore, leases, channel, publish, present, now)
+    if refusal then return refusal end
+    if not first or tonumber(first) >= never then return {0, -1, all} end
+    return {0, math.max(1, tonumber(first) - now), all}
 end
-redis.call('decrby', semaphore, whole(taken))
-local at = 6
-while at < i do
-    local wanted, ends = tonumber(ARGV[at]), ends_at(now, ARGV[at + 1])
-    for k = at + 2, at + 1 + wanted do redis.call('zadd', leases, ends, ARGV[k]) end
-    at = at + 2 + wanted
+-- First, so that Redis refuses it when its memory is full.
+local changes = {mark(marks, lane, request, whole(taken)), keep(marks, now, ends)}
+if over > 0 then
+    put_back(changes, semaphore, leases, channel, publish, present, over - taken)
+else
+    table.insert(changes, {'decrby', semaphore, whole(taken), undo = {'decrby', semaphore, whole(-taken)}})
+end
+for _, at in ipairs(served) do
+    local wanted, lease_ends = math.abs(tonumber(ARGV[at])), ends_at(now, ARGV[at + 1])
+    for k = at + 2, at + 1 + wanted do
+        table.insert(changes, {'zadd', leases, lease_ends, ARGV[k], undo = {'zrem', leases, ARGV[k]}})
+    end
 end
 local left = redis.call('pttl', semaphore)
-if left > 0 then redis.call('pexpire', leases, left) end
-return {taken, -1}
+if left > 0 then table.insert(changes, {'pexpire', leases, whole(left)}) end
+if over > 0 then table.insert(changes, removal) end
+local refusal = all_or_none(changes)
+return refusal or {taken, -1}
 )lua"};
 
 inline constexpr std::string_view permit_take_back{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, TTL
--- of the marks in ms, publish command, the ids that it may have taken.
--- Answer: how many it had taken; they are given back. Copies of it that are still on their way take none.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, until
+-- when that is wanted, margin in ms, '1' for a command that is sent again, publish command, the ids that it may have taken.
+-- Answer: how many it had taken; they are given back, once. Copies of it that are still on their way take none.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local before, own = outcome_of(marks, lane, request)
-if not is_count(semaphore) then return no_count() end
-redis.call('pexpire', marks, ttl)
-if own or not before then remember(marks, lane, request, 0, ttl) end
-local removed = 0
-for i = 5, #ARGV do removed = removed + redis.call('zrem', leases, ARGV[i]) end
-if removed > 0 then put_back(semaphore, channel, publish, removed) end
-return removed
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local now = time_in_ms()
+-- First what Redis allows when its memory is full.
+local changes = {{'zrem', leases, ''}}
+if own then
+    table.insert(changes, mark(marks, lane, request, 0, before))
+elseif not before and now <= wanted_until then
+    table.insert(changes, mark(marks, lane, request, 0))
+    table.insert(changes, keep(marks, now, wanted_until + margin))
+end
+local held = {}
+for i = 7, #ARGV do
+    if redis.call('zscore', leases, ARGV[i]) then table.insert(held, ARGV[i]) end
+end
+if #held > 0 then put_back(changes, semaphore, leases, channel, publish, present, #held) end
+for _, id in ipairs(held) do table.insert(changes, {'zrem', leases, id}) end
+return all_or_none(changes) or #held
 )lua"};
 
 inline constexpr std::string_view permit_release{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, publish command, permit ids.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
+-- permit ids.
 -- Answer: 1 = all were released; 0 = at least one is unknown or its lease is over, and none was.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-if not is_count(semaphore) then return no_count() end
 local now = time_in_ms()
-for i = 5, #ARGV do
+if now > wanted_until then return late(now) end
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local ids, seen = {}, {}
+for i = 7, #ARGV do
     local ends = redis.call('zscore', leases, ARGV[i])
     if not ends or tonumber(ends) <= now then
-        sweep(semaphore, leases, channel, publish, now)
-        return 0
+        return sweep(semaphore, leases, channel, publish, present, now) or 0
     end
+    if not seen[ARGV[i]] then table.insert(ids, ARGV[i]) end
+    seen[ARGV[i]] = true
 end
--- First, because then Redis lets the rest through when its memory is full.
-redis.call('pexpire', marks, ttl)
-local removed = 0
-for i = 5, #ARGV do removed = removed + redis.call('zrem', leases, ARGV[i]) end
-remember(marks, lane, request, 1, ttl)
-sweep(semaphore, leases, channel, publish, now)
-put_back(semaphore, channel, publish, removed)
-return 1
+local over, removal = leases_over(leases, now, present + #ids)
+local ends = wanted_until + margin
+-- First what Redis allows when its memory is full.
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+put_back(changes, semaphore, leases, channel, publish, present, #ids + over)
+for _, id in ipairs(ids) do table.insert(changes, {'zrem', leases, id}) end
+if over > 0 then table.insert(changes, removal) end
+return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_set_lease{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, publish command, permit id, lease
--- in ms (-1 = for ever).
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
+-- permit id, lease in ms (-1 = for ever).
 -- Answer: 1 = done; 0 = the permit is unknown or its lease is over.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, ttl, publish, id, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local id, lease = ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-if not is_count(semaphore) then return no_count() end
 local now = time_in_ms()
-sweep(semaphore, leases, channel, publish, now)
-if not redis.call('zscore', leases, id) then return 0 end
-redis.call('pexpire', marks, ttl)
-redis.call('zadd', leases, ends_at(now, lease), id)
-remember(marks, lane, request, 1, ttl)
-return 1
+if now > wanted_until then return late(now) end
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local old = redis.call('zscore', leases, id)
+if not old or tonumber(old) <= now then
+    return sweep(semaphore, leases, channel, publish, present, now) or 0
+end
+local ends = wanted_until + margin
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends),
+                 {'zadd', leases, ends_at(now, lease), id, undo = {'zadd', leases, old, id}}}
+local over, removal = leases_over(leases, now, present)
+if over > 0 then
+    put_back(changes, semaphore, leases, channel, publish, present, over)
+    table.insert(changes, removal)
+end
+return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_set_total{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, TTL of the marks in ms, publish command, number of permits,
--- those that are taken included.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
+-- number of permits, those that are taken included.
 -- Answer: 1.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lane, request, ttl, publish, permits = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local permits = ARGV[7]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-if not is_count(semaphore) then return no_count() end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
 local present = redis.call('get', semaphore)
-local missing = permits
+if not count_in(present or '0') then return no_count() end
+local missing = permits - (present or 0) - (present and redis.call('zcard', leases) or 0)
+local changes = {mark(marks, lane, request, 1), keep(marks, now, wanted_until + margin)}
+if missing > 0 then table.insert(changes, {publish, channel, permits}) end
 if not present then
-    remember(marks, lane, request, 1, ttl)
-    redis.call('set', semaphore, permits)
-else
-    missing = permits - present - redis.call('zcard', leases)
-    remember(marks, lane, request, 1, ttl)
-    if missing ~= 0 then redis.call('incrby', semaphore, whole(missing)) end
+    table.insert(changes, {'set', semaphore, permits})
+elseif missing ~= 0 then
+    table.insert(changes, {'incrby', semaphore, whole(missing)})
 end
-if tonumber(missing) > 0 then redis.call(publish, channel, permits) end
-return 1
+return all_or_none(changes) or 1
+)lua"};
+
+inline constexpr std::string_view permit_add{R"lua(
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
+-- by how many permits there are to be more or fewer.
+-- Answer: 1.
+local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
+local permits = tonumber(ARGV[7])
+local before = outcome_of(marks, lane, request)
+if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local total = present + permits
+-- All permits may be put back one day.
+if permits > 0 and total + redis.call('zcard', leases) > most or permits < 0 and total < -most then
+    return too_many()
+end
+local ends = wanted_until + margin
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+table.insert(changes, {'incrby', semaphore, whole(permits)})
+return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_count{R"lua(
 -- KEYS: semaphore, leases, channel.  ARGV: publish command.
 -- Answer: how many permits are available, how many are taken; nil for the first = there is no such semaphore.
 local semaphore, leases, channel = KEYS[1], KEYS[2], KEYS[3]
-if not is_count(semaphore) then return no_count() end
-sweep(semaphore, leases, channel, ARGV[1], time_in_ms())
-return {redis.call('get', semaphore), redis.call('zcard', leases)}
+local present = count_in(redis.call('get', semaphore) or '0')
+if not present then return no_count() end
+local now = time_in_ms()
+local taken = redis.call('zcard', leases) - leases_over(leases, now, present)
+local refusal = sweep(semaphore, leases, channel, ARGV[1], present, now)
+return refusal or {redis.call('get', semaphore), taken}
 )lua"};
 
 inline constexpr std::string_view permit_remaining{R"lua(
@@ -12320,22 +14162,21 @@ return left
 )lua"};
 
 inline constexpr std::string_view permit_renew{R"lua(
--- KEYS: leases.  ARGV: lease in ms, up to 100 permit ids.
+-- KEYS: leases.  ARGV: lease in ms, until when it is wanted, up to 100 permit ids.
 -- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
-local leases, lease = KEYS[1], ARGV[1]
+local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local now = time_in_ms()
+if now > wanted_until then return late(now) end
 local ends = now + lease
 local renewed = {}
-for i = 2, #ARGV do
+-- First a write that Redis allows when its memory is full; it removes nothing.
+redis.call('zrem', leases, '')
+for i = 3, #ARGV do
     local old = tonumber(redis.call('zscore', leases, ARGV[i]) or '0')
-    renewed[i - 1] = 0
+    renewed[i - 2] = 0
     if old > now then
-        renewed[i - 1] = 1
-        if old < ends then
-            -- First a write that Redis allows when its memory is full.
-            redis.call('zrem', leases, ARGV[i])
-            redis.call('zadd', leases, whole(ends), ARGV[i])
-        end
+        renewed[i - 2] = 1
+        if old < ends then redis.call('zadd', leases, string.format('%.0f', ends), ARGV[i]) end
     end
 end
 return renewed
@@ -12348,10 +14189,12 @@ inline constexpr std::string_view permit_take_back = detail::changes_permits<det
 inline constexpr std::string_view permit_release = detail::changes_permits<detail::permit_release>;
 inline constexpr std::string_view permit_set_lease = detail::changes_permits<detail::permit_set_lease>;
 inline constexpr std::string_view permit_set_total = detail::changes_permits<detail::permit_set_total>;
-inline constexpr std::string_view permit_count{
-    joined<detail::exact_count, detail::permit_clock, detail::permit_sweep, detail::permit_count>};
-inline constexpr std::string_view permit_remaining{joined<detail::permit_clock, detail::permit_remaining>};
-inline constexpr std::string_view permit_renew{joined<detail::permit_clock, detail::permit_renew>};
+inline constexpr std::string_view permit_add = detail::changes_permits<detail::permit_add>;
+inline constexpr std::string_view permit_count = detail::changes_permits<detail::permit_count>;
+inline constexpr std::string_view permit_remaining{
+    joined<detail::wanted_until, detail::permit_clock, detail::permit_remaining>};
+inline constexpr std::string_view permit_renew{
+    joined<detail::wanted_until, detail::permit_clock, detail::permit_renew>};
 
 }  // namespace redlatch::scripts
 
@@ -12359,111 +14202,137 @@ inline constexpr std::string_view permit_renew{joined<detail::permit_clock, deta
 
 // The scripts of the semaphore. Key: a string, the permits that are available; absent means none. Message: the new
 // number of permits, when there are any and there are more than before. A TTL on the key is kept.
+//
+// A message goes out before the number changes, which nobody can tell, because a script is one step. So nothing has
+// changed yet where the user may not publish.
 namespace redlatch::scripts {
 
 namespace detail {
 
 inline constexpr std::string_view semaphore_acquire{R"lua(
--- KEYS: semaphore, marks.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent again, then the
--- permits that each caller wants, in the order in which they are to be served.
--- Answer: how many permits were taken: for the first callers, as far as they go round.
+-- KEYS: semaphore, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
+-- again, then the permits that each caller wants, in the order in which they are to be served; as a negative number,
+-- where those behind may be served although there are not enough for this one.
+-- Answer: how many permits were taken: for the first callers, as far as they go round. Where none were taken, how many
+-- there are, as a negative number.
 local semaphore, marks = KEYS[1], KEYS[2]
-local lane, request, ttl, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
 local available = count_in(redis.call('get', semaphore) or '0')
 if not available then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 local taken = 0
-for i = 5, #ARGV do
-    local wanted = tonumber(ARGV[i])
-    if taken + wanted > available then break end
-    taken = taken + wanted
+for i = 6, #ARGV do
+    local wanted = math.abs(tonumber(ARGV[i]))
+    if taken + wanted <= available then
+        taken = taken + wanted
+    elseif tonumber(ARGV[i]) > 0 then
+        break
+    end
 end
+local ends = wanted_until + margin
 if taken > 0 then
-    remember(marks, lane, request, taken, ttl)
-    redis.call('decrby', semaphore, string.format('%.0f', taken))
-elseif again == '1' then
-    -- An earlier copy may still be on its way.
-    remember(marks, lane, request, 0, ttl)
+    return all_or_none({mark(marks, lane, request, whole(taken)), keep(marks, now, ends),
+                        {'decrby', semaphore, whole(taken)}}) or taken
 end
-return taken
+-- An earlier copy may still be on its way.
+local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
+return refusal or -math.max(available, 0)
 )lua"};
 
 inline constexpr std::string_view semaphore_give_back{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, TTL of the
--- marks in ms, publish command.
--- Answer: how many permits it had taken; they are given back. Copies of it that are still on their way take none.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, until when
+-- that is wanted, margin in ms, '1' for a command that is sent again, publish command.
+-- Answer: how many permits it had taken; they are given back, once. Copies of it that are still on their way take none.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, ttl, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local taken, own = outcome_of(marks, lane, request)
-if taken and not own then return 0 end
-redis.call('pexpire', marks, ttl)
-remember(marks, lane, request, 0, ttl)
-if not own then return 0 end
-if taken == 0 or redis.call('exists', semaphore) == 0 then return taken end
-local total = redis.call('incrby', semaphore, string.format('%.0f', taken))
-if total > 0 then redis.call(publish, channel, string.format('%.0f', total)) end
-return taken
+local now = time_in_ms()
+local ends = wanted_until + margin
+if not own then
+    if taken then return 0 end
+    if now > wanted_until then return late(now) end
+    return all_or_none({keep(marks, now, ends), mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
+end
+if taken <= 0 then return 0 end
+local available = redis.call('get', semaphore)
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken)}
+if available then
+    if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+    local total = available + taken
+    if total > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+    table.insert(changes, {'incrby', semaphore, whole(taken)})
+end
+return all_or_none(changes) or taken
 )lua"};
 
 inline constexpr std::string_view semaphore_add{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request, TTL of the marks in ms, permits (may be negative), publish
--- command, '1' = only if the semaphore exists, '1' for a command that is sent again.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is
+-- sent again, permits (may be negative), publish command, '1' = only if the semaphore exists.
 -- Answer: 1 = added; 0 = there is no such semaphore.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, ttl, permits, publish, only_existing, again =
-    ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local permits, publish, only_existing = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 local before = outcome_of(marks, lane, request)
 if before then return before end
-if only_existing == '1' and redis.call('exists', semaphore) == 0 then
-    if again == '1' then remember(marks, lane, request, 0, ttl) end
-    return 0
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
+local available = redis.call('get', semaphore)
+if only_existing == '1' and not available then
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
-if not count_in(redis.call('get', semaphore) or '0') then
-    return redis.error_reply('WRONGTYPE the key holds no number of permits')
-end
--- First, because then Redis lets the rest through when its memory is full.
-redis.call('pexpire', marks, ttl)
-local total = redis.call('incrby', semaphore, permits)
-remember(marks, lane, request, 1, ttl)
-if total > 0 and tonumber(permits) > 0 then redis.call(publish, channel, string.format('%.0f', total)) end
-return 1
+if not count_in(available or '0') then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
+local total = (available or 0) + permits
+if permits > 0 and total > most or permits < 0 and total < -most then return too_many() end
+-- First what Redis allows when its memory is full.
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
+if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
+table.insert(changes, {'incrby', semaphore, whole(permits)})
+return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view semaphore_set{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request, TTL of the marks in ms, permits, publish command,
--- '1' for a command that is sent again.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is
+-- sent again, permits, publish command.
 -- Answer: 1 = set; 0 = the semaphore exists already.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
-local lane, request, ttl, permits, publish, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local permits, publish = ARGV[6], ARGV[7]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
 if redis.call('get', semaphore) then
-    if again == '1' then remember(marks, lane, request, 0, ttl) end
-    return 0
+    return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 end
-remember(marks, lane, request, 1, ttl)
-redis.call('set', semaphore, permits)
-if permits ~= '0' then redis.call(publish, channel, permits) end
-return 1
+local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}
+if permits ~= '0' then table.insert(changes, {publish, channel, permits}) end
+table.insert(changes, {'set', semaphore, permits})
+return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view semaphore_drain{R"lua(
--- KEYS: semaphore, marks.  ARGV: lane, request, TTL of the marks in ms, '1' for a command that is sent again.
+-- KEYS: semaphore, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
+-- again.
 -- Answer: how many permits were available; now there is none. Negative when some were owed.
 local semaphore, marks = KEYS[1], KEYS[2]
-local lane, request, ttl, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)
 if before then return before end
+local now = time_in_ms()
+if now > wanted_until then return late(now) end
+local ends = wanted_until + margin
 local available = redis.call('get', semaphore) or '0'
 if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 if available ~= '0' then
-    remember(marks, lane, request, available, ttl)
-    redis.call('decrby', semaphore, available)
-elseif again == '1' then
-    remember(marks, lane, request, 0, ttl)
+    return all_or_none({mark(marks, lane, request, available), keep(marks, now, ends),
+                        {'decrby', semaphore, available}}) or tonumber(available)
 end
-return tonumber(available)
+return again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)}) or 0
 )lua"};
 
 }  // namespace detail
@@ -12496,11 +14365,15 @@ public:
     static constexpr std::string_view kind = "permits ";
     static constexpr bool takes = true;
     static constexpr std::size_t most_at_once = 100;
+    static constexpr bool takes_back_by_mark = false;
 
     struct Want {
         std::vector<PermitId> ids{};  // at least one
         PermitLease lease{};
         bool served = false;
+        bool lets_pass = false;  // those behind it, where there are not enough for it
+
+        std::int64_t amount() const { return static_cast<std::int64_t>(ids.size()); }
 
         // To be called before it is asked for again: what is still on its way to take back an earlier question must not
         // meet the permits of the next one.
@@ -12527,10 +14400,10 @@ public:
         }
     }
 
-    Reply ask(std::span<const Want> wants, const Ticket& ticket, bool again, Instant deadline) {
-        Words words{flag_text(again), commands_.publish()};
+    Reply ask(std::span<const Want> wants, const Ticket& ticket, Instant deadline) {
+        Words words{commands_.publish()};
         for (const Want& want : wants) {
-            words.add(static_cast<std::int64_t>(want.ids.size()));
+            words.add(want.lets_pass ? -want.amount() : want.amount());
             words.add(milliseconds_of(want.lease));
             words.add(want.ids);
         }
@@ -12538,20 +14411,16 @@ public:
                               Effect::grants);
     }
 
-    // The first ones are served, as far as the permits that were taken go round.
-    Milliseconds decode(const Reply& reply, std::span<Want> wants) const {
-        if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 || !reply.elements[0].is_integer() ||
-            !reply.elements[1].is_integer() || reply.elements[0].integer < 0)
+    Answer decode(const Reply& reply, std::span<Want> wants) const {
+        const std::vector<Reply>& told = reply.elements;
+        if (reply.kind != Reply::Kind::array || told.size() < 2 || told.size() > 3 ||
+            !std::all_of(told.begin(), told.end(), [](const Reply& one) { return one.is_integer(); }) ||
+            told[0].integer < 0 || !share(told[0].integer, wants))
             throw unexpected(reply, key());
-        std::int64_t left = reply.elements[0].integer;
-        for (Want& want : wants) {
-            want.served = left > 0;
-            if (want.served) left -= static_cast<std::int64_t>(want.ids.size());
-        }
-        if (left != 0) throw unexpected(reply, key());
         // One more than told: the lease is over only in the millisecond after its last.
-        const std::int64_t over_in = reply.elements[1].integer;
-        return over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1);
+        const std::int64_t over_in = told[1].integer;
+        return {over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1),
+                told.size() > 2 ? told[2].integer : 0};
     }
 
     void post_take_back(const Ticket& ticket, std::span<const Want> wants, Completion done) {
@@ -12561,7 +14430,7 @@ public:
     }
 
     // Also takes what is left of them where the lease of some is over.
-    void post_return(const Ticket& ticket, std::span<const Want> wants, bool /* again */, Completion done) {
+    void post_return(const Ticket& ticket, std::span<const Want> wants, Completion done) {
         post_take_back(ticket, wants, std::move(done));
     }
 
@@ -12584,10 +14453,9 @@ public:
             deadline);
     }
 
-    Reply set(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
-        return commands_.call(
-            digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
-            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(again)}, deadline);
+    Reply set(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+        return commands_.call(digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
+                              std::array<std::string_view, 2>{NumberText(permits), commands_.publish()}, deadline);
     }
 
     Reply set_total(const Ticket& ticket, std::int64_t permits, Instant deadline) {
@@ -12595,11 +14463,9 @@ public:
                               std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
     }
 
-    Reply add(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
-        return commands_.call(digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
-                              std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
-                                                              flag_text(false), flag_text(again)},
-                              deadline);
+    Reply add(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+        return commands_.call(digested<scripts::permit_add>, ticket, more_keys(),
+                              std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
     }
 
     struct Count {
@@ -12632,6 +14498,7 @@ public:
     void post_renew(std::span<const PermitId> ids, Completion done) {
         Words words{};
         words.add(commands_.runtime().options().watchdog_timeout.count());
+        words.add(commands_.runtime().wanted_until(key()));
         words.add(ids);
         commands_.runtime().post_script(digested<scripts::permit_renew>, std::array<std::string_view, 1>{leases_},
                                         words.view(), std::move(done), Receiver::background, Effect::grants);
@@ -12691,6 +14558,7 @@ public:
         Instant valid_until;
         Instant renew_at;
         bool renewing = false;
+        Instant renewal_ends{};  // one that was not answered is void from then on
 
         // Losing is told a little before the lease can end, because telling takes a moment too.
         Instant lost_at() const { return valid_until - Milliseconds(2); }
@@ -12707,6 +14575,33 @@ public:
             return found;
         });
         return were;
+    }
+
+    // The same, when no renewal of theirs can take effect any more: what comes next is not prolonged by one that is on
+    // its way. Waits for an answer, or until what has none is void: for command_timeout as a rule.
+    std::vector<Watch> unwatch_settled(std::span<const PermitId> ids) {
+        std::unique_lock lock(mutex_);
+        const auto settled_at = [&] {
+            Instant at{};
+            for (const Watch& watch : watched_)
+                if (std::find(ids.begin(), ids.end(), watch.id) != ids.end()) at = std::max(at, watch.renewal_ends);
+            return at;
+        };
+        for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) renewals_.wait_until(lock, at);
+        lock.unlock();
+        return unwatch(ids);
+    }
+
+    // Gives one back, and waits for nothing. Where there is no memory for that its lease ends it, as it does for whoever
+    // dies: it is not renewed in any case.
+    void let_go(const PermitId& id) noexcept try {
+        std::unique_lock lock(mutex_);
+        std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
+        this->insist(lock, Errand::Kind::change, lanes_.take(runtime_.next_request()),
+                     [this, id](const Ticket& ticket, Completion done) {
+                         wire_.post_release(ticket, std::span(&id, 1), std::move(done));
+                     });
+    } catch (...) {
     }
 
     // They are not given back after all.
@@ -12788,6 +14683,7 @@ private:
                 if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
                 batch.push_back(watch.id);
                 watch.renewing = true;
+                watch.renewal_ends = Clock::now() + runtime_.options().command_timeout + Milliseconds(1);
             }
             lock.unlock();
             const Instant sent = Clock::now();
@@ -12803,12 +14699,14 @@ private:
 
     void renewed_all(const std::vector<PermitId>& batch, const Reply& reply, Instant sent) {
         const std::lock_guard lock(mutex_);
+        runtime_.learn_if_late(this->key(), sent, reply);
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
             const auto watch =
                 std::find_if(watched_.begin(), watched_.end(), [&](const Watch& w) { return w.id == batch[i]; });
             if (watch == watched_.end()) continue;
             watch->renewing = false;
+            if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
             } else if (reply.elements[i].integer == 1) {
@@ -12820,6 +14718,7 @@ private:
                         "the server says that it is not held any more");
             }
         }
+        renewals_.notify_all();
         schedule();
     }
 
@@ -12839,6 +14738,7 @@ private:
     }
 
     std::vector<Watch> watched_;
+    std::condition_variable renewals_;  // with mutex_: each answer to a renewal wakes who waits in unwatch_settled()
 };
 
 }  // namespace redlatch
@@ -12846,6 +14746,9 @@ private:
 // redlatch/permit_expirable_semaphore.hpp
 
 namespace redlatch {
+
+template <class T>
+class Permit;
 
 // A number of permits that the whole fleet shares, each of which has an id and a lease: so the permits of a process
 // that dies come back. What Redisson's RPermitExpirableSemaphore is in Java. A permit without a lease is renewed by
@@ -12877,9 +14780,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        return is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return semaphore.wire().set(ticket, permits, again, deadline);
-        }));
+        return is_one(semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().set(ticket, permits, deadline); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -12889,7 +14791,7 @@ public:
     void set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        is_one(semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
+        is_one(semaphore.change([&](const Ticket& ticket, Instant deadline) {
             return semaphore.wire().set_total(ticket, permits, deadline);
         }));
     }
@@ -12902,9 +14804,8 @@ public:
         check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return semaphore.wire().add(ticket, n, again, deadline);
-        }));
+        is_one(semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, deadline); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -13017,10 +14918,9 @@ public:
                 semaphore.wire().post_release(ticket, kept, std::move(done));
             };
         const auto watches = semaphore.unwatch(ids);
-        const Reply reply =
-            semaphore.change([&](const Ticket& ticket, bool,
-                                 Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
-                             post);
+        const Reply reply = semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
+            post);
         const bool released = is_one(reply);
         if (!released) semaphore.watch_again(watches);
         return released;
@@ -13096,10 +14996,10 @@ private:
 
     void set_lease(const PermitId& id, const PermitLease& lease) {
         State& semaphore = state();
-        const auto watches = semaphore.unwatch(std::span(&id, 1));
+        const auto watches = semaphore.unwatch_settled(std::span(&id, 1));
         Reply reply;
         try {
-            reply = semaphore.change([&](const Ticket& ticket, bool, Instant deadline) {
+            reply = semaphore.change([&](const Ticket& ticket, Instant deadline) {
                 return semaphore.wire().set_lease(ticket, id, lease, deadline);
             });
         } catch (...) {
@@ -13107,6 +15007,10 @@ private:
             throw;
         }
         if (!is_one(reply)) throw unknown("this permit");
+    }
+
+    friend class Permit<T>;
+    void let_go(const PermitId& id) noexcept try { state().let_go(id); } catch (...) {
     }
 
     Binding<T, State> binding_;
@@ -13135,9 +15039,10 @@ public:
         std::swap(id_, other.id_);
         return *this;
     }
+    // Posts the release, and waits for nothing.
     ~Permit() {
-        std::error_code quiet;
-        release(quiet);
+        const KeepErrno kept;
+        if (id_) semaphore_->let_go(*id_);
     }
 
     // Nothing after release() and detach().
@@ -13195,14 +15100,15 @@ local function read_lease(lock, tag)
 end
 )lua"};
 
-}  // namespace detail
-
 inline constexpr std::string_view read_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
--- ARGV: owner, wanted count (1 = a first hold), lease in ms, the owner's field as a writer, tag.
+-- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field of the writer who asks, if it is one, tag, until
+-- when it is wanted.
 -- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
 local lock, mark = KEYS[1], KEYS[2]
-local owner, count, lease, writer, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local owner, count, lease, writer, tag, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
 local mode = redis.call('hget', lock, 'mode')
 local current = mode and tonumber(redis.call('hget', lock, owner) or 0) or 0
@@ -13239,56 +15145,52 @@ end
 return nil
 )lua"};
 
-namespace detail {
+// The owner gives levels back. What is answered: nil = not held by the owner (any more); 0 = released, nobody was told;
+// n = released, n listeners told; -1 = still held.
 inline constexpr std::string_view read_release{R"lua(
--- KEYS: lock, channel, latch.  ARGV: owner, count that remains, lease in ms for a remaining hold,
--- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
--- Answer: nil = not held by the owner (any more); 0 = released, nobody was told; n = released, n listeners told;
--- -1 = still held.
-local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
-local owner, count, lease, latch_ttl, publish, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
-if redis.call('exists', latch) == 1 then return 0 end
-local mode = redis.call('hget', lock, 'mode')
-local current = mode and redis.call('hget', lock, owner)
-if not current then
-    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
-    return nil
-end
-if count ~= '0' then
-    -- The hold lasts as long as the longest of its leases, so the level below inherits.
-    for i = tonumber(count), tonumber(current) do
-        lease = math.max(lease, redis.call('pttl', timeout .. i))
+-- KEYS: lock, channel.
+local lock, channel = KEYS[1], KEYS[2]
+local function release(owner, count, lease, publish, tag)
+    local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
+    local mode = redis.call('hget', lock, 'mode')
+    local current = mode and redis.call('hget', lock, owner)
+    if not current then return nil end
+    if count ~= '0' then
+        -- The hold lasts as long as the longest of its leases, so the level below inherits.
+        for i = tonumber(count), tonumber(current) do
+            lease = math.max(lease, redis.call('pttl', timeout .. i))
+        end
+        redis.call('pexpire', lock, math.max(1, lease, redis.call('pttl', lock)))
+        for i = count + 1, tonumber(current) do redis.call('del', timeout .. i) end
+        if tonumber(lease) > 0 then redis.call('set', timeout .. count, '1', 'px', lease) end
+        if current ~= count then redis.call('hset', lock, owner, count) end
+        return -1
     end
-    redis.call('pexpire', lock, math.max(1, lease, redis.call('pttl', lock)))
-    for i = count + 1, tonumber(current) do redis.call('del', timeout .. i) end
-    if tonumber(lease) > 0 then redis.call('set', timeout .. count, '1', 'px', lease) end
-    if current ~= count then redis.call('hset', lock, owner, count) end
-    return -1
+    for i = 1, tonumber(current) do redis.call('del', timeout .. i) end
+    redis.call('hdel', lock, owner)
+    if mode == 'write' then return 0 end
+    local left = read_lease(lock, tag)
+    if left == -2 then
+        redis.call('del', lock)
+        return redis.call(publish, channel, '0')
+    end
+    local before = redis.call('pttl', lock)
+    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
+    -- Waiting writers count on a much longer lease than there is now.
+    if left * 2 < before then return redis.call(publish, channel, '0') end
+    return 0
 end
-for i = 1, tonumber(current) do redis.call('del', timeout .. i) end
-redis.call('hdel', lock, owner)
-if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
-if mode == 'write' then return 0 end
-local left = read_lease(lock, tag)
-if left == -2 then
-    redis.call('del', lock)
-    return redis.call(publish, channel, '0')
-end
-local before = redis.call('pttl', lock)
-if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
--- Waiting writers count on a much longer lease than there is now.
-if left * 2 < before then return redis.call(publish, channel, '0') end
-return 0
 )lua"};
 
 inline constexpr std::string_view write_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
 -- ARGV: the owner's field, wanted count (1 = a first hold), lease in ms, tag, who leaves the mark,
--- TTL of the mark in ms ('0' = leave none).
+-- TTL of the mark in ms ('0' = leave none), until when it is wanted.
 -- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
 local lock, mark = KEYS[1], KEYS[2]
 local writer, count, lease, tag, who, mark_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local now = time_in_ms()
+if now > tonumber(ARGV[7]) then return late(now) end
 local mode = redis.call('hget', lock, 'mode')
 if mode == 'write' then
     local current = redis.call('hget', lock, writer)
@@ -13325,126 +15227,52 @@ redis.call('del', mark)
 return nil
 )lua"};
 
+// As read_release.
 inline constexpr std::string_view write_release{R"lua(
--- KEYS: lock, channel, latch.  ARGV: the owner's field, count that remains, lease in ms for a remaining hold,
--- latch TTL in ms ('0' = first sending, leaves no latch), publish command, tag.
--- Answer: nil = not held by the owner (any more); 0 = released, nobody listens; n = released, n listeners told;
--- -1 = still held.
-local lock, channel, latch = KEYS[1], KEYS[2], KEYS[3]
-local writer, count, lease, latch_ttl, publish, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-if redis.call('exists', latch) == 1 then return 0 end
-local current = redis.call('hget', lock, writer)
-if not current then
-    if latch_ttl ~= '0' then redis.pcall('set', latch, 1, 'px', latch_ttl) end
-    return nil
-end
-if count ~= '0' then
-    redis.call('pexpire', lock, math.max(lease, redis.call('pttl', lock)))
-    if current ~= count then redis.call('hincrby', lock, writer, count - current) end
-    return -1
-end
-local left = read_lease(lock, tag)
-if left == -2 then
-    redis.call('del', lock)
-else
-    -- The writer goes on as a reader, and others may join it.
-    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
-    redis.call('hdel', lock, writer)
-    redis.call('hset', lock, 'mode', 'read')
-end
-if latch_ttl ~= '0' then redis.call('set', latch, 1, 'px', latch_ttl) end
-return redis.call(publish, channel, '1')
-)lua"};
-
-inline constexpr std::string_view read_force_release{R"lua(
--- KEYS: lock, channel.  ARGV: publish command, tag.
--- Answer: 1 = there were read holds, and they are over; 0 = there were none.
+-- KEYS: lock, channel.
 local lock, channel = KEYS[1], KEYS[2]
-local publish, tag = ARGV[1], ARGV[2]
-local mode = redis.call('hget', lock, 'mode')
-if not mode or read_lease(lock, tag) == -2 then return 0 end
-local fields = redis.call('hgetall', lock)
-for at = 1, #fields, 2 do
-    local owner, count = fields[at], tonumber(fields[at + 1])
-    if count and string.sub(owner, -6) ~= ':write' then
-        for i = 1, count do redis.call('del', tag .. ':' .. owner .. ':rwlock_timeout:' .. i) end
-        redis.call('hdel', lock, owner)
+local function release(writer, count, lease, publish, tag)
+    local current = redis.call('hget', lock, writer)
+    if not current then return nil end
+    if count ~= '0' then
+        redis.call('pexpire', lock, math.max(lease, redis.call('pttl', lock)))
+        if current ~= count then redis.call('hincrby', lock, writer, count - current) end
+        return -1
     end
-end
-if mode == 'read' then redis.call('del', lock) end
-redis.call(publish, channel, '0')
-return 1
-)lua"};
-
-inline constexpr std::string_view write_force_release{R"lua(
--- KEYS: lock, channel.  ARGV: publish command, tag.
--- Answer: 1 = there was a writer, and its hold is over; 0 = there was none. Read holds of the writer stay.
-local lock, channel = KEYS[1], KEYS[2]
-local publish, tag = ARGV[1], ARGV[2]
-if redis.call('hget', lock, 'mode') ~= 'write' then return 0 end
-local left = read_lease(lock, tag)
-if left == -2 then
-    redis.call('del', lock)
-else
-    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
-    for _, field in ipairs(redis.call('hkeys', lock)) do
-        if string.sub(field, -6) == ':write' then redis.call('hdel', lock, field) end
+    local left = read_lease(lock, tag)
+    if left == -2 then
+        redis.call('del', lock)
+    else
+        -- The writer goes on as a reader, and others may join it.
+        if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
+        redis.call('hdel', lock, writer)
+        redis.call('hset', lock, 'mode', 'read')
     end
-    redis.call('hset', lock, 'mode', 'read')
+    return redis.call(publish, channel, '1')
 end
-redis.call(publish, channel, '1')
-return 1
 )lua"};
 
-inline constexpr std::string_view read_remaining_lease{R"lua(
--- KEYS: lock.  ARGV: tag.  Answer: what the longest read hold has left in ms; -1 = no TTL; -2 = there is none.
-return read_lease(KEYS[1], ARGV[1])
-)lua"};
-
-}  // namespace detail
-
-inline constexpr std::string_view read_release = joined<detail::read_lease, detail::read_release>;
-inline constexpr std::string_view read_force_release = joined<detail::read_lease, detail::read_force_release>;
-inline constexpr std::string_view read_remaining_lease = joined<detail::read_lease, detail::read_remaining_lease>;
-inline constexpr std::string_view write_acquire = joined<detail::read_lease, detail::write_acquire>;
-inline constexpr std::string_view write_release = joined<detail::read_lease, detail::write_release>;
-inline constexpr std::string_view write_force_release = joined<detail::read_lease, detail::write_force_release>;
-
-inline constexpr std::string_view read_hold_count{R"lua(
--- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
-local lock, owner, tag = KEYS[1], ARGV[1], ARGV[2]
-local count = redis.call('hget', lock, owner)
-for i = 1, tonumber(count or 0) do
-    if redis.call('exists', tag .. ':' .. owner .. ':rwlock_timeout:' .. i) == 1 then return count end
+inline constexpr std::string_view read_holders{R"lua(
+-- KEYS: lock.  ARGV: tag.  Answer: the readers that hold it.
+local lock, tag = KEYS[1], ARGV[1]
+local holders = {}
+if read_lease(lock, tag) == -2 then return holders end
+for _, field in ipairs(redis.call('hkeys', lock)) do
+    if field ~= 'mode' and string.sub(field, -6) ~= ':write' then holders[#holders + 1] = field end
 end
-return nil
-)lua"};
-
-inline constexpr std::string_view write_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
-if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
-return redis.call('pttl', KEYS[1])
-)lua"};
-
-inline constexpr std::string_view write_withdraw{R"lua(
--- KEYS: mark of a waiting writer, channel.  ARGV: who left it, publish command.
--- A writer waits no more: readers need not, either.
-local mark, channel = KEYS[1], KEYS[2]
-local who, publish = ARGV[1], ARGV[2]
-if redis.call('get', mark) ~= who then return 0 end
-redis.call('del', mark)
-redis.call(publish, channel, '1')
-return 1
+return holders
 )lua"};
 
 inline constexpr std::string_view read_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, then the owner of a read hold of each lock.
+-- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the owner of a read hold of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
 -- readers may have longer leases.
-local lease = tonumber(ARGV[1])
+local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
 local renewed = {}
 for i, lock in ipairs(KEYS) do
-    local owner = ARGV[i + 1]
+    local owner = ARGV[i + 2]
     local count = redis.pcall('hget', lock, owner)
     renewed[i] = 0
     if type(count) == 'table' then
@@ -13464,6 +15292,65 @@ end
 return renewed
 )lua"};
 
+inline constexpr std::string_view read_remaining_lease{R"lua(
+-- KEYS: lock.  ARGV: tag.  Answer: what the longest read hold has left in ms; -1 = no TTL; -2 = there is none.
+return read_lease(KEYS[1], ARGV[1])
+)lua"};
+
+}  // namespace detail
+
+inline constexpr std::string_view read_acquire = joined<detail::wanted_until, detail::read_acquire>;
+inline constexpr std::string_view read_release =
+    joined<detail::read_lease, detail::read_release, detail::release_levels>;
+inline constexpr std::string_view read_give_up =
+    joined<detail::wanted_until, detail::read_lease, detail::read_release, detail::give_up>;
+inline constexpr std::string_view read_holders = joined<detail::read_lease, detail::read_holders>;
+inline constexpr std::string_view read_remaining_lease = joined<detail::read_lease, detail::read_remaining_lease>;
+inline constexpr std::string_view read_renew = joined<detail::wanted_until, detail::read_renew>;
+inline constexpr std::string_view write_acquire =
+    joined<detail::wanted_until, detail::read_lease, detail::write_acquire>;
+inline constexpr std::string_view write_release =
+    joined<detail::read_lease, detail::write_release, detail::release_levels>;
+inline constexpr std::string_view write_give_up =
+    joined<detail::wanted_until, detail::read_lease, detail::write_release, detail::give_up>;
+
+inline constexpr std::string_view read_hold_count{R"lua(
+-- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
+local lock, owner, tag = KEYS[1], ARGV[1], ARGV[2]
+local count = redis.call('hget', lock, owner)
+for i = 1, tonumber(count or 0) do
+    if redis.call('exists', tag .. ':' .. owner .. ':rwlock_timeout:' .. i) == 1 then return count end
+end
+return nil
+)lua"};
+
+inline constexpr std::string_view write_holders{R"lua(
+-- KEYS: lock.  Answer: the writer that holds it, if there is one.
+local holders = {}
+if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return holders end
+for _, field in ipairs(redis.call('hkeys', KEYS[1])) do
+    if string.sub(field, -6) == ':write' then holders[#holders + 1] = field end
+end
+return holders
+)lua"};
+
+inline constexpr std::string_view write_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = no writer holds it.
+if redis.call('hget', KEYS[1], 'mode') ~= 'write' then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+inline constexpr std::string_view write_withdraw{R"lua(
+-- KEYS: mark of a waiting writer, channel.  ARGV: who left it, publish command.
+-- A writer waits no more: readers need not, either.
+local mark, channel = KEYS[1], KEYS[2]
+local who, publish = ARGV[1], ARGV[2]
+if redis.call('get', mark) ~= who then return 0 end
+redis.call('del', mark)
+redis.call(publish, channel, '1')
+return 1
+)lua"};
+
 }  // namespace redlatch::scripts
 
 // redlatch/client/read_write_wire.hpp
@@ -13474,6 +15361,7 @@ namespace redlatch {
 template <Transport T>
 class ReadWriteWire {
 public:
+    static constexpr std::string_view family = "ReadWriteLock";
     static constexpr bool reentrant = true;
 
     const std::string& key() const noexcept { return key_; }
@@ -13488,34 +15376,30 @@ protected:
           key_(std::move(key)),
           channel_(prefixed_key("redisson_rwlock", key_)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
-          mark_(suffixed_key(key_, "redlatch_writer_waits")),
-          latches_(key_, runtime.uuid()) {}
+          mark_(suffixed_key(key_, "redlatch_writer_waits")) {}
     ~ReadWriteWire() = default;
 
     // `field` is the owner as a holder of this side.
     template <class Send>
-    auto release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease,
-                 std::uint64_t request, bool again, Send send) {
-        return send(script, Texts<3>{key_, channel_, latches_.of(request)},
-                    Texts<6>{field, NumberText(remaining), NumberText(lease.count()), ReleaseLatches::ttl(again),
-                             publish_command(), tag_});
+    auto release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease, Send send) {
+        return send(script, Texts<2>{key_, channel_},
+                    Texts<5>{field, NumberText(remaining), NumberText(lease.count()), publish_command(), tag_});
     }
 
     template <class Send>
-    auto force_release(const Script& script, Send send) {
-        return send(script, Texts<2>{key_, channel_}, Texts<2>{publish_command(), tag_});
+    auto give_up(const Script& script, std::span<const std::string_view> owners, Send send) {
+        return send(script, Texts<2>{key_, channel_}, with_owners({publish_command(), tag_}, owners));
     }
 
     std::string_view publish_command() { return runtime_.transport().publish_command(); }
-    OwnerText reader(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner}; }
-    OwnerText writer(OwnerNumber owner) const noexcept { return {runtime_.uuid(), owner, ":write"}; }
+    OwnerText reader(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
+    OwnerText writer(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold, ":write"}; }
 
     Runtime<T>& runtime_;
     const std::string key_;
     const std::string channel_;
     const std::string tag_;   // where the names of the timeout keys begin
     const std::string mark_;  // ours alone: there while a writer waits that has precedence
-    const ReleaseLatches latches_;
 };
 
 // The commands of the readers' side.
@@ -13533,26 +15417,26 @@ public:
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         return send(digested<scripts::read_acquire>, Texts<2>{this->key_, this->mark_},
-                    Texts<5>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count()),
-                             this->writer(claim.owner), this->tag_});
+                    Texts<6>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
+                             this->writer(claim.writer), this->tag_, NumberText(claim.until)});
     }
 
     template <class Send>
-    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                 Send send) {
-        return ReadWriteWire<T>::release(digested<scripts::read_release>, text(owner), remaining, lease, request, again,
+    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
+        return ReadWriteWire<T>::release(digested<scripts::read_release>, text(hold), remaining, lease,
                                          std::move(send));
     }
 
-    // Gives up whatever the owner has.
+    // Releases whatever these owners have. Answered with the server's clock.
     template <class Send>
-    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
-        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
+    auto give_up(std::span<const std::string_view> owners, Send send) {
+        return ReadWriteWire<T>::give_up(digested<scripts::read_give_up>, owners, std::move(send));
     }
 
+    // Who holds this side, whoever that is: a list of owners.
     template <class Send>
-    auto force_release(Send send) {
-        return ReadWriteWire<T>::force_release(digested<scripts::read_force_release>, std::move(send));
+    auto holders(Send send) {
+        return send(digested<scripts::read_holders>, Texts<1>{this->key_}, Texts<1>{this->tag_});
     }
 
     template <class Send>
@@ -13560,12 +15444,12 @@ public:
         return send(digested<scripts::read_remaining_lease>, Texts<1>{this->key_}, Texts<1>{this->tag_});
     }
 
-    Reply hold_count(OwnerNumber owner, Instant deadline) {
+    Reply hold_count(std::uint64_t hold, Instant deadline) {
         return this->runtime_.calling(deadline)(digested<scripts::read_hold_count>, Texts<1>{this->key_},
-                                                Texts<2>{text(owner), this->tag_});
+                                                Texts<2>{text(hold), this->tag_});
     }
 
-    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return this->reader(owner); }
+    OwnerText text(std::uint64_t hold) const noexcept { return this->reader(hold); }
 };
 
 // The commands of the writer's side.
@@ -13585,8 +15469,8 @@ public:
     auto acquire(const Claim& claim, Send send) {
         if (claim.announced) marked_ = true;
         return send(digested<scripts::write_acquire>, Texts<2>{this->key_, this->mark_},
-                    Texts<6>{text(claim.owner), NumberText(claim.count), NumberText(claim.lease.count()), this->tag_,
-                             this->runtime_.uuid(), claim.announced ? mark_ttl : "0"});
+                    Texts<7>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()), this->tag_,
+                             this->runtime_.uuid(), claim.announced ? mark_ttl : "0", NumberText(claim.until)});
     }
 
     AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -13605,21 +15489,21 @@ public:
     }
 
     template <class Send>
-    auto release(OwnerNumber owner, std::uint32_t remaining, Milliseconds lease, std::uint64_t request, bool again,
-                 Send send) {
-        return ReadWriteWire<T>::release(digested<scripts::write_release>, text(owner), remaining, lease, request,
-                                         again, std::move(send));
+    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
+        return ReadWriteWire<T>::release(digested<scripts::write_release>, text(hold), remaining, lease,
+                                         std::move(send));
     }
 
-    // Gives up whatever the owner has.
+    // Releases whatever these owners have. Answered with the server's clock.
     template <class Send>
-    auto give_up(OwnerNumber owner, std::uint64_t request, bool again, Send send) {
-        return release(owner, 0, Milliseconds(0), request, again, std::move(send));
+    auto give_up(std::span<const std::string_view> owners, Send send) {
+        return ReadWriteWire<T>::give_up(digested<scripts::write_give_up>, owners, std::move(send));
     }
 
+    // Who holds this side, whoever that is: a list of owners.
     template <class Send>
-    auto force_release(Send send) {
-        return ReadWriteWire<T>::force_release(digested<scripts::write_force_release>, std::move(send));
+    auto holders(Send send) {
+        return send(digested<scripts::write_holders>, Texts<1>{this->key_}, Texts<0>{});
     }
 
     template <class Send>
@@ -13627,13 +15511,13 @@ public:
         return send(digested<scripts::write_remaining_lease>, Texts<1>{this->key_}, Texts<0>{});
     }
 
-    Reply hold_count(OwnerNumber owner, Instant deadline) {
-        const OwnerText field = text(owner);
+    Reply hold_count(std::uint64_t hold, Instant deadline) {
+        const OwnerText field = text(hold);
         const std::array<std::string_view, 3> words{"HGET", this->key_, field};
         return this->runtime_.call({words, 1}, deadline);
     }
 
-    OwnerText text(OwnerNumber owner, std::uint64_t = 0) const noexcept { return this->writer(owner); }
+    OwnerText text(std::uint64_t hold) const noexcept { return this->writer(hold); }
 
 private:
     // What a writer that dies while it waits can cost the readers; renewed after half of it.
@@ -13678,7 +15562,7 @@ class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
             auto& state = this->state();
             return ask_count(
                 state.runtime(), state.key(),
-                [&](Instant deadline) { return state.wire().hold_count(owner, deadline); }, limit);
+                [&](Instant deadline) { return state.wire().hold_count(state.part(owner).hold, deadline); }, limit);
         }
         std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
             auto& state = this->state();
@@ -13903,10 +15787,14 @@ public:
     static constexpr std::string_view kind = "semaphore ";
     static constexpr bool takes = true;
     static constexpr std::size_t most_at_once = 100;
+    static constexpr bool takes_back_by_mark = true;
 
     struct Want {
         std::int64_t permits = 1;  // at least one
         bool served = false;
+        bool lets_pass = false;  // those behind it, where there are not enough for it
+
+        std::int64_t amount() const { return permits; }
     };
 
     SemaphoreWire(Runtime<T>& runtime, std::string key)
@@ -13917,30 +15805,26 @@ public:
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply ask(std::span<const Want> wants, const Ticket& ticket, bool again, Instant deadline) {
+    Reply ask(std::span<const Want> wants, const Ticket& ticket, Instant deadline) {
         constexpr std::array<std::string_view, 0> no_keys{};
         if (wants.size() == 1)
             return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
-                                  std::array<std::string_view, 2>{flag_text(again), NumberText(wants[0].permits)},
-                                  deadline, Effect::grants);
+                                  std::array<std::string_view, 1>{NumberText(wants[0].permits)}, deadline,
+                                  Effect::grants);
         std::vector<NumberText> numbers;
         numbers.reserve(wants.size());
-        std::vector<std::string_view> arguments{flag_text(again)};
-        for (const Want& want : wants) arguments.push_back(numbers.emplace_back(want.permits));
+        std::vector<std::string_view> arguments;
+        for (const Want& want : wants)
+            arguments.push_back(numbers.emplace_back(want.lets_pass ? -want.permits : want.permits));
         return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
                               std::span(std::as_const(arguments)), deadline, Effect::grants);
     }
 
-    // The first ones are served, as far as the permits that were taken go round.
-    Milliseconds decode(const Reply& reply, std::span<Want> wants) const {
-        if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key());
-        std::int64_t left = reply.integer;
-        for (Want& want : wants) {
-            want.served = left > 0;
-            if (want.served) left -= want.permits;
-        }
-        if (left != 0) throw unexpected(reply, key());
-        return Milliseconds::max();
+    Answer decode(const Reply& reply, std::span<Want> wants) const {
+        if (!reply.is_integer() || !share(std::max<std::int64_t>(reply.integer, 0), wants) ||
+            -reply.integer >= wants.front().permits)
+            throw unexpected(reply, key());
+        return {Milliseconds::max(), -reply.integer};
     }
 
     void post_take_back(const Ticket& ticket, std::span<const Want>, Completion done) {
@@ -13948,35 +15832,34 @@ public:
                        std::array<std::string_view, 1>{commands_.publish()}, std::move(done));
     }
 
-    void post_return(const Ticket& ticket, std::span<const Want> wants, bool again, Completion done) {
+    void post_return(const Ticket& ticket, std::span<const Want> wants, Completion done) {
         std::int64_t permits = 0;
         for (const Want& want : wants) permits += want.permits;
-        post_add(ticket, permits, true, again, std::move(done));
+        post_add(ticket, permits, true, std::move(done));
     }
 
-    Reply add(const Ticket& ticket, std::int64_t permits, bool only_existing, bool again, Instant deadline) {
-        return commands_.call(digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
-                              std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
-                                                              flag_text(only_existing), flag_text(again)},
-                              deadline);
-    }
-
-    void post_add(const Ticket& ticket, std::int64_t permits, bool only_existing, bool again, Completion done) {
-        commands_.post(digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
-                       std::array<std::string_view, 4>{NumberText(permits), commands_.publish(),
-                                                       flag_text(only_existing), flag_text(again)},
-                       std::move(done));
-    }
-
-    Reply set(const Ticket& ticket, std::int64_t permits, bool again, Instant deadline) {
+    Reply add(const Ticket& ticket, std::int64_t permits, bool only_existing, Instant deadline) {
         return commands_.call(
-            digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
-            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(again)}, deadline);
+            digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
+            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(only_existing)},
+            deadline);
     }
 
-    Reply drain(const Ticket& ticket, bool again, Instant deadline) {
+    void post_add(const Ticket& ticket, std::int64_t permits, bool only_existing, Completion done) {
+        commands_.post(
+            digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
+            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(only_existing)},
+            std::move(done));
+    }
+
+    Reply set(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+        return commands_.call(digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
+                              std::array<std::string_view, 2>{NumberText(permits), commands_.publish()}, deadline);
+    }
+
+    Reply drain(const Ticket& ticket, Instant deadline) {
         return commands_.call(digested<scripts::semaphore_drain>, ticket, std::array<std::string_view, 0>{},
-                              std::array<std::string_view, 1>{flag_text(again)}, deadline);
+                              std::array<std::string_view, 0>{}, deadline);
     }
 
 private:
@@ -13996,7 +15879,9 @@ namespace redlatch {
 //
 // Without try_set_permits() or release() there are no permits. Within a process waiting threads are served in the order
 // of their arrival, so one that wants many is not starved by others that want few; among processes there is no order.
-// try_acquire() does not stand in line.
+// One that wants more than this process has seen there within ten minutes takes turns with those behind it: it holds
+// them back for a second, lets them pass for a second, and so on with turns up to ten seconds. try_acquire() does not
+// stand in line.
 //
 // Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same
 // semaphore. Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but
@@ -14022,9 +15907,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0);
         State& semaphore = state();
-        return is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return semaphore.wire().set(ticket, permits, again, deadline);
-        }));
+        return is_one(semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().set(ticket, permits, deadline); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -14079,8 +15963,9 @@ public:
 
     // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server carry it out in
     // time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the background as long
-    // as the process lives, for two minutes or more; if that fails too, the event unlock_not_delivered tells. So do not
-    // release again then.
+    // as the process lives, for a minute and a half or more; if that fails too, or nobody can tell any more whether it
+    // was carried out, the event unlock_not_delivered tells. So do not release again then. What would make more than
+    // max() is refused with errc::invalid_argument, and changes nothing.
     void release(std::ptrdiff_t n = 1) {
         check(n, 0);
         if (n > 0) give(n, false);
@@ -14114,9 +15999,8 @@ public:
         check(n, -max());
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return semaphore.wire().add(ticket, n, false, again, deadline);
-        }));
+        is_one(semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, false, deadline); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -14125,9 +16009,8 @@ public:
     // Takes all permits that are there: how many, negative when some were owed. Then there is none.
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
-        const Reply reply = semaphore.change([&](const Ticket& ticket, bool again, Instant deadline) {
-            return semaphore.wire().drain(ticket, again, deadline);
-        });
+        const Reply reply = semaphore.change(
+            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().drain(ticket, deadline); });
         if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
         return static_cast<std::ptrdiff_t>(reply.integer);
     }
@@ -14164,13 +16047,12 @@ private:
 
     bool give(std::ptrdiff_t n, bool only_existing) {
         State& semaphore = state();
-        return is_one(semaphore.change(
-            [&](const Ticket& ticket, bool again, Instant deadline) {
-                return semaphore.wire().add(ticket, n, only_existing, again, deadline);
-            },
-            [&semaphore, n, only_existing](const Ticket& ticket, Completion done) {
-                semaphore.wire().post_add(ticket, n, only_existing, true, std::move(done));
-            }));
+        return is_one(
+            semaphore.change([&](const Ticket& ticket,
+                                 Instant deadline) { return semaphore.wire().add(ticket, n, only_existing, deadline); },
+                             [&semaphore, n, only_existing](const Ticket& ticket, Completion done) {
+                                 semaphore.wire().post_add(ticket, n, only_existing, std::move(done));
+                             }));
     }
 
     Binding<T, State> binding_;

@@ -49,8 +49,8 @@ mutate(renewal_refusal_ignored client/hold_keeper.hpp
 
 # More permits are out than there are.
 mutate(semaphore_takes_too_many scripts/semaphore.hpp
-    "if taken + wanted > available then break end"
-    "if taken + wanted > available + 1 then break end"
+    "if taken + wanted <= available then"
+    "if taken + wanted <= available + 1 then"
     "semaphore: more permits")
 
 # A free lock goes to whoever asks.
