@@ -2000,6 +2000,65 @@ inline ProcessMark this_process() noexcept { return {detail::fork_generation(), 
 
 }  // namespace redlatch
 
+// redlatch/core/suspended.hpp
+
+namespace redlatch {
+
+#ifdef CLOCK_BOOTTIME
+
+namespace detail {
+
+inline Clock::duration read_clock(clockid_t clock) noexcept {
+    timespec now{};
+    ::clock_gettime(clock, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+}  // namespace detail
+
+// For how long this machine has been suspended since it was started. The steady clock stands still meanwhile, but leases
+// do not: by what this grows, a hold's end is nearer than its instant says. Never too much, and too little by less than
+// the time between two readings of a clock. No system call where the C library can do without.
+inline Clock::duration suspended() noexcept {
+    Clock::duration least = Clock::duration::max();
+    Clock::duration found{};
+    // Whoever is held up between the readings, or suspended, reads again.
+    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
+        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
+        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
+        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
+        if (after - before >= least) continue;
+        least = after - before;
+        found = std::max(since_boot - after, Clock::duration::zero());
+    }
+    return found;
+}
+
+#else
+
+inline Clock::duration suspended() noexcept { return {}; }
+
+#endif
+
+// By how much that has grown since it was `before`; what cannot be told from the time that reading takes is nothing.
+inline Clock::duration suspended_since(Clock::duration before) noexcept {
+    const Clock::duration grown = suspended() - before;
+    return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
+}
+
+// When a command was sent whose lease goes on while this machine is suspended.
+class SendTime {
+public:
+    // As an instant of the steady clock as it is now: earlier by what the machine was suspended since.
+    Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
+
+private:
+    Instant at_ = Clock::now();
+    Clock::duration suspended_ = suspended();
+};
+
+}  // namespace redlatch
+
 // redlatch/client/runtime.hpp
 
 namespace redlatch {
@@ -2610,11 +2669,12 @@ private:
             keys.push_back(renewal.key);
             arguments.push_back(renewal.field);
         }
+        const SendTime sent_at;
         const Instant sent = Clock::now();
         const Script& script = *batch.front().script;
         post_script(
             script, keys, arguments,
-            [this, sent, batch = std::move(batch)](Reply reply) {
+            [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
                 judge(reply) == Verdict::no_answer ? gone() : back_again();
                 learn_if_late(batch.front().key, sent, reply);
                 const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
@@ -2627,7 +2687,7 @@ private:
                             outcome = Watched::Renewed::yes;
                     }
                     if (outcome == Watched::Renewed::yes && !batch[i].lease) count(renewals_);
-                    batch[i].of->renewed(batch[i], outcome, sent);
+                    batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
                 }
             },
             Receiver::background, Effect::grants);
@@ -9989,48 +10049,6 @@ private:
 
 }  // namespace redlatch
 
-// redlatch/core/suspended.hpp
-
-namespace redlatch {
-
-#ifdef CLOCK_BOOTTIME
-
-namespace detail {
-
-inline Clock::duration read_clock(clockid_t clock) noexcept {
-    timespec now{};
-    ::clock_gettime(clock, &now);
-    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
-
-}  // namespace detail
-
-// For how long this machine has been suspended since it was started. The steady clock stands still meanwhile, but leases
-// do not: by what this grows, a hold's end is nearer than its instant says. Never too much, and too little by less than
-// the time between two readings of a clock. No system call where the C library can do without.
-inline Clock::duration suspended() noexcept {
-    Clock::duration least = Clock::duration::max();
-    Clock::duration found{};
-    // Whoever is held up between the readings, or suspended, reads again.
-    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
-        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
-        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
-        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
-        if (after - before >= least) continue;
-        least = after - before;
-        found = std::max(since_boot - after, Clock::duration::zero());
-    }
-    return found;
-}
-
-#else
-
-inline Clock::duration suspended() noexcept { return {}; }
-
-#endif
-
-}  // namespace redlatch
-
 // redlatch/client/holds.hpp
 
 namespace redlatch {
@@ -10053,11 +10071,22 @@ struct Hold {
     bool renewing = false;           // a renewal, or such a question, is on its way
     std::optional<LossSource> lost;  // made when somebody asks for the token
 
+    Clock::duration suspended = redlatch::suspended();  // that of the machine, when valid_until was worked out
+
+    // The steady clock stands still while the machine is suspended, but the lease does not. Whether it did.
+    bool look_at_suspension() noexcept {
+        const Clock::duration grown = suspended_since(suspended);
+        suspended += grown;
+        if (valid_until != Instant::min()) valid_until -= grown;
+        return grown > Clock::duration::zero();
+    }
+
     bool live() const noexcept { return count > 0; }
     bool watched() const noexcept { return watched_from > 0; }
 
     // One level more, confirmed by the server for a command sent at `sent`.
     void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
+        look_at_suspension();
         ++count;
         if (!lease) {
             if (!watched()) {
@@ -10076,6 +10105,7 @@ struct Hold {
     }
 
     void renewed(Instant sent, Milliseconds watchdog_timeout) {
+        look_at_suspension();
         renewing = false;
         valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
         renew_at = sent + watchdog_timeout / 3;
@@ -10143,6 +10173,7 @@ public:
         hold->id = id;
         hold->unsettled = 0;
         hold->valid_until = {};
+        hold->suspended = suspended();
         hold->check_at = never;
         hold->doubtful = false;
         hold->renewing = false;
@@ -10445,8 +10476,8 @@ public:
 
     Instant valid_until(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
-        const Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? hold->valid_until : Instant::min();
+        const Hold* hold = live_hold(owner);
+        return hold ? hold->valid_until : Instant::min();
     }
 
     // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
@@ -10459,8 +10490,8 @@ public:
     // The number of the owner's hold, and until when it is certain.
     HeldPart part(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
-        const Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
+        const Hold* hold = live_hold(owner);
+        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
     }
 
     std::stop_token lost(OwnerNumber owner) {
@@ -10498,7 +10529,9 @@ public:
     void expire(Instant now) override {
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_) {
-            if (!hold.live() || now < hold.lost_at()) continue;
+            if (!hold.live()) continue;
+            hold.look_at_suspension();
+            if (now < hold.lost_at()) continue;
             // Not before its owner, who is told now, has had all of the time that was promised.
             if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
             lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
@@ -10595,7 +10628,10 @@ protected:
 
     Hold* live_hold(OwnerNumber owner) {
         Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? hold : nullptr;
+        if (!hold || !hold->live()) return nullptr;
+        // Then its end has come nearer, and its loss is told sooner.
+        if (hold->look_at_suspension()) schedule();
+        return hold;
     }
 
     Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
@@ -10731,9 +10767,10 @@ protected:
             if (again) claim.first = false;
             return runtime_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                 claim.until = until;
-                asked.sent = Clock::now();
-                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
+                const SendTime sent;
                 Reply reply = send(std::as_const(claim), deadline);
+                asked.sent = sent.as_of_now();
+                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
                 if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
                 return reply;
             });
@@ -12117,7 +12154,7 @@ private:
         const Leaving leaving = this->leave_level(held);
         line_.leave(next);
         heir_ = &next;
-        Instant sent{};
+        SendTime sent_at;
         bool unknown = false;
         Reply reply;
         try {
@@ -12128,7 +12165,7 @@ private:
                     claim.until = until;
                     // The heir's lease counts from the first sending that may have taken effect: a later one prolongs
                     // nothing.
-                    if (!unknown) sent = Clock::now();
+                    if (!unknown) sent_at = SendTime();
                     Reply one =
                         wire_.hand_over(leaving.hold, std::as_const(claim), runtime_.calling(deadline, Effect::grants));
                     if (!one.answered() && !one.is_unsent()) unknown = true;
@@ -12140,6 +12177,7 @@ private:
         }
         Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
         const Instant now = Clock::now();
+        const Instant sent = sent_at.as_of_now();
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;

@@ -85,7 +85,7 @@ TEST_CASE("a server that repeats the words of AUTH is quoted without them, whate
 
 // A proxy in between may log in only when the first command comes, and say then what went wrong.
 TEST_CASE("a login that is repeated later, by any answer, is not quoted, either") {
-    for (const std::string word : {"EVALSHA", "EVAL", "HLEN", "SUBSCRIBE", "GET"}) {
+    for (const std::string word : {"TIME", "EVALSHA", "EVAL", "HLEN", "SUBSCRIBE", "GET"}) {
         CAPTURE(word);
         std::atomic<int> repeated{0};
         ScriptedServer server{[&](const CommandWords& command) -> ScriptedReply {
@@ -94,6 +94,7 @@ TEST_CASE("a login that is repeated later, by any answer, is not quoted, either"
                 ++repeated;
                 return "-ERR upstream refuses seller:" + password + "@10.0.0.1\r\n";
             }
+            if (command[0] == "TIME") return time_told;
             if (command[0] == "EVALSHA") return word == "EVAL" ? "-NOSCRIPT no\r\n" : ":100\r\n";
             return ":100\r\n";
         }};

@@ -51,8 +51,8 @@ mutate(message_during_a_try_forgotten client/wait_line.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply client/hold_keeper.hpp
-    "                asked.sent = Clock::now();\n                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();\n                Reply reply = send(std::as_const(claim), deadline);"
-    "                Reply reply = send(std::as_const(claim), deadline);\n                asked.sent = Clock::now();"
+    "const SendTime sent;\n                Reply reply = send(std::as_const(claim), deadline);"
+    "Reply reply = send(std::as_const(claim), deadline);\n                const SendTime sent;"
     "unit/rlock|faults/lost")
 
 # The watchdog goes on although the server says that the hold is gone.
@@ -799,3 +799,9 @@ mutate(nobody_goes_first client/quorum_round.hpp
     "return first != order.end() && parts_[*first].had;"
     "static_cast<void>(first); return false;"
     "unit/quorum_round|integration/multi_lock")
+
+# A hold goes on in valid_until() while the machine is suspended.
+mutate(suspension_is_not_seen client/holds.hpp
+    "const Clock::duration grown = suspended_since(suspended);"
+    "const Clock::duration grown{};"
+    "integration/suspended")

@@ -197,8 +197,8 @@ public:
 
     Instant valid_until(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
-        const Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? hold->valid_until : Instant::min();
+        const Hold* hold = live_hold(owner);
+        return hold ? hold->valid_until : Instant::min();
     }
 
     // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
@@ -211,8 +211,8 @@ public:
     // The number of the owner's hold, and until when it is certain.
     HeldPart part(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
-        const Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
+        const Hold* hold = live_hold(owner);
+        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
     }
 
     std::stop_token lost(OwnerNumber owner) {
@@ -250,7 +250,9 @@ public:
     void expire(Instant now) override {
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_) {
-            if (!hold.live() || now < hold.lost_at()) continue;
+            if (!hold.live()) continue;
+            hold.look_at_suspension();
+            if (now < hold.lost_at()) continue;
             // Not before its owner, who is told now, has had all of the time that was promised.
             if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
             lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
@@ -347,7 +349,10 @@ protected:
 
     Hold* live_hold(OwnerNumber owner) {
         Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? hold : nullptr;
+        if (!hold || !hold->live()) return nullptr;
+        // Then its end has come nearer, and its loss is told sooner.
+        if (hold->look_at_suspension()) schedule();
+        return hold;
     }
 
     Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
@@ -483,9 +488,10 @@ protected:
             if (again) claim.first = false;
             return runtime_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                 claim.until = until;
-                asked.sent = Clock::now();
-                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
+                const SendTime sent;
                 Reply reply = send(std::as_const(claim), deadline);
+                asked.sent = sent.as_of_now();
+                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
                 if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
                 return reply;
             });

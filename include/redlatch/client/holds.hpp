@@ -32,11 +32,22 @@ struct Hold {
     bool renewing = false;           // a renewal, or such a question, is on its way
     std::optional<LossSource> lost;  // made when somebody asks for the token
 
+    Clock::duration suspended = redlatch::suspended();  // that of the machine, when valid_until was worked out
+
+    // The steady clock stands still while the machine is suspended, but the lease does not. Whether it did.
+    bool look_at_suspension() noexcept {
+        const Clock::duration grown = suspended_since(suspended);
+        suspended += grown;
+        if (valid_until != Instant::min()) valid_until -= grown;
+        return grown > Clock::duration::zero();
+    }
+
     bool live() const noexcept { return count > 0; }
     bool watched() const noexcept { return watched_from > 0; }
 
     // One level more, confirmed by the server for a command sent at `sent`.
     void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
+        look_at_suspension();
         ++count;
         if (!lease) {
             if (!watched()) {
@@ -55,6 +66,7 @@ struct Hold {
     }
 
     void renewed(Instant sent, Milliseconds watchdog_timeout) {
+        look_at_suspension();
         renewing = false;
         valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
         renew_at = sent + watchdog_timeout / 3;
@@ -122,6 +134,7 @@ public:
         hold->id = id;
         hold->unsettled = 0;
         hold->valid_until = {};
+        hold->suspended = suspended();
         hold->check_at = never;
         hold->doubtful = false;
         hold->renewing = false;

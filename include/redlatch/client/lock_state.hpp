@@ -284,7 +284,7 @@ private:
         const Leaving leaving = this->leave_level(held);
         line_.leave(next);
         heir_ = &next;
-        Instant sent{};
+        SendTime sent_at;
         bool unknown = false;
         Reply reply;
         try {
@@ -295,7 +295,7 @@ private:
                     claim.until = until;
                     // The heir's lease counts from the first sending that may have taken effect: a later one prolongs
                     // nothing.
-                    if (!unknown) sent = Clock::now();
+                    if (!unknown) sent_at = SendTime();
                     Reply one =
                         wire_.hand_over(leaving.hold, std::as_const(claim), runtime_.calling(deadline, Effect::grants));
                     if (!one.answered() && !one.is_unsent()) unknown = true;
@@ -307,6 +307,7 @@ private:
         }
         Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
         const Instant now = Clock::now();
+        const Instant sent = sent_at.as_of_now();
         const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
         const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;

@@ -17,6 +17,7 @@
 #include "redlatch/core/pause.hpp"
 #include "redlatch/core/process.hpp"
 #include "redlatch/core/quiet_thread.hpp"
+#include "redlatch/core/suspended.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/transport/transport.hpp"
 
@@ -649,11 +650,12 @@ private:
             keys.push_back(renewal.key);
             arguments.push_back(renewal.field);
         }
+        const SendTime sent_at;
         const Instant sent = Clock::now();
         const Script& script = *batch.front().script;
         post_script(
             script, keys, arguments,
-            [this, sent, batch = std::move(batch)](Reply reply) {
+            [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
                 judge(reply) == Verdict::no_answer ? gone() : back_again();
                 learn_if_late(batch.front().key, sent, reply);
                 const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
@@ -666,7 +668,7 @@ private:
                             outcome = Watched::Renewed::yes;
                     }
                     if (outcome == Watched::Renewed::yes && !batch[i].lease) count(renewals_);
-                    batch[i].of->renewed(batch[i], outcome, sent);
+                    batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
                 }
             },
             Receiver::background, Effect::grants);

@@ -46,4 +46,21 @@ inline Clock::duration suspended() noexcept { return {}; }
 
 #endif
 
+// By how much that has grown since it was `before`; what cannot be told from the time that reading takes is nothing.
+inline Clock::duration suspended_since(Clock::duration before) noexcept {
+    const Clock::duration grown = suspended() - before;
+    return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
+}
+
+// When a command was sent whose lease goes on while this machine is suspended.
+class SendTime {
+public:
+    // As an instant of the steady clock as it is now: earlier by what the machine was suspended since.
+    Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
+
+private:
+    Instant at_ = Clock::now();
+    Clock::duration suspended_ = suspended();
+};
+
 }  // namespace redlatch

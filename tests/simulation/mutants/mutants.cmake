@@ -18,8 +18,8 @@ mutate(silent_hand_over scripts/rlock.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply client/hold_keeper.hpp
-    "                asked.sent = Clock::now();\n                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();\n                Reply reply = send(std::as_const(claim), deadline);"
-    "                Reply reply = send(std::as_const(claim), deadline);\n                asked.sent = Clock::now();")
+    "const SendTime sent;\n                Reply reply = send(std::as_const(claim), deadline);"
+    "Reply reply = send(std::as_const(claim), deadline);\n                const SendTime sent;")
 
 # All holds of a thread have one number, and a late release ends the next one.
 mutate(numbers_used_again client/hold_keeper.hpp

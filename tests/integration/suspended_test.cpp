@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// ctest: without=address,thread
+// A lease goes on while the machine is suspended, and the steady clock does not: a laptop that wakes up believes in no hold
+// whose lease is over.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <span>
+#include <string>
+
+#include "support/process.hpp"
+#include "support/redis_server.hpp"
+#include "support/server_clock.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+// In a process whose clocks say that the machine was suspended while it held the locks.
+const Role holder{"suspended: holder", [](std::span<const std::string> args) {
+                      const auto clocks = SharedMemory<ServerClock::Offsets>::open(args[1]);
+                      Client client{args[0]};
+                      RLock limited{client, "limited"};
+                      Mutex watched{client, "watched"};
+                      limited.lock(Lease{30min});
+                      watched.lock();
+                      const auto until = limited.valid_until();
+                      const auto lost = limited.lost();
+                      clocks->suspended += std::chrono::microseconds(10min).count();
+                      // Of the lease there is so much less.
+                      if (limited.valid_until() > until - 10min + 1s || limited.valid_until() < Clock::now()) return 1;
+                      if (watched.valid_until() > Clock::now()) return 2;
+                      if (lost.stop_requested()) return 3;
+                      clocks->suspended += std::chrono::microseconds(20min).count();
+                      if (limited.valid_until() > Clock::now()) return 4;
+                      if (!eventually([&] { return lost.stop_requested() && watched.lost().stop_requested(); }))
+                          return 5;
+                      std::error_code ec;
+                      limited.unlock(ec);
+                      return ec == errc::hold_lost ? 0 : 6;
+                  }};
+
+}  // namespace
+
+TEST_CASE("a machine that was suspended knows how much of its leases is left, and which are over") {
+    RedisServer server;
+    ServerClock clock;
+    ChildProcess child =
+        spawn_self("suspended: holder", {server.url(), clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
+    CHECK(child.wait(60s) == ExitStatus{0, 0});
+}
