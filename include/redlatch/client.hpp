@@ -44,7 +44,8 @@ public:
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
-    // The random UUID of this client in this process: owners of its holds are "<id>:<thread number>".
+    // The random UUID of this client in this process: owners of its holds are "<id>:<number>", with a new
+    // number for each hold.
     std::string id() const { return core_->runtime().uuid(); }
 
     Stats stats() const { return core_->runtime().stats(); }

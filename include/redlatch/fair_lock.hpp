@@ -18,7 +18,8 @@ namespace redlatch {
 // end: the order is that of the living. Each waiting thread of this kind listens to a channel of its own, and every
 // process with waiters sends one command in a third of those seconds: use RLock where the order does not matter.
 //
-// Two objects of one name are the same lock, and exclude an RLock of that name, too, which knows nothing of the queue.
+// Two objects of one name are the same lock. An RLock of that name is excluded, too, but knows nothing of the queue; in
+// the process that holds one of them the other is refused (errc::wrong_type).
 // Models Cpp17TimedLockable. Neither copied nor moved; any number of threads may use one object. Destroying the object
 // while a thread waits in it is an error, as for std::mutex; destroying it while held is not.
 template <class T = HiredisTransport>

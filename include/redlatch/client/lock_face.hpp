@@ -53,8 +53,9 @@ public:
     }
 
     // Takes the lock, waiting for it until `timeout` is over or the instant has come, by a monotonic clock. Waits are
-    // rounded up to the next millisecond; zero or less is one try, the largest value is for ever. False when not held
-    // in time. May be given Lease, std::stop_token and std::error_code&.
+    // rounded up to the next millisecond; zero or less is one try, the largest value is for ever. The first
+    // question to the server is given 250 ms in any case, so that a short wait for a free lock is not in vain. False
+    // when not held in time. May be given Lease, std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires LockTail<Tail...>
     bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -109,14 +110,18 @@ public:
     }
 
     // Until when this thread's hold is certain, counted on the safe side; time_point::min() when it holds nothing. No
-    // command. After it, others may hold the lock: check it before each write that must not come late.
+    // command. After it, others may hold the lock: check it before each write that must not come late. Time for which
+    // the machine was suspended counts (Linux).
     std::chrono::steady_clock::time_point valid_until() { return self().valid_until_of(this_thread_number()); }
 
-    // A token that is requested when this thread's present hold is lost, or can no longer be vouched for; requested
-    // already when it holds nothing. Its callbacks run on a thread of the client's. No command.
+    // A token that is requested when this thread's present hold is lost, or can no longer be vouched for: at
+    // valid_until() at the latest, plus what the machine needs to run a thread; also when the client ends while it holds.
+    // Requested already when it holds nothing. Its callbacks run on a thread of the client's, one after another, and
+    // should be short; those of a client that ends, on the thread that ends it. No command.
     std::stop_token lost() { return self().lost_of(this_thread_number()); }
 
-    // Ends anyone's hold and wakes the waiters; whether there was one. One round trip.
+    // Ends anyone's hold and wakes the waiters; whether there was one. Two round trips: it looks who holds the lock, and
+    // ends that hold, so a copy of the command that arrives late ends nobody else's.
     bool force_unlock() { return self().force_release(); }
     bool force_unlock(std::error_code& ec) {
         return detail::answer([&] { return force_unlock(); }, false, ec);

@@ -53,7 +53,6 @@ public:
                     Texts<4>{text(hold), NumberText(remaining), NumberText(lease.count()), publish_command()});
     }
 
-    // Releases whatever the numbers have. Answered with the server's clock.
     // Releases whatever these owners have. Answered with the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
