@@ -1,53 +1,70 @@
 // SPDX-License-Identifier: MIT
 //
-// The lease of a lock on one server, with lost, late and repeated messages.
+// The lease of a lock on one server, with lost, repeated and arbitrarily late messages.
 //
-// Models scripts/rlock.hpp and scripts/fenced_lock.hpp (what the server does), client/hold_keeper.hpp (ask, take_back,
-// release_last, renewed) and client/pending_releases.hpp (what is sent until it is answered).
+// Models scripts/rlock.hpp, scripts/fenced_lock.hpp and scripts/wanted_until.hpp (what the server does),
+// client/hold_keeper.hpp (send_acquire, take_in, take_back, last_released, renewed, delivered) and
+// client/pending_releases.hpp (what is sent until it is answered by a server whose clock is beyond an instant).
+// Reentry, handing over and clocks that jump are not in it.
 //
 // Time is counted in ticks, which may come between any two steps: so every process may be paused anywhere. A request is
-// lost, or its reply is, or it stays on its way as a copy that arrives up to DELAY ticks later, when the client has long
-// gone on. The server is passive: a command is one step. A client believes that it holds the lock while `valid` > 0.
+// lost, or its reply is, or it stays on its way as a copy, which is delivered or dropped at any time, when the client has
+// long gone on. The server is passive: a command is one step. A client believes that it holds the lock while `valid` > 0.
+// Each first hold has a new number. A number is used again when no copy carries it, the server does not hold it and no
+// release of it is pending, which stands for "never again".
 //
-// Bounds: 2 clients with a watchdog each, LEASE and DELAY ticks, LOSSES faults of the network; TOKENS: at most so
-// many grants, with fencing tokens; LOSE_DATA: the server loses its memory once, which may cost exclusion.
+// Bounds: 2 clients with a watchdog each and 2 numbers each, 2 copies at a time, LEASE ticks, COMMAND ticks for which an
+// acquire or a renewal is wanted, LOSSES faults of the network, which concern the first FAULTY clients; TOKENS: at most
+// so many grants, with fencing tokens; LOSE_DATA: the server loses its memory once, which may cost exclusion; DEATH: the
+// second client may die; URGENT: time waits for releases that are due.
 //
-// Properties: nobody is granted the lock while somebody else believes to hold it; a release ends the whole of its
-// own hold and nobody else's; a hold that was refused a renewal is lost at once; tokens only grow, even over a loss of
-// data; when a holder has died, whoever goes on asking gets the lock.
+// Properties: nobody is granted the lock while somebody believes to hold it; a release ends the whole of its own hold
+// and nobody else's; a hold that was refused a renewal is lost at once; tokens only grow, even over a loss of data; the
+// server never holds a number that its client is done with, and a number that is to be released not for longer than
+// COMMAND when releases are delivered in time (URGENT); a hold that was lost, or whose owner died, is over after LEASE +
+// COMMAND; when a holder has died, whoever goes on asking gets the lock.
 //
-// verify: safety
-// verify: safety -DTOKENS=4 -DLOSE_DATA -DLOSSES=1
-// verify: liveness after_death -DLOSSES=1 -DLEASE=2 -DDELAY=1 -DDEATH
+// verify: safety -DLOSSES=1
+// verify: safety -DFAULTY=1
+// verify: safety -DLEASE=2 -DCOMMAND=1
+// verify: safety -DFAULTY=1 -DURGENT
+// verify: safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1
+// verify: liveness after_death -DLOSSES=1 -DLEASE=2 -DCOMMAND=1 -DDEATH
 // bug: BUG_VALID_FROM_REPLY safety         the lease counts from the reply
-// bug: BUG_COUNT safety                    an acquire that is sent again counts twice
-// bug: BUG_IGNORE_REFUSAL safety -DTOKENS=4 -DLOSE_DATA -DLOSSES=1        a refused renewal passes for a renewal
-// bug: BUG_NO_LATCH safety                 a repeated release leaves no mark against its own late copy
-// bug: BUG_LATE_COPY safety                a copy of a release arrives after its lease is over (which the library assumes away)
-// bug: BUG_NOT_SETTLED safety              an acquire does not wait for a release in the same name
-// bug: BUG_PLAIN_TOKEN safety -DTOKENS=4 -DLOSE_DATA -DLOSSES=1     tokens are counted, and the count can be lost
-// bug: BUG_NO_TTL liveness after_death -DLOSSES=1 -DLEASE=2 -DDELAY=1 -DDEATH      the key has no TTL
+// bug: BUG_COUNT safety                    the server counts levels, so that an acquire that is sent again counts twice
+// bug: BUG_SAME_NUMBER safety              a client uses one number for all its holds
+// bug: BUG_NO_UNTIL safety                 an acquire takes effect however late
+// bug: BUG_RENEW_NO_UNTIL safety -DFAULTY=1 -DLOSSES=3 -DCOMMAND=1    a renewal takes effect however late
+// bug: BUG_GIVE_UP_ONCE safety             what was given up is not released once more, beyond the instant
+// bug: BUG_FORGET_UNSETTLED safety         the same for a hold that was got by a later sending, and unlocked
+// bug: BUG_VOID_IS_NOT_HELD safety         a void answer passes for "not held", whatever an earlier sending has got
+// bug: BUG_IGNORE_REFUSAL safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    a refused renewal passes for a renewal
+// bug: BUG_PLAIN_TOKEN safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    tokens are counted, and the count can be lost
+// bug: BUG_NO_TTL liveness after_death -DLOSSES=1 -DLEASE=2 -DCOMMAND=1 -DDEATH      the key has no TTL
 
 #ifndef LEASE
-#define LEASE 2
+#define LEASE 3
 #endif
-#ifndef DELAY
-#define DELAY 2
+#ifndef COMMAND
+#define COMMAND 2
 #endif
 #ifndef LOSSES
 #define LOSSES 2
 #endif
-#define COPIES 2
+#ifndef FAULTY
+#define FAULTY 2
+#endif
 
-mtype = { ACQUIRE, RELEASE, RENEW, SENT, YES, NO };
+mtype = { ACQUIRE, RELEASE, RENEW, SENT, YES, NO, LATE };
 
 // --- the server -----------------------------------------------------------------------------------------------------
 
-byte holder;  // the client + 1; 0: the key is absent
+byte holder;  // the number + 1; 0: the key is absent
 byte ttl;
-byte count;
-bool latch[6];  // of each client's releases, by their number
 bool lost_data;
+#ifdef BUG_COUNT
+byte count;
+#endif
 #ifdef TOKENS
 byte counter, clock, newest, grants;
 #define too_many (grants >= TOKENS)
@@ -58,27 +75,63 @@ byte counter, clock, newest, grants;
 // --- the clients ----------------------------------------------------------------------------------------------------
 
 byte valid[2];       // how long the hold is certain; 0: no hold is believed in
-byte left[2];        // how long a hold may be left on the server that nobody believes in any more
 byte fresh[2];       // the lease, counted from the sending of the command on its way
 byte nap[2];         // before it asks again
-byte current[2];      // number of the release on its way, + 1
+byte current[2];     // the number that it asks with or holds
 bool refused[2];     // it believes in a hold of which it was told that it is none
 bool dead[2];
 
-// The other one does not believe that it holds the lock; or cannot know yet that the server has lost its data.
-#define may_enter(c) (valid[1 - c] == 0 || lost_data && !refused[1 - c])
+// Until when the command on its way is wanted, which was sent when `fresh` was LEASE.
+#define wanted(c) ((fresh[c] > LEASE - COMMAND) * (fresh[c] - (LEASE - COMMAND)))
+
+// It believes that it holds the lock; and could know if the server has lost its data.
+#define believes(c) (valid[c] > 0 && !(lost_data && !refused[c]))
+
+// What a client makes of a number.
+#define DONE 0      // nothing any more
+#define USED 1      // asks with it or holds it
+#define UNWANTED 2  // is going to release it
+#define RELEASED 3  // is going to release it once more
+#define LEFT 4      // has lost it and said so, or is dead: its lease ends it
+
+byte use[4];
+byte unsettled[4];  // of a sending without an answer: how long it may take effect, + 1; 0: all were answered
+byte ghost;                   // how long the server has held a number that nobody uses
+
+#define client_of(n) ((n) / 2)
 
 // --- the network ----------------------------------------------------------------------------------------------------
 
-typedef Copy { mtype what; byte whose; byte request; bool again; byte life };
-Copy copies[COPIES];
+typedef Copy { mtype what; byte whose; byte until };
+Copy copies[2];
 byte losses;
 
-inline server_acquires(c, answer) {
+#define may_fail(c) (losses < LOSSES && c < FAULTY)
+
+#ifdef BUG_NO_UNTIL
+#define too_late(rest) false
+#else
+#define too_late(rest) (rest == 0)
+#endif
+#ifdef BUG_RENEW_NO_UNTIL
+#define too_late_to_renew(rest) false
+#else
+#define too_late_to_renew(rest) (rest == 0)
+#endif
+
+// It is wanted for the `rest` of its time.
+inline server_acquires(n, rest, answer) {
     if
-    :: holder == 0 ->
-        assert(may_enter(c));
-        holder = c + 1; count = 1;
+    :: too_late(rest) -> answer = LATE
+    :: !too_late(rest) && holder == 0 ->
+        assert(!believes(0) && !believes(1));
+        assert(use[n] != DONE);
+        // What the server has forgotten was lost before its time.
+        assert(use[n] != LEFT || dead[client_of(n)] || lost_data);
+        holder = n + 1; ghost = 0;
+#ifdef BUG_COUNT
+        count = 1;
+#endif
 #ifndef BUG_NO_TTL
         ttl = LEASE;
 #endif
@@ -93,7 +146,7 @@ inline server_acquires(c, answer) {
         newest = counter;
 #endif
         answer = YES
-    :: holder == c + 1 ->
+    :: !too_late(rest) && holder == n + 1 ->
 #ifdef BUG_COUNT
         count++;
 #endif
@@ -103,93 +156,136 @@ inline server_acquires(c, answer) {
     fi
 }
 
-inline server_releases(c, request, again, answer) {
+inline server_releases(n) {
     if
-    :: latch[c * 3 + request] -> answer = YES
-    :: else ->
-        if
-        :: holder == c + 1 ->
-            count--;
-            if :: count == 0 -> holder = 0; ttl = 0 :: else fi;
-            answer = YES
-        :: else -> answer = NO
-        fi;
-        assert(holder != c + 1);
-#ifndef BUG_NO_LATCH
-        latch[c * 3 + request] = again
+    :: holder == n + 1 ->
+        assert(!(valid[client_of(n)] > 0 && current[client_of(n)] == n));
+#ifdef BUG_COUNT
+        count--;
+        if :: count == 0 -> holder = 0; ttl = 0; ghost = 0 :: else fi;
+#else
+        holder = 0; ttl = 0; ghost = 0;
 #endif
+        assert(holder != n + 1)
+    :: else
     fi
 }
 
-inline server_renews(c, answer) {
+inline server_renews(n, rest, answer) {
     if
-    :: holder == c + 1 -> ttl = LEASE; answer = YES
+    :: too_late_to_renew(rest) -> answer = LATE
+    :: !too_late_to_renew(rest) && holder == n + 1 -> ttl = LEASE; answer = YES
     :: else -> answer = NO
     fi
 }
 
 // The command is answered with nothing. It may still arrive.
-inline lose_message(c, kind, number, repeated) {
+inline lose_message(kind, n, rest) {
     losses++;
     if
     :: true
-    :: copies[0].what == 0 -> copies[0].what = kind; copies[0].whose = c; copies[0].request = number;
-        copies[0].again = repeated; copies[0].life = DELAY
-    :: copies[0].what != 0 && copies[1].what == 0 -> copies[1].what = kind; copies[1].whose = c;
-        copies[1].request = number; copies[1].again = repeated; copies[1].life = DELAY
+    :: copies[1].what == 0 ->
+        copies[1].what = copies[0].what; copies[1].whose = copies[0].whose; copies[1].until = copies[0].until;
+        copies[0].what = kind; copies[0].whose = n; copies[0].until = rest
     fi
 }
 
-#define on_its_way(i, c, n) (copies[i].what == RELEASE && copies[i].whose == c && copies[i].request == n)
-#define copy_of(c, n) (on_its_way(0, c, n) || on_its_way(1, c, n))
-#define any_copy(c) (copy_of(c, 0) || copy_of(c, 1) || copy_of(c, 2))
-
-// A latch without copies means nothing any more, whatever its time.
-inline forget_latches(c) {
-    latch[c * 3] = latch[c * 3] && (copy_of(c, 0) || current[c] == 1);
-    latch[c * 3 + 1] = latch[c * 3 + 1] && (copy_of(c, 1) || current[c] == 2);
-    latch[c * 3 + 2] = latch[c * 3 + 2] && (copy_of(c, 2) || current[c] == 3)
-}
-
 inline forget_copy(i) {
-    copies[i].what = 0; copies[i].whose = 0; copies[i].request = 0; copies[i].again = false; copies[i].life = 0;
-    forget_latches(0); forget_latches(1)
+    if
+    :: i == 0 ->
+        copies[0].what = copies[1].what; copies[0].whose = copies[1].whose; copies[0].until = copies[1].until
+    :: else
+    fi;
+    copies[1].what = 0; copies[1].whose = 0; copies[1].until = 0
 }
 
+#define is_carried(n) (copies[0].what != 0 && copies[0].whose == n || copies[1].what != 0 && copies[1].whose == n)
+// It changes nothing any more, so that it need not be kept until it arrives.
+#define is_void(i) (copies[i].what == ACQUIRE && too_late(copies[i].until) || \
+                    copies[i].what == RENEW && too_late_to_renew(copies[i].until))
+#define is_new(n) ((use[n] == DONE || use[n] == LEFT) && holder != n + 1 && !is_carried(n))
+
+// A release is answered. Beyond the instant nothing can take the lock in its name any more.
+inline released(n) {
+    if
+#ifndef BUG_GIVE_UP_ONCE
+    :: unsettled[n] > 1 -> use[n] = RELEASED
+#endif
+    :: else -> use[n] = DONE; unsettled[n] = 0
+    fi
+}
+
+// To be sent, until it is answered: one that is given up, because its lease is over, would find nothing.
+#define is_due(n) (use[n] == UNWANTED || use[n] == RELEASED && unsettled[n] <= 1)
+#define is_any_due (is_due(0) || is_due(1) || is_due(2) || is_due(3))
+
+inline leave_to_lease(n) { use[n] = LEFT; unsettled[n] = 0 }
+
+// What is on its way arrives or is dropped, and each client's background releases what nobody wants.
 proctype network() {
-    mtype what, ignored;
-    byte i, c, n;
-    bool repeated;
+    mtype ignored;
+    byte i, n;
 end:
     do
     :: atomic {
         if :: copies[0].what != 0 -> i = 0 :: copies[1].what != 0 -> i = 1 fi;
-        what = copies[i].what; c = copies[i].whose; n = copies[i].request; repeated = copies[i].again;
+        n = copies[i].whose;
         if
-        :: what == ACQUIRE && !too_many -> server_acquires(c, ignored)
-        :: what == ACQUIRE && too_many
-        :: what == RELEASE -> server_releases(c, n, repeated, ignored)
-        :: what == RENEW -> server_renews(c, ignored)
+        :: true  // dropped
+        :: copies[i].what == ACQUIRE && !too_many -> server_acquires(n, copies[i].until, ignored)
+        :: copies[i].what == RELEASE -> server_releases(n)
+        :: copies[i].what == RENEW -> server_renews(n, copies[i].until, ignored)
         fi;
         forget_copy(i);
-        i = 0; c = 0; n = 0; repeated = false; what = 0; ignored = 0
+        i = 0; n = 0; ignored = 0
+    }
+    :: atomic {
+        if :: is_due(0) -> n = 0 :: is_due(1) -> n = 1 :: is_due(2) -> n = 2 :: is_due(3) -> n = 3 fi;
+        if
+        :: server_releases(n);
+            if
+            :: released(n)
+            :: may_fail(client_of(n)) -> losses++  // the reply is lost
+            fi
+        :: may_fail(client_of(n)) -> lose_message(RELEASE, n, 0)
+        fi;
+        n = 0
     }
     od
 }
 
+#define number current[c]
+
+// A sending remains without an answer, so that it may still take effect for as long as it is wanted.
+inline leave_unsettled(c) {
+    if :: unsettled[number] < wanted(c) + 1 -> unsettled[number] = wanted(c) + 1 :: else fi
+}
+
+inline finish(c, purpose) {
+    use[number] = purpose;
+    if :: purpose == DONE || purpose == LEFT -> unsettled[number] = 0 :: else fi;
+    fresh[c] = 0; number = 0
+}
+
 proctype client(byte c) {
     mtype answer;
-    byte request;
-    bool again;
 
 ask:
     atomic {
         !too_many && nap[c] == 0;
-        fresh[c] = LEASE; answer = SENT
+#ifdef BUG_SAME_NUMBER
+        use[c * 2] == DONE || use[c * 2] == LEFT;
+        number = c * 2;
+#else
+        if :: is_new(c * 2) -> number = c * 2 :: !is_new(c * 2) && is_new(c * 2 + 1) -> number = c * 2 + 1 fi;
+#endif
+        use[number] = USED; unsettled[number] = 0;
+        fresh[c] = LEASE
     }
+sent:
     if
-    :: atomic { answer == SENT -> server_acquires(c, answer) }
-    :: atomic { losses < LOSSES -> lose_message(c, ACQUIRE, 0, false); answer = 0 }
+    :: atomic { server_acquires(number, wanted(c), answer) }
+    :: atomic { may_fail(c) -> lose_message(ACQUIRE, number, wanted(c)); goto unknown }
     fi;
     if
     :: atomic { answer == YES ->
@@ -198,35 +294,57 @@ ask:
 #endif
         answer = 0;
         if
-        :: fresh[c] > 0 -> assert(may_enter(c));
-            valid[c] = fresh[c]; fresh[c] = 0; refused[c] = false
-        :: else -> left[c] = LEASE; goto give_back  // the answer took longer than the lease lasts
+        :: fresh[c] > 0 -> assert(!believes(1 - c)); valid[c] = fresh[c]; fresh[c] = 0; refused[c] = false
+        :: else -> finish(c, UNWANTED); goto ask  // the answer took longer than the lease lasts
         fi }
-    :: atomic { answer == NO -> answer = 0; fresh[c] = 0; nap[c] = 1; goto ask }
-    :: atomic { losses < LOSSES && answer != 0 -> losses++; answer = 0 }  // the reply is lost
-        goto unknown
-    :: answer == 0 -> goto unknown
+    :: atomic { answer == NO ->
+        answer = 0;
+#ifdef DEATH
+        nap[c] = 1;
+#endif
+        goto nothing }
+    :: atomic { answer == LATE ->
+        answer = 0;
+        if
+        :: fresh[c] = LEASE; goto sent
+#ifdef BUG_VOID_IS_NOT_HELD
+        :: finish(c, DONE); goto ask
+#else
+        :: goto nothing
+#endif
+        fi }
+    :: atomic { may_fail(c) -> losses++; answer = 0; goto unknown }  // the reply is lost
     fi;
 
 held:
     if
     :: atomic { valid[c] > 0 -> fresh[c] = LEASE; goto renew }
-    :: atomic { valid[c] > 0 -> left[c] = valid[c]; valid[c] = 0; goto give_back }
-    :: valid[c] == 0 -> goto ask  // lost
+    :: atomic { valid[c] > 0 ->
+#ifdef BUG_FORGET_UNSETTLED
+        unsettled[number] = 0;
+#endif
+        valid[c] = 0; finish(c, UNWANTED); goto ask }
+    :: atomic { valid[c] == 0 -> finish(c, LEFT); goto ask }  // lost
 #ifdef DEATH
-    :: atomic { c == 1 -> valid[c] = 0; dead[c] = true; goto end }
+    :: atomic { c == 1 ->
+        valid[c] = 0; dead[c] = true; number = 0;
+        if :: use[2] != DONE -> leave_to_lease(2) :: else fi;
+        if :: use[3] != DONE -> leave_to_lease(3) :: else fi;
+        goto end }
 #endif
     fi;
 
 renew:
     if
-    :: atomic { server_renews(c, answer) }
-    :: atomic { losses < LOSSES -> lose_message(c, RENEW, 0, false); fresh[c] = 0; goto held }
+    :: atomic { server_renews(number, wanted(c), answer) }
+    :: atomic { may_fail(c) -> lose_message(RENEW, number, wanted(c)); fresh[c] = 0; goto held }
     fi;
     if
     :: atomic { true ->
         if
         :: valid[c] > 0 && answer == YES -> if :: fresh[c] > valid[c] -> valid[c] = fresh[c] :: else fi
+        // Lost here, but prolonged on the server after all.
+        :: valid[c] == 0 && answer == YES -> answer = 0; finish(c, UNWANTED); goto ask
 #ifdef BUG_IGNORE_REFUSAL
         :: valid[c] > 0 && answer == NO -> valid[c] = fresh[c]; refused[c] = true
 #else
@@ -235,55 +353,55 @@ renew:
         :: else
         fi;
         answer = 0; fresh[c] = 0; goto held }
-    :: atomic { losses < LOSSES -> losses++; answer = 0; fresh[c] = 0; goto held }
+    :: atomic { may_fail(c) -> losses++; answer = 0; fresh[c] = 0; goto held }
     fi;
 
 unknown:
-    if
-    :: goto ask
-    :: atomic { left[c] = LEASE; fresh[c] = 0; goto give_back }
-    fi;
-
-    // A new request number, which no copy carries any more.
-give_back:
     atomic {
-        request = 0; again = false;
-        do :: copy_of(c, request) -> request++ :: else -> break od;
-        current[c] = request + 1
-    }
-#ifdef BUG_NOT_SETTLED
-    if
-    :: atomic { losses < LOSSES -> lose_message(c, RELEASE, request, false); goto settled }
-    :: true
-    fi;
-#endif
-
-send_release:
-    // Sent until it is answered, or its lease is over. The library takes it that no copy of it arrives after that: a
-    // network that keeps one for longer than the lease could end the next hold of the same thread. So here time must
-    // have taken the copies, too.
-    if
-    :: atomic { server_releases(c, request, again, answer) }
+        leave_unsettled(c);
         if
-        :: goto settled
-        :: atomic { losses < LOSSES -> losses++; answer = 0; again = true; goto send_release }
+        :: fresh[c] = LEASE; goto sent
+        :: finish(c, UNWANTED); goto ask
         fi
-    :: atomic { losses < LOSSES -> lose_message(c, RELEASE, request, again); again = true; goto send_release }
-#ifdef BUG_LATE_COPY
-    :: atomic { left[c] == 0 -> goto settled }
-#else
-    :: atomic { left[c] == 0 && !any_copy(c) -> goto settled }
-#endif
-    fi;
-settled:
-    atomic { answer = 0; left[c] = 0; request = 0; again = false; current[c] = 0; forget_latches(c); goto ask }
+    }
+
+nothing:
+    atomic {
+        // A copy that was left without an answer may still take it.
+        if :: unsettled[number] > 0 -> finish(c, UNWANTED) :: else -> finish(c, DONE) fi;
+        goto ask
+    }
 end:
     skip
 }
 
 #define run_down(x) if :: x > 0 -> x-- :: else fi
-#define age(i) if :: copies[i].what != 0 && copies[i].life == 0 -> forget_copy(i) \
-                  :: copies[i].what != 0 && copies[i].life > 0 -> copies[i].life-- :: else fi
+
+inline next_tick(n) {
+    if
+    :: unsettled[n] > 1 || use[n] != USED && unsettled[n] > 0 -> unsettled[n]--
+    :: else
+    fi;
+    if :: use[n] == LEFT && is_new(n) -> use[n] = DONE :: else fi
+}
+
+// A number that the server holds although nobody uses it.
+inline watch_ghosts() {
+    if
+    :: holder == 0 || use[holder - 1] == USED -> ghost = 0
+    :: else ->
+        assert(use[holder - 1] != DONE);
+        if
+#ifndef BUG_NO_TTL
+        :: use[holder - 1] == LEFT -> ghost++; assert(ghost <= LEASE + COMMAND)
+#endif
+#ifdef URGENT
+        :: use[holder - 1] != LEFT -> ghost++; assert(ghost <= COMMAND)
+#endif
+        :: else
+        fi
+    fi
+}
 
 proctype time() {
 end:
@@ -292,20 +410,26 @@ end:
 #ifdef DEATH
         fresh[0] == 0;  // or its answers could always be too late
 #endif
-        if :: ttl == 1 -> holder = 0; count = 0 :: else fi;
+#ifdef URGENT
+        !is_any_due;
+#endif
+        watch_ghosts();
+        if :: ttl == 1 -> holder = 0; ghost = 0 :: else fi;
         run_down(ttl);
         run_down(valid[0]); run_down(valid[1]);
-        run_down(left[0]); run_down(left[1]);
         run_down(nap[0]); run_down(nap[1]);
         run_down(fresh[0]); run_down(fresh[1]);
-        age(0); age(1)
+        run_down(copies[0].until); run_down(copies[1].until);
+        if :: is_void(1) -> forget_copy(1) :: else fi;
+        if :: is_void(0) -> forget_copy(0) :: else fi;
+        next_tick(0); next_tick(1); next_tick(2); next_tick(3)
     }
     od
 }
 
 #ifdef LOSE_DATA
 proctype memory() {
-    atomic { lost_data = true; holder = 0; ttl = 0; count = 0; counter = 0 }
+    atomic { lost_data = true; holder = 0; ttl = 0; ghost = 0; counter = 0 }
 }
 #endif
 
