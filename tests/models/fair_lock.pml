@@ -5,8 +5,9 @@
 // Models scripts/fair_lock.hpp (acquire, release, leave, refresh, first_alive) and client/fair_lock_state.hpp (when a
 // waiter asks again; the refresh of its slot, every tick here; what it does when its place is lost).
 //
-// A command is one step, with its answer (lease_lock.pml is about what may come between). Time waits for those who are
-// alive and due to refresh their slot, but for LATE times.
+// A command is one step, with its answer, and so an owner is the same for all its holds (lease_lock.pml is about what may
+// come between, and about the number that each hold has for that). Time waits for those who are alive and due to refresh
+// their slot, but for LATE times.
 //
 // Bounds: 3 waiters, each in a process of its own, who come for ever, SLOT and LEASE ticks, DEATHS owners that die, LATE slots
 // refreshed too late, LEAVES waiters that give up.

@@ -4,9 +4,10 @@
 //
 // Models scripts/read_write_lock.hpp, and of client/lock_state.hpp when those who wait ask again.
 //
-// A command is one step, with its answer (lease_lock.pml is about what may come between). Owners 0 and 1 read, 2 and 3
-// write; 3 takes the read side as well before it gives back the write side. A hold ends by a release, by its lease, or
-// with its owner, who may die.
+// A command is one step, with its answer, and so an owner is the same for all its holds (lease_lock.pml is about what may
+// come between, and about the number that each hold has for that). Owners 0 and 1 read, 2 and 3 write; 3 takes the read
+// side as well before it gives back the write side. A hold ends by a release, by its lease, or with its owner, who may
+// die.
 //
 // Bounds: 2 readers and WRITERS writers who come for ever, RENEWALS renewals a hold, DEATHS owners that die, LEASE and
 // MARK ticks.

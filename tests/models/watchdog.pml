@@ -6,10 +6,12 @@
 //
 // What the library does under its mutex is one atomic step; a command is on its way outside of it. The background
 // renews holds, notices that one has run out, and delivers pending releases. An acquire may be cancelled while it is on
-// its way, and a renewal may remain without an answer for ever (a frozen server).
+// its way, and a renewal may remain without an answer for ever (a frozen server). Each first hold has a new number, by
+// which the server knows it. A number is used again when nothing carries it, which stands for "never again". Copies that
+// arrive late are in lease_lock.pml.
 //
-// Bounds: 1 lock, 2 threads that take it ROUNDS times each, 1 renewal on its way at a time, LEASE ticks, FAULTS
-// commands without an answer.
+// Bounds: 1 lock, 2 threads that take it ROUNDS times each, with 3 numbers each, 1 renewal on its way at a time, LEASE
+// ticks, FAULTS commands without an answer.
 //
 // Properties: nobody is granted the lock while the other thread believes in its hold; no release meets a hold that
 // somebody believes in; a hold is declared lost by a refusal only if the server has none; every hold that is not given
@@ -19,8 +21,7 @@
 // verify: safety -DNO_EXPIRY -DROUNDS=1 -DFAULTS=2
 // verify: liveness renewed_or_lost -DROUNDS=1
 // bug: BUG_NO_HOLD_ID safety                   a late answer is taken for one about the hold of now
-// bug: BUG_TAKE_BACK_BLINDLY safety            a renewal of a lost hold is undone, although it is held anew
-// bug: BUG_NOT_SETTLED safety                  a thread asks while a release in its name is pending
+// bug: BUG_SAME_NUMBER safety                  a thread uses one number for all its holds
 // bug: BUG_BELIEVE_TO_THE_END safety           a hold is watched and believed in until its release is answered
 // bug: BUG_FORGET_CANCELLED safety -DNO_EXPIRY -DROUNDS=1 -DFAULTS=2    a cancelled acquire is not taken back
 // bug: BUG_NOT_LOOKED_AT liveness renewed_or_lost -DROUNDS=1    who waits for a renewal's answer does not look at the time
@@ -37,51 +38,67 @@
 
 mtype = { SENT, YES, NO, FROZEN };
 
-byte holder;        // the thread + 1; 0: the key is absent
+byte holder;        // the number + 1; 0: the key is absent
 byte ttl;
 
 // Of each thread.
 bool live[2];
 byte valid[2];
 byte fresh[2];      // the lease of an acquire on its way
-byte id[2];         // of its hold
+byte number[2];     // which it asks with or holds
 bool asking[2];
-bool pending[2];    // a release in its name is to be delivered
-bool orphaned[2];   // its hold was lost while a renewal was on its way
 bool renewed[2];    // since it was taken
+
+// Of each number.
+bool pending[6];    // a release of it is to be delivered
+bool orphaned[6];   // its hold was lost while a renewal was on its way
 
 // The renewal on its way.
 mtype renewal;
-byte renewal_of, renewal_id, renewal_fresh;
+byte renewal_of, renewal_number, renewal_fresh;
 byte faults, finished;
+
+#define is_believed(n) (live[n / 3] && number[n / 3] == n)
+#define is_new(n) (!pending[n] && holder != n + 1 && !(renewal != 0 && renewal_number == n))
+
+inline server_releases(n) {
+    if :: holder == n + 1 -> holder = 0; ttl = 0 :: else fi
+}
 
 proctype thread(byte o) {
     byte rounds;
     mtype answer;
 
 take:
-#ifdef BUG_NOT_SETTLED
-    atomic { asking[o] = true; fresh[o] = LEASE; answer = SENT }
+    atomic {
+#ifdef BUG_SAME_NUMBER
+        number[o] = o * 3;
 #else
-    atomic { !pending[o] -> asking[o] = true; fresh[o] = LEASE; answer = SENT }
+        if
+        :: is_new(o * 3) -> number[o] = o * 3
+        :: !is_new(o * 3) && is_new(o * 3 + 1) -> number[o] = o * 3 + 1
+        :: !is_new(o * 3) && !is_new(o * 3 + 1) && is_new(o * 3 + 2) -> number[o] = o * 3 + 2
+        fi;
 #endif
+        asking[o] = true; fresh[o] = LEASE; answer = SENT
+    }
     if
-    :: atomic { holder == 0 || holder == o + 1 ->
+    :: atomic { holder == 0 || holder == number[o] + 1 ->
         assert(!live[1 - o] || valid[1 - o] == 0);
-        holder = o + 1; ttl = LEASE; answer = YES }
-    :: atomic { holder == 2 - o -> answer = NO }
+        holder = number[o] + 1; ttl = LEASE; answer = YES }
+    :: atomic { holder != 0 && holder != number[o] + 1 -> answer = NO }
     fi;
     if
     :: atomic { answer == YES && fresh[o] > 0 ->
         asking[o] = false; live[o] = true; renewed[o] = false;
-        valid[o] = fresh[o]; fresh[o] = 0; id[o] = (id[o] + 1) % 3; answer = 0 }
+        valid[o] = fresh[o]; fresh[o] = 0; answer = 0 }
     :: atomic { answer == NO -> asking[o] = false; fresh[o] = 0; answer = 0; goto next }
     // Cancelled, or without an answer, or too late: whatever it gave is given back.
     :: atomic { answer == YES && (fresh[o] == 0 || faults < FAULTS) ->
         if :: fresh[o] > 0 -> faults++ :: else fi;
         asking[o] = false; fresh[o] = 0; answer = 0;
 #ifndef BUG_FORGET_CANCELLED
-        pending[o] = true;
+        pending[number[o]] = true;
 #endif
         goto next }
     fi;
@@ -93,7 +110,7 @@ take:
 #endif
         }
         // The release is on its way.
-        atomic { if :: holder == o + 1 -> holder = 0; ttl = 0 :: else fi }
+        atomic { server_releases(number[o]) }
         atomic { live[o] = false; valid[o] = 0 }
     :: !live[o]  // lost
     fi;
@@ -108,13 +125,13 @@ proctype renewer() {
 end:
     do
     :: atomic { renewal == 0 && live[0] && valid[0] > 0 ->
-        renewal = SENT; renewal_of = 0; renewal_id = id[0]; renewal_fresh = LEASE }
+        renewal = SENT; renewal_of = 0; renewal_number = number[0]; renewal_fresh = LEASE }
     :: atomic { renewal == 0 && live[1] && valid[1] > 0 ->
-        renewal = SENT; renewal_of = 1; renewal_id = id[1]; renewal_fresh = LEASE }
+        renewal = SENT; renewal_of = 1; renewal_number = number[1]; renewal_fresh = LEASE }
     // The server carries it out; or it is frozen, and never does.
     :: atomic { renewal == SENT ->
         if
-        :: holder == renewal_of + 1 -> ttl = LEASE; renewal = YES
+        :: holder == renewal_number + 1 -> ttl = LEASE; renewal = YES
         :: else -> renewal = NO
         fi }
     :: atomic { renewal == SENT && faults < FAULTS -> faults++; renewal = FROZEN }
@@ -124,27 +141,23 @@ end:
 #ifdef BUG_NO_HOLD_ID
         :: live[renewal_of] ->
 #else
-        :: live[renewal_of] && id[renewal_of] == renewal_id ->
+        :: is_believed(renewal_number) ->
 #endif
             if
             :: renewal == YES ->
                 renewed[renewal_of] = true;
                 if :: renewal_fresh > valid[renewal_of] -> valid[renewal_of] = renewal_fresh :: else fi
             :: else ->
-                assert(holder != renewal_of + 1);
+                assert(holder != number[renewal_of] + 1);
                 live[renewal_of] = false; valid[renewal_of] = 0
             fi
         // Lost for us, but prolonged on the server after all.
-        :: !(live[renewal_of] && id[renewal_of] == renewal_id) && orphaned[renewal_of] && renewal == YES ->
-#ifdef BUG_TAKE_BACK_BLINDLY
-            pending[renewal_of] = true
-#else
-            pending[renewal_of] = pending[renewal_of] || !live[renewal_of] && !asking[renewal_of]
-#endif
+        :: !is_believed(renewal_number) && orphaned[renewal_number] && renewal == YES ->
+            pending[renewal_number] = true
         :: else
         fi;
-        orphaned[renewal_of] = false;
-        renewal = 0; renewal_of = 0; renewal_id = 0; renewal_fresh = 0 }
+        orphaned[renewal_number] = false;
+        renewal = 0; renewal_of = 0; renewal_number = 0; renewal_fresh = 0 }
     od
 }
 
@@ -153,22 +166,28 @@ proctype clock(byte o) {
 end:
     do
 #ifdef BUG_NOT_LOOKED_AT
-    :: atomic { live[o] && valid[o] == 0 && !(renewal != 0 && renewal_of == o && renewal_id == id[o]) ->
+    :: atomic { live[o] && valid[o] == 0 && !(renewal != 0 && renewal_number == number[o]) ->
 #else
     :: atomic { live[o] && valid[o] == 0 ->
 #endif
-        live[o] = false; orphaned[o] = renewal != 0 && renewal_of == o && renewal_id == id[o] }
+        live[o] = false; orphaned[number[o]] = renewal != 0 && renewal_number == number[o] }
     od
 }
 
 // Delivers what is to be given back.
 proctype deliverer(byte o) {
+    byte n;
 end:
     do
-    :: atomic { pending[o] ->
-        assert(!live[o] || valid[o] == 0 || holder != o + 1);
-        if :: holder == o + 1 -> holder = 0; ttl = 0 :: else fi;
-        pending[o] = false }
+    :: atomic {
+        if
+        :: pending[o * 3] -> n = o * 3
+        :: pending[o * 3 + 1] -> n = o * 3 + 1
+        :: pending[o * 3 + 2] -> n = o * 3 + 2
+        fi;
+        assert(!is_believed(n) || valid[o] == 0 || holder != n + 1);
+        server_releases(n);
+        pending[n] = false; n = 0 }
     od
 }
 
@@ -190,7 +209,8 @@ end:
 
 proctype end_state() {
     atomic {
-        finished == 2 && renewal == 0 && !pending[0] && !pending[1];
+        finished == 2 && renewal == 0;
+        !pending[0] && !pending[1] && !pending[2] && !pending[3] && !pending[4] && !pending[5];
 #ifdef NO_EXPIRY
         assert(holder == 0)
 #endif
