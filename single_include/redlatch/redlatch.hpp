@@ -2353,6 +2353,12 @@ public:
         }
     }
 
+    // Whether a call from `begun` on that ended with this reply, which is no answer, shows that there is no server. One that
+    // was given less than its time may only be slow.
+    bool is_away(const Reply& reply, Instant begun) const {
+        return reply.kind != Reply::Kind::no_time || Clock::now() - begun >= options_.command_timeout;
+    }
+
     // --- the background ---------------------------------------------------------------------------------------
 
     void start_background() {
@@ -8859,7 +8865,7 @@ private:
         const Reply reply = runtime_.persist(give_up, request.stop, try_once, request.one_try);
         lock.lock();
         if (judge(reply) != Verdict::answered) {
-            if (!failing_since_ && reply.kind != Reply::Kind::no_time) failing_since_ = begun;
+            if (!failing_since_ && runtime_.is_away(reply, begun)) failing_since_ = begun;
             settle(lock, ticket, wants, ticket.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
             // Who waits for less than a server may take learns nothing from its silence: it is slow, not away.
@@ -10785,7 +10791,7 @@ protected:
         lock.lock();
         if (judge(asked.reply) == Verdict::answered)
             failing_since_.reset();
-        else if (!failing_since_ && asked.reply.kind != Reply::Kind::no_time)
+        else if (!failing_since_ && runtime_.is_away(asked.reply, asked.begun))
             failing_since_ = asked.begun;
         return asked;
     }

@@ -500,7 +500,7 @@ protected:
         lock.lock();
         if (judge(asked.reply) == Verdict::answered)
             failing_since_.reset();
-        else if (!failing_since_ && asked.reply.kind != Reply::Kind::no_time)
+        else if (!failing_since_ && runtime_.is_away(asked.reply, asked.begun))
             failing_since_ = asked.begun;
         return asked;
     }

@@ -334,6 +334,12 @@ public:
         }
     }
 
+    // Whether a call from `begun` on that ended with this reply, which is no answer, shows that there is no server. One that
+    // was given less than its time may only be slow.
+    bool is_away(const Reply& reply, Instant begun) const {
+        return reply.kind != Reply::Kind::no_time || Clock::now() - begun >= options_.command_timeout;
+    }
+
     // --- the background ---------------------------------------------------------------------------------------
 
     void start_background() {

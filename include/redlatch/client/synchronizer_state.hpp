@@ -268,7 +268,7 @@ private:
         const Reply reply = runtime_.persist(give_up, request.stop, try_once, request.one_try);
         lock.lock();
         if (judge(reply) != Verdict::answered) {
-            if (!failing_since_ && reply.kind != Reply::Kind::no_time) failing_since_ = begun;
+            if (!failing_since_ && runtime_.is_away(reply, begun)) failing_since_ = begun;
             settle(lock, ticket, wants, ticket.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
             // Who waits for less than a server may take learns nothing from its silence: it is slow, not away.
