@@ -95,7 +95,7 @@ TEST_CASE("a forked child has an identity of its own and disturbs neither the pa
 TEST_CASE("a child in a PID namespace of its own, with its parent's number, holds nothing of the parent's") {
     RedisServer server;
     SharedMemory<Findings> found;
-    constexpr int not_allowed = 77;
+    static constexpr int not_allowed = 77;
     // What unshares has the number 1 in the namespace that it makes for its children: so it takes two.
     const auto in_namespace = [](auto function) {
         if (::unshare(CLONE_NEWPID) != 0) return not_allowed;

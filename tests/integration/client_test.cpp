@@ -124,7 +124,7 @@ TEST_CASE("the URL chooses the database") {
     in_zero.lock();
     CHECK_FALSE(redis.exists("orders"));
     in_three.lock();
-    CHECK(redis.hgetall("orders") == Fields{{owner_of(three), "1"}});
+    CHECK(redis.hgetall("orders") == Fields{{owner_of(three, in_three), "1"}});
     CHECK_FALSE(in_three_too.try_lock());
     // Channels know no database, so a release in another one is a false alarm and no more.
     auto waiter = start([&] { return in_three_too.lock(), in_three_too.unlock(), true; });

@@ -37,6 +37,7 @@
 // bug: BUG_RENEW_NO_UNTIL safety -DFAULTY=1 -DLOSSES=3 -DCOMMAND=1    a renewal takes effect however late
 // bug: BUG_GIVE_UP_ONCE safety             what was given up is not released once more, beyond the instant
 // bug: BUG_FORGET_UNSETTLED safety         the same for a hold that was got by a later sending, and unlocked
+// bug: BUG_LOSS_FORGETS safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    a loss forgets that a copy of the acquire may come
 // bug: BUG_VOID_IS_NOT_HELD safety         a void answer passes for "not held", whatever an earlier sending has got
 // bug: BUG_IGNORE_REFUSAL safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    a refused renewal passes for a renewal
 // bug: BUG_PLAIN_TOKEN safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    tokens are counted, and the count can be lost
@@ -127,7 +128,7 @@ inline server_acquires(n, rest, answer) {
         assert(!believes(0) && !believes(1));
         assert(use[n] != DONE);
         // What the server has forgotten was lost before its time.
-        assert(use[n] != LEFT || dead[client_of(n)] || lost_data);
+        assert(use[n] != LEFT || dead[client_of(n)]);
         holder = n + 1; ghost = 0;
 #ifdef BUG_COUNT
         count = 1;
@@ -324,7 +325,14 @@ held:
         unsettled[number] = 0;
 #endif
         valid[c] = 0; finish(c, UNWANTED); goto ask }
-    :: atomic { valid[c] == 0 -> finish(c, LEFT); goto ask }  // lost
+    :: atomic { valid[c] == 0 ->  // lost
+        if
+#ifndef BUG_LOSS_FORGETS
+        :: unsettled[number] > 1 -> finish(c, RELEASED)
+#endif
+        :: else -> finish(c, LEFT)
+        fi;
+        goto ask }
 #ifdef DEATH
     :: atomic { c == 1 ->
         valid[c] = 0; dead[c] = true; number = 0;

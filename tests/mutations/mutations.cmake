@@ -805,3 +805,9 @@ mutate(suspension_is_not_seen client/holds.hpp
     "const Clock::duration grown = suspended_since(suspended);"
     "const Clock::duration grown{};"
     "integration/suspended")
+
+# A hold that is lost forgets that a copy of its acquire may still come.
+mutate(loss_forgets_the_copy client/hold_keeper.hpp
+    "if (hold.unsettled != 0)\n            give_back_later(hold, std::max("
+    "if (false)\n            give_back_later(hold, std::max("
+    "unit/rlock_release")

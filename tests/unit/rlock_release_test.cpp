@@ -434,6 +434,21 @@ TEST_CASE("copies of a request to end by force name the same holder") {
     CHECK(sent[2].words == sent[0].words);
 }
 
+// A first sending had no answer, a second one got the hold, and it was lost before the first could not come any more: what
+// that took was nobody's for a whole lease.
+TEST_CASE("a hold that is lost is given up all the same when a copy of its acquire may still come") {
+    Bench bench(impatient());
+    bench.redis.next("acquire", lost());
+    bench.lock.lock();
+    bench.redis.next("HKEYS", array({text("somebody:7")}));
+    CHECK(bench.lock.force_unlock());
+    REQUIRE(bench.redis.wait_for("give up", 2));
+    const SentCommand late = bench.redis.sent("give up").at(1);
+    CHECK(late.argument(2) == bench.owner());
+    CHECK(late.posted);
+    CHECK(unlock(bench) == errc::hold_lost);
+}
+
 TEST_CASE("ending by force does not touch a hold that is taken while the answer is on its way") {
     Bench bench;
     bench.redis.next("HKEYS", [&](const SentCommand&) {

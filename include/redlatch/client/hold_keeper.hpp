@@ -217,8 +217,8 @@ public:
 
     std::stop_token lost(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
-        Hold* hold = holds_.find(owner);
-        if (!hold || !hold->live()) {
+        Hold* hold = live_hold(owner);
+        if (!hold) {
             std::stop_source already;
             already.request_stop();
             return already.get_token();
@@ -903,6 +903,9 @@ protected:
     void lose(Hold& hold, const char* why) {
         // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        // A copy of the acquire that was left without an answer may still come.
+        if (hold.unsettled != 0)
+            give_back_later(hold, std::max(unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
         runtime_.lost_levels().add(kind, key(), hold.owner, hold.count);
         if (hold.lost) runtime_.losses().tell(std::move(*hold.lost));
         key_holds_->ended(hold.id);
