@@ -62,5 +62,5 @@ TEST_CASE("each script has a digest of its own, that of its text") {
         CHECK(script->digest() == sha1(script->text));
         digests.emplace(script->digest());
     }
-    CHECK(digests.size() == 17);
+    CHECK(digests.size() == 19);
 }
