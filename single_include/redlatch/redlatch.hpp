@@ -2353,6 +2353,10 @@ public:
         }
     }
 
+    // What the first question of a call is allowed at least, whatever the caller's deadline: a server may be slow to
+    // connect to, and what is free is not to be missed for that.
+    static constexpr Milliseconds honest_try{250};
+
     // Whether a call from `begun` on that ended with this reply, which is no answer, shows that there is no server. One that
     // was given less than its time may only be slow.
     bool is_away(const Reply& reply, Instant begun) const {
@@ -8849,7 +8853,7 @@ private:
         Ticket ticket = lanes_.take(runtime_.next_request());
         const Instant give_up = give_up_at(request);
         const Instant begun = Clock::now();
-        const Instant allowed = first ? begun + one_try_time() : begun;
+        const Instant allowed = first ? begun + std::min(one_try_time(), Runtime<T>::honest_try) : begun;
         lock.unlock();
         const auto try_once = [&](Instant limit, bool) {
             const Instant deadline = std::max(limit, allowed);
@@ -10746,10 +10750,6 @@ protected:
 
     // --- asking the server ------------------------------------------------------------------------------------
 
-    // What a question is allowed at least: a server may be slow to connect to, and a free lock is not to be missed for
-    // that.
-    static constexpr Milliseconds honest_try{250};
-
     // `first`: the first question of a call.
     Instant give_up_at(const LockRequest& request, bool first) const {
         const Instant now = Clock::now();
@@ -10760,7 +10760,7 @@ protected:
         // Threads in line share the time that a server was unreachable, but each gets an honest try.
         const Instant give_up = deadline_after(failing_since_.value_or(now), options.unreachable_timeout);
         const Instant deadline = std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
-        return first ? std::max(deadline, now + std::min(one_try, honest_try)) : deadline;
+        return first ? std::max(deadline, now + std::min(one_try, Runtime<T>::honest_try)) : deadline;
     }
 
     // `send(claim, deadline)` sends the acquire command.

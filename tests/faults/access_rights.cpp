@@ -680,29 +680,32 @@ TEST_CASE("fault: a right is missing in the middle of an operation: all of it is
     user.text("SELECT", database);
     std::vector<std::string> whole;
     const auto try_all = [&](const std::string& right) {
-        Fleet fleet{server};
         for (std::size_t i = 0; i < steps().size(); ++i) {
-            Scene scene{fleet, user};
-            fleet.redis.text("FLUSHDB");
-            steps()[i].prepare(scene);
-            const std::string before = picture(fleet.redis, true);
-            if (!right.empty()) make_user(admin, {"-" + right});
-            const std::error_code ec = code_of([&] { steps()[i].run(scene); });
-            if (!right.empty()) make_user(admin, {"+" + right});
-            CAPTURE(right);
-            const std::string what = steps()[i].what;
-            CAPTURE(what);
-            if (right.empty()) {
-                CHECK_FALSE(ec);
-                whole.push_back(picture(fleet.redis, false));
-            } else if (ec) {
-                CHECK(ec == errc::rejected);
-                // What was written already may stay for a millisecond.
-                eventually([&] { return picture(fleet.redis, true) == before; }, 1s);
-                CHECK(picture(fleet.redis, true) == before);
-            } else {
-                CHECK(picture(fleet.redis, false) == whole[i]);
+            {
+                Fleet fleet{server};
+                Scene scene{fleet, user};
+                fleet.redis.text("FLUSHDB");
+                steps()[i].prepare(scene);
+                const std::string before = picture(fleet.redis, true);
+                if (!right.empty()) make_user(admin, {"-" + right});
+                const std::error_code ec = code_of([&] { steps()[i].run(scene); });
+                CAPTURE(right);
+                const std::string what = steps()[i].what;
+                CAPTURE(what);
+                if (right.empty()) {
+                    CHECK_FALSE(ec);
+                    whole.push_back(picture(fleet.redis, false));
+                } else if (ec) {
+                    CHECK(ec == errc::rejected);
+                    // What was written already may stay for a millisecond.
+                    eventually([&] { return picture(fleet.redis, true) == before; }, 1s);
+                    CHECK(picture(fleet.redis, true) == before);
+                } else {
+                    CHECK(picture(fleet.redis, false) == whole[i]);
+                }
             }
+            // The client has gone, and with it what it would deliver now.
+            if (!right.empty()) make_user(admin, {"+" + right});
         }
     };
     try_all({});

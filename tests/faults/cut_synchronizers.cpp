@@ -57,7 +57,7 @@ struct Permits final : CutWork {
         add("try_set_permits", digested<scripts::semaphore_set>, nothing,
             [this] { return yes_or_no(slots.try_set_permits(3)); });
         add("set_permits", digested<scripts::permit_set_total>, ten, [this] { return slots.set_permits(4), "set"; });
-        add("add_permits", digested<scripts::semaphore_add>, ten, [this] { return slots.add_permits(4), "added"; });
+        add("add_permits", digested<scripts::permit_add>, ten, [this] { return slots.add_permits(4), "added"; });
         add("acquire", digested<scripts::permit_acquire>, ten, [this] { return ids = {slots.acquire()}, "taken"; });
         add("acquire of several", digested<scripts::permit_acquire>, ten,
             [this] { return ids = slots.acquire(3), text(std::ssize(ids)); });

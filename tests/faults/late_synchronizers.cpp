@@ -184,16 +184,17 @@ TEST_CASE("fault: a release of permits never got through: it arrives when the se
         Semaphore seats{path.client, "seats"};
         seats.try_set_permits(3);
         seats.acquire();
-        path.proxy.hold_next_requests(1, add);
+        path.proxy.hold_next_requests(100, add);
         auto released = start([&] {
             std::error_code ec;
             seats.release(ec);
             return ec;
         });
-        REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }));
+        REQUIRE(eventually([&] { return path.proxy.counts().held >= 1; }));
         path.proxy.refuse(true);
         CHECK(released.get() == errc::unreachable);
         path.jump(after);
+        path.proxy.clear_rules();
         path.proxy.refuse(false);
         CHECK(path.comes_to("seats", "3"));
         path.let_late_ones_arrive();

@@ -276,6 +276,7 @@ TEST_CASE("names that were waited for take no memory and no channel, either") {
         for (int i = from; i < to; ++i) {
             const std::string name = "customer " + std::to_string(i);
             redis.integer("HSET", name, "somebody:1", 1);
+            redis.integer("PEXPIRE", name, 60'000);
             RLock lock{client, name};
             CHECK_FALSE(lock.try_lock_for(1ms));
             redis.integer("DEL", name);

@@ -455,10 +455,6 @@ protected:
 
     // --- asking the server ------------------------------------------------------------------------------------
 
-    // What a question is allowed at least: a server may be slow to connect to, and a free lock is not to be missed for
-    // that.
-    static constexpr Milliseconds honest_try{250};
-
     // `first`: the first question of a call.
     Instant give_up_at(const LockRequest& request, bool first) const {
         const Instant now = Clock::now();
@@ -469,7 +465,7 @@ protected:
         // Threads in line share the time that a server was unreachable, but each gets an honest try.
         const Instant give_up = deadline_after(failing_since_.value_or(now), options.unreachable_timeout);
         const Instant deadline = std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
-        return first ? std::max(deadline, now + std::min(one_try, honest_try)) : deadline;
+        return first ? std::max(deadline, now + std::min(one_try, Runtime<T>::honest_try)) : deadline;
     }
 
     // `send(claim, deadline)` sends the acquire command.

@@ -334,6 +334,10 @@ public:
         }
     }
 
+    // What the first question of a call is allowed at least, whatever the caller's deadline: a server may be slow to
+    // connect to, and what is free is not to be missed for that.
+    static constexpr Milliseconds honest_try{250};
+
     // Whether a call from `begun` on that ended with this reply, which is no answer, shows that there is no server. One that
     // was given less than its time may only be slow.
     bool is_away(const Reply& reply, Instant begun) const {

@@ -252,7 +252,7 @@ private:
         Ticket ticket = lanes_.take(runtime_.next_request());
         const Instant give_up = give_up_at(request);
         const Instant begun = Clock::now();
-        const Instant allowed = first ? begun + one_try_time() : begun;
+        const Instant allowed = first ? begun + std::min(one_try_time(), Runtime<T>::honest_try) : begun;
         lock.unlock();
         const auto try_once = [&](Instant limit, bool) {
             const Instant deadline = std::max(limit, allowed);
