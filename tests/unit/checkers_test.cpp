@@ -160,7 +160,16 @@ TEST_CASE("a stale write that was accepted is found") {
 TEST_CASE("a fenced resource in a process of its own refuses what is stale") {
     const TempDir dir;
     ChildProcess resource = spawn_self("serve a fenced resource", {dir.file("sock")});
-    REQUIRE(eventually([&] { return std::filesystem::exists(dir.file("sock")); }, 20s));
+    // The socket is there a moment before anybody listens at it.
+    const auto is_served = [&] {
+        try {
+            FencedResourceClient{dir.file("sock")};
+            return true;
+        } catch (const std::exception&) {
+            return false;
+        }
+    };
+    REQUIRE(eventually(is_served, 20s));
     FencedResourceClient first{dir.file("sock")};
     FencedResourceClient second{dir.file("sock")};
     std::vector<FencedWrite> writes{first.write(1, 11, 5),  second.write(1, 12, 6), first.write(1, 11, 5),
