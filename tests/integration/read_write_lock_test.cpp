@@ -156,8 +156,8 @@ TEST_CASE("a name with a tag of its own gets no more braces in any key") {
     Messages messages{f.server, "redisson_rwlock:{shop}orders"};
     ReadWriteLock tagged{f.client, "{shop}orders"};
     tagged.lock_shared();
-    const std::string reader = owner_of(f.client, tagged.read_lock());
-    CHECK(sorted(f.redis.keys()) == sorted({"{shop}orders", "{shop}orders:" + reader + ":rwlock_timeout:1"}));
+    const std::string owner = owner_of(f.client, tagged.read_lock());
+    CHECK(sorted(f.redis.keys()) == sorted({"{shop}orders", "{shop}orders:" + owner + ":rwlock_timeout:1"}));
     tagged.unlock_shared();
     CHECK(f.redis.keys().empty());
     CHECK(messages.take() == Words{"0"});
