@@ -364,7 +364,10 @@ private:
         for (Agents* agents : crowd_of_agents()) {
             for (Remote* agent : {&agents->java, &agents->cpp}) {
                 const std::string thread = name + "-" + std::to_string(next);
-                adding.push_back(agent->send(thread, "stress " + row.add[next / 2 % row.add.size()] + " " + arguments));
+                const std::size_t kind = next / 2 % row.add.size();
+                // Within one client of redlatch a second kind on one name would be refused.
+                const std::string client = kind > 0 && !agent->is_java() ? " wd=29000" : "";
+                adding.push_back(agent->send(thread, "stress " + row.add[kind] + " " + arguments + client));
                 if (!row.look.empty())
                     looking.push_back(agent->send(thread + "-look", "look " + row.look + " " + arguments));
                 ++next;
