@@ -11317,7 +11317,7 @@ public:
     void disconnected() override {}
 
 private:
-    using Keeper::ask, Keeper::failing_since_, Keeper::holds_, Keeper::lease_of, Keeper::live_hold, Keeper::mutex_;
+    using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_;
     using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::runtime_;
     using Keeper::take_back, Keeper::wire_;
     using typename Keeper::Asked;
@@ -11981,7 +11981,7 @@ public:
     }
 
 private:
-    using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_, Keeper::finish;
+    using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_;
     using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
     using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
     using Keeper::releasing_, Keeper::report_loss, Keeper::runtime_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;

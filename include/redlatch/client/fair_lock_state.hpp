@@ -98,7 +98,7 @@ public:
     void disconnected() override {}
 
 private:
-    using Keeper::ask, Keeper::failing_since_, Keeper::holds_, Keeper::lease_of, Keeper::live_hold, Keeper::mutex_;
+    using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_;
     using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::runtime_;
     using Keeper::take_back, Keeper::wire_;
     using typename Keeper::Asked;

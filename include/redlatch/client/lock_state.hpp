@@ -96,7 +96,7 @@ public:
     }
 
 private:
-    using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_, Keeper::finish;
+    using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_;
     using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
     using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
     using Keeper::releasing_, Keeper::report_loss, Keeper::runtime_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;
