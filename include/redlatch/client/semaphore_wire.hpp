@@ -60,7 +60,7 @@ public:
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
         if (!reply.is_integer() || !share(std::max<std::int64_t>(reply.integer, 0), wants) ||
-            -reply.integer >= wants.front().permits)
+            reply.integer <= -wants.front().permits)
             throw unexpected(reply, key());
         return {Milliseconds::max(), -reply.integer};
     }
