@@ -84,6 +84,11 @@ public:
         errand->next = now + errand->backoff.next();
     }
 
+    // Ends the pauses.
+    void hurry(Instant now) {
+        for (Errand& errand : errands_) errand.next = std::min(errand.next, now);
+    }
+
     Instant look_at() const {
         Instant at = never;
         for (const Errand& errand : errands_)

@@ -105,6 +105,7 @@ public:
         Ticket ticket = lanes_.take(runtime_.next_request());
         lock.unlock();
         const Reply reply = runtime_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
+            deliver_first();
             return wire_.commands().send(ticket, deadline, send);
         });
         lock.lock();
@@ -440,6 +441,15 @@ private:
             }
             lock.lock();
         }
+    }
+
+    // Before a change: what was given up or is late goes ahead of it on the same connection, or a copy of that could undo
+    // the change.
+    void deliver_first() {
+        std::unique_lock lock(mutex_);
+        if (errands_.empty()) return;
+        errands_.hurry(Clock::now());
+        deliver(lock);
     }
 
     // Without mutex_. What was never sent needs to know first until when it is wanted.
