@@ -8583,6 +8583,11 @@ public:
         errand->next = now + errand->backoff.next();
     }
 
+    // Ends the pauses.
+    void hurry(Instant now) {
+        for (Errand& errand : errands_) errand.next = std::min(errand.next, now);
+    }
+
     Instant look_at() const {
         Instant at = never;
         for (const Errand& errand : errands_)
@@ -8706,6 +8711,7 @@ public:
         Ticket ticket = lanes_.take(runtime_.next_request());
         lock.unlock();
         const Reply reply = runtime_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
+            deliver_first();
             return wire_.commands().send(ticket, deadline, send);
         });
         lock.lock();
@@ -9041,6 +9047,15 @@ private:
             }
             lock.lock();
         }
+    }
+
+    // Before a change: what was given up or is late goes ahead of it on the same connection, or a copy of that could undo
+    // the change.
+    void deliver_first() {
+        std::unique_lock lock(mutex_);
+        if (errands_.empty()) return;
+        errands_.hurry(Clock::now());
+        deliver(lock);
     }
 
     // Without mutex_. What was never sent needs to know first until when it is wanted.
@@ -15875,7 +15890,7 @@ public:
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
         if (!reply.is_integer() || !share(std::max<std::int64_t>(reply.integer, 0), wants) ||
-            -reply.integer >= wants.front().permits)
+            reply.integer <= -wants.front().permits)
             throw unexpected(reply, key());
         return {Milliseconds::max(), -reply.integer};
     }
