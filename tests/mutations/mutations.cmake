@@ -654,6 +654,24 @@ mutate(renewals_wait_for_their_line adapters/hiredis.hpp
     "static_cast<void>(other);"
     "faults/refusal")
 
+# Each connection sleeps out its pause, though another one has shown that the server is back.
+mutate(good_news_is_kept adapters/hiredis.hpp
+    "bool has_ended_pause = subscriber.try_again();"
+    "bool has_ended_pause = false;"
+    "faults/recovery")
+
+# Who is connecting to a frozen master goes on to the end of the time-out, though another is the master by now.
+mutate(waits_for_the_old_master adapters/command_link.hpp
+    "place_ = place;\n        link_.in_vain = true;"
+    "place_ = place;"
+    "faults/failover")
+
+# The same for a node of a cluster.
+mutate(waits_for_the_old_node adapters/command_link.hpp
+    "link_.in_vain = true;\n        if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
+    "if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
+    "faults/failover")
+
 # --- locks over several servers ---------------------------------------------------------------------------------------
 
 # Half of the servers are enough, so two halves hold it.

@@ -76,7 +76,7 @@ TEST_CASE("a release that failed is sent again, after pauses that grow to a seco
     PendingReleases pending;
     pending.add({7}, settled, at(1h), at(0ms));
     Milliseconds now = 0ms;
-    for (const auto most : {50ms, 100ms, 200ms, 400ms, 800ms, 1000ms, 1000ms}) {
+    for (const auto most : {50ms, 100ms, 200ms, 400ms, 500ms, 500ms}) {
         REQUIRE(pending.take_due(at(now)).size() == 1);
         pending.failed(7, at(now));
         CHECK(pending.take_due(at(now)).empty());

@@ -60,6 +60,7 @@ public:
     Cluster(const Url& url, Milliseconds timeout, PubSub pubsub, std::function<void()> wake)
         : url_(url),
           timeout_(timeout),
+          doubt_lasts_(std::min<Milliseconds>(timeout, std::chrono::seconds(10)) + std::chrono::seconds(2)),
           patience_(std::max<Milliseconds>(timeout / 8, Milliseconds(20))),
           wake_(std::move(wake)),
           classic_([this](Link& link, Instant deadline) { return open_any(link, deadline); }, timeout, wake_) {
@@ -213,8 +214,7 @@ public:
     std::uint64_t reconnects() const { return sum(1); }
 
 private:
-    static constexpr Milliseconds probe_pause{250};   // between commands to a node that says it is down
-    static constexpr Milliseconds doubt_lasts{2000};  // after a node could not be reached
+    static constexpr Milliseconds probe_pause{250};  // between commands to a node that says it is down
     static constexpr std::array<std::string_view, 1> asking_word{"ASKING"};
     static constexpr Command asking_command{asking_word, 0};
 
@@ -223,9 +223,10 @@ private:
             : place(where),
               line(
                   cluster.url_.at(where), opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); },
-                  CommandLink::Connecting::one_attempt),
+                  CommandLink::Connecting::one_attempt, nullptr, [this, &cluster] { answers(cluster); }),
               subscriber(
-                  opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); }, true) {}
+                  opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); }, true,
+                  [this, &cluster] { answers(cluster); }) {}
 
         Opener opener(Cluster& cluster) {
             return [this, &cluster](Link& link, Instant deadline) {
@@ -233,6 +234,12 @@ private:
                 cluster.tried(*this, !refusal || refusal->kind != Reply::Kind::not_sent);
                 return refusal;
             };
+        }
+
+        // One of its connections was answered: the other one goes on trying at once.
+        void answers(Cluster& cluster) noexcept {
+            const bool line_paused = line.try_again(), subscriber_paused = subscriber.try_again();
+            if (line_paused || subscriber_paused) cluster.wake_();
         }
 
         const HostPort place;
@@ -464,7 +471,7 @@ private:
         if (!node.is_down) node.next_probe = Clock::now() + probe_pause;
         node.down_words = words;
         node.is_down = true;
-        doubt_until_ = Clock::now() + doubt_lasts;
+        doubt_until_ = Clock::now() + doubt_lasts_;
     }
 
     // The server may be gone, and another in its place.
@@ -472,7 +479,7 @@ private:
         const std::lock_guard lock(mutex_);
         const Instant now = Clock::now();
         const bool is_new = now >= doubt_until_;
-        doubt_until_ = now + doubt_lasts;
+        doubt_until_ = now + doubt_lasts_;
         if (is_new) wake_();
     }
 
@@ -842,6 +849,9 @@ private:
 
     const Url url_;
     const Milliseconds timeout_;
+    // After a node could not be reached, or did not answer: longer than until the next command to it is given up, so that
+    // it is in doubt for as long as it is silent.
+    const Milliseconds doubt_lasts_;
     const Milliseconds patience_;  // with one node that is asked something others could tell, too
     const std::function<void()> wake_;
 

@@ -44,15 +44,18 @@ public:
     // command may be wanted elsewhere by now.
     enum class Connecting { until_deadline, one_attempt };
 
-    // `url` is for words only. `has_substitute`: whether another link, to the same server, is connected.
+    // `url` is for words only. `has_substitute`: whether another link, to the same server, is connected. `answers` is
+    // called, on any thread, when a connection has brought its first reply.
     CommandLink(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
-                Connecting connecting = Connecting::until_deadline, std::function<bool()> has_substitute = nullptr)
+                Connecting connecting = Connecting::until_deadline, std::function<bool()> has_substitute = nullptr,
+                std::function<void()> answers = nullptr)
         : url_(url),
           opener_(std::move(open)),
           timeout_(timeout),
           need_driver_(std::move(need_driver)),
           connecting_(connecting),
-          has_substitute_(std::move(has_substitute)) {}
+          has_substitute_(std::move(has_substitute)),
+          answers_(std::move(answers)) {}
 
     bool is_connected() const noexcept { return connected_.load(std::memory_order_acquire); }
 
@@ -164,15 +167,27 @@ public:
     void leave_before(std::uint64_t place) {
         std::unique_lock lock(mutex_);
         place_ = place;
+        link_.in_vain = true;
         if (connected_ && link_.place < place) fail(lock, Reply::Kind::unanswered, "another server is the master now");
         next_attempt_ = {};
         backoff_.reset();
         changed_.notify_all();
     }
 
+    // Another connection has shown that the server is there: a pause before the next attempt ends. True when there was
+    // one, and the driver may have to know.
+    bool try_again() noexcept {
+        const std::lock_guard lock(mutex_);
+        if (connected_ || next_attempt_ <= Clock::now()) return false;
+        next_attempt_ = {};
+        changed_.notify_all();
+        return true;
+    }
+
     // Nothing more is to be sent here: the connection ends, and who waits for one goes elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
+        link_.in_vain = true;
         if (connected_) fail(lock, Reply::Kind::unanswered, "another server does its work now");
         why_not_ = in_words(Reply::Kind::not_sent, "", " is not the server for it any more");
         ++failures_;
@@ -286,6 +301,7 @@ private:
 
     std::optional<Reply> attempt_open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         opening_ = true;
+        link_.in_vain = false;
         const Instant begun = Clock::now();
         lock.unlock();
         std::optional<Reply> refusal = open_link(deadline);
@@ -305,7 +321,7 @@ private:
             // Posted commands that waited for the connection get their full time from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
-            attempt_failed_ = Clock::now() < deadline || deadline >= begun + timeout_;
+            attempt_failed_ = !link_.in_vain && (Clock::now() < deadline || deadline >= begun + timeout_);
             answer(why_not_, *refusal, refusal->kind);
             ++failures_;
             next_attempt_ = Clock::now() + backoff_.next();
@@ -597,7 +613,8 @@ private:
                 completions_.emplace_back(std::move(*slot.done), std::move(batch_[taken]));
             }
         }
-        if (taken > 0 && !std::exchange(proven_, true)) closed_backoff_.reset();
+        const bool is_first = taken > 0 && !std::exchange(proven_, true);
+        if (is_first) closed_backoff_.reset();
         const bool unasked = taken < batch_.size();
         // Told without the mutex: whom we wake would have to wait for it at once.
         handing_out_ = finished_.size() > 1;
@@ -608,6 +625,7 @@ private:
         finished_.clear();
         for (auto& [done, reply] : completions_) complete(done, std::move(reply));
         completions_.clear();
+        if (is_first && answers_) answers_();
         lock.lock();
         if (std::exchange(handing_out_, false) && !out_.empty()) flush(lock);
         if (parsed == Parsed::malformed)
@@ -679,6 +697,7 @@ private:
     const std::function<void()> need_driver_;
     const Connecting connecting_;
     const std::function<bool()> has_substitute_;
+    const std::function<void()> answers_;
 
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -705,7 +724,7 @@ private:
     bool turned_away_ = false;    // the driver or a poster left replies to the reader of the moment
     bool handing_out_ = false;    // the reader wakes threads, and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
-    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};      // after attempts that failed
+    Backoff backoff_{Milliseconds(10), longest_pause};           // after attempts that failed
     Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply
     Instant next_attempt_{};
     std::uint64_t failures_ = 0;  // attempts that failed, and turn_away()

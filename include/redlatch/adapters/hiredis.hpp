@@ -177,7 +177,8 @@ private:
               pubsub(kind),
               sentinels(url.sentinels.empty() ? nullptr : new Sentinels(url, [this] { pipe.wake(); })),
               cluster(url.cluster.empty() ? nullptr : new Cluster(url, timeout, pubsub, [this] { pipe.wake(); })),
-              subscriber(opener(), timeout, [this] { pipe.wake(); }) {}
+              subscriber(
+                  opener(), timeout, [this] { pipe.wake(); }, false, [this] { answers(); }) {}
 
         const Url url;
         const Milliseconds timeout;
@@ -199,6 +200,13 @@ private:
         }
 
     private:
+        // One connection was answered: the others go on trying at once, whatever pause they have come to.
+        void answers() noexcept {
+            bool has_ended_pause = subscriber.try_again();
+            for (CommandLink& link : links) has_ended_pause |= link.try_again();
+            if (has_ended_pause) pipe.wake();
+        }
+
         // Which server a connection goes to.
         Opener opener() {
             if (sentinels)
@@ -211,7 +219,7 @@ private:
             return {
                 ((void)I, CommandLink(
                               url, opener(), timeout, [this] { pipe.wake(); }, CommandLink::Connecting::until_deadline,
-                              [this] { return connected() != nullptr; }))...};
+                              [this] { return connected() != nullptr; }, [this] { answers(); }))...};
         }
     };
 

@@ -7,6 +7,7 @@
 #include "redlatch/core/url.hpp"
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -28,6 +29,8 @@ struct Link {
     Socket socket;
     ReplyReader reader;
     std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterView
+    // Set by any thread while another one is in open(), which ends soon then: another server is wanted by now.
+    std::atomic<bool> in_vain{false};
 
     // Connects, by TLS if the URL says so, logs in and selects the database, all before the deadline. Gives nothing on
     // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or
@@ -36,7 +39,7 @@ struct Link {
         std::string why;
         reader.reset();
         reader.withhold(url.password);
-        socket = Socket::connect(url, deadline, why);
+        socket = Socket::connect(url, deadline, why, in_vain);
         if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
         auto refusal = url.tls ? secure(url, deadline) : std::nullopt;
         if (!refusal) refusal = log_in(url, deadline, role);
@@ -56,7 +59,7 @@ private:
                 case TlsSession::Handshake::failed: return socket.tls_refusal();
                 case TlsSession::Handshake::unfinished: break;
             }
-            if (!socket.wait(POLLIN, deadline)) return socket.tls_refusal();
+            if (!socket.wait(POLLIN, deadline, in_vain)) return socket.tls_refusal();
         }
     }
 
@@ -97,7 +100,7 @@ private:
                     break;
                 case ReplyReader::Outcome::incomplete: {
                     std::array<char, TlsSession::full_room> bytes;
-                    if (!socket.wait(POLLIN, deadline)) return silence(url);
+                    if (!socket.wait(POLLIN, deadline, in_vain)) return silence(url);
                     const ssize_t got = socket.receive(bytes.data(), bytes.size(), false);
                     if (got < 0 || !reader.feed(bytes.data(), static_cast<std::size_t>(got))) return silence(url);
                 }

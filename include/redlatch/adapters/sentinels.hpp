@@ -176,7 +176,7 @@ private:
     struct Watcher {
         Talk talk;
         std::vector<Reply> answers;  // to the questions
-        Backoff backoff{Milliseconds(20), Milliseconds(1000)};
+        Backoff backoff{Milliseconds(20), longest_pause};
         Instant next_attempt{};
     };
 

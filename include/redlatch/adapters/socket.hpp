@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -61,9 +62,9 @@ public:
     ~Socket() { close(); }
 
     // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers the look-up
-    // of the host's name and all of its addresses together.
-    static Socket connect(const Url& url, Instant deadline, std::string& why) {
-        return url.path.empty() ? connect_tcp(url, deadline, why) : connect_unix(url, deadline, why);
+    // of the host's name and all of its addresses together. `in_vain`: another thread wants the server no more.
+    static Socket connect(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
+        return url.path.empty() ? connect_tcp(url, deadline, why, in_vain) : connect_unix(url, deadline, why, in_vain);
     }
 
     // Begins to connect, and waits for nothing: the socket becomes writable when the outcome is there, which
@@ -186,6 +187,17 @@ public:
         }
     }
 
+    // The same, but false soon after another thread has said that it is in vain: nothing can wake this one.
+    bool wait(short events, Instant deadline, const std::atomic<bool>& in_vain) const noexcept {
+        for (;;) {
+            if (in_vain.load(std::memory_order_relaxed)) return false;
+            const Instant now = Clock::now();
+            const bool is_last = deadline <= now + look_again;
+            if (wait(events, is_last ? deadline : now + look_again)) return true;
+            if (is_last) return false;
+        }
+    }
+
     void set_receive_timeout(Milliseconds timeout) const noexcept {
         const timeval tv{static_cast<time_t>(timeout.count() / 1000),
                          static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
@@ -193,6 +205,8 @@ public:
     }
 
 private:
+    static constexpr Milliseconds look_again{20};
+
     Sent send_as_is(std::string_view& bytes) const noexcept {
         while (!bytes.empty()) {
             const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -257,7 +271,7 @@ private:
         return "cannot connect to " + url.display() + ": " + std::generic_category().message(error);
     }
 
-    static Socket connect_unix(const Url& url, Instant deadline, std::string& why) {
+    static Socket connect_unix(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         if (url.path.size() >= sizeof address.sun_path) {
@@ -267,14 +281,14 @@ private:
         std::memcpy(address.sun_path, url.path.data(), url.path.size());
         Socket socket = make(AF_UNIX);
         if (const int error =
-                socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address, deadline)) {
+                socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address, deadline, in_vain)) {
             why = reason(url, error);
             return {};
         }
         return socket;
     }
 
-    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why) {
+    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
         int no_address = 0;
         const auto lookup = NameLookup::run(url.host, url.port, deadline, no_address);
         if (no_address != 0) {
@@ -286,7 +300,7 @@ private:
             const Instant now = Clock::now();
             const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;
             Socket socket = make(a->ai_family);
-            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine);
+            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine, in_vain);
             if (error == 0) {
                 socket.set_tcp_options();
                 return socket;
@@ -297,7 +311,8 @@ private:
     }
 
     // 0, or the error number.
-    int finish_connect(const sockaddr* address, socklen_t size, Instant deadline) noexcept {
+    int finish_connect(const sockaddr* address, socklen_t size, Instant deadline,
+                       const std::atomic<bool>& in_vain) noexcept {
         if (fd_ < 0) return errno;
         const int flags = ::fcntl(fd_, F_GETFL);
         if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
@@ -306,12 +321,12 @@ private:
             if (errno == EISCONN) break;
             if (errno == EINTR) continue;
             if (errno == EAGAIN && address->sa_family == AF_UNIX) {
-                if (Clock::now() >= deadline) return ETIMEDOUT;
+                if (in_vain || Clock::now() >= deadline) return ETIMEDOUT;
                 ::poll(nullptr, 0, 1);
                 continue;
             }
             if (errno != EINPROGRESS && errno != EALREADY) return errno;
-            if (!wait(POLLOUT, deadline)) return ETIMEDOUT;
+            if (!wait(POLLOUT, deadline, in_vain)) return ETIMEDOUT;
             int error = 0;
             socklen_t length = sizeof error;
             if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;

@@ -32,9 +32,15 @@ class SubscriberLink {
 public:
     // `sharded`: of one node of a cluster, whose channels may go to another node at any time. A channel of which the
     // listener is told interrupted() is forgotten here, and is to be subscribed anew, perhaps elsewhere.
-    // `wake` makes the serving thread look at its duty() anew; it is called on any thread.
-    SubscriberLink(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false)
-        : opener_(std::move(open)), timeout_(timeout), wake_(std::move(wake)), sharded_(sharded) {}
+    // `wake` makes the serving thread look at its duty() anew; it is called on any thread, as is `answers`, when a
+    // connection has brought its first reply.
+    SubscriberLink(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false,
+                   std::function<void()> answers = nullptr)
+        : opener_(std::move(open)),
+          timeout_(timeout),
+          wake_(std::move(wake)),
+          sharded_(sharded),
+          answers_(std::move(answers)) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
@@ -45,6 +51,15 @@ public:
     void forget(const std::string& channel) noexcept {
         const std::lock_guard lock(mutex_);
         wanted_.erase(channel);
+    }
+
+    // Another connection has shown that the server is there: a pause before the next attempt ends. True when there was
+    // one, and the serving thread has to know.
+    bool try_again() noexcept {
+        const std::lock_guard lock(mutex_);
+        if (opening_ || next_attempt_ <= Clock::now()) return false;
+        next_attempt_ = {};
+        return true;
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
@@ -89,6 +104,7 @@ public:
         }
         const std::lock_guard lock(mutex_);
         if (opening_) opening_from_ = place;
+        link_.in_vain = true;
         next_attempt_ = {};
         backoff_.reset();
     }
@@ -181,9 +197,11 @@ private:
             const std::lock_guard lock(mutex_);
             if (opening_ || wanted_.empty() || now < next_attempt_) return;
             opening_ = true;
+            link_.in_vain = false;
         }
         out_.clear();
         full_ = false;
+        proven_ = false;
         if (!opening_aside_.begin([this, until = std::min(deadline, now + timeout_)] { open(until); })) opened(false);
     }
 
@@ -201,7 +219,8 @@ private:
     void opened(bool done) noexcept {
         const std::lock_guard lock(mutex_);
         opening_ = false;
-        const bool has_moved = done && link_.place < std::exchange(opening_from_, 0);
+        const std::uint64_t from = std::exchange(opening_from_, 0);
+        const bool has_moved = from != 0 && (!done || link_.place < from);
         if (done && !has_moved && want_all()) return backoff_.reset();
         link_.socket.close();
         if (!has_moved) next_attempt_ = Clock::now() + backoff_.next();
@@ -253,8 +272,10 @@ private:
             if (got < 0 || !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got))) return lose(listener);
             Reply reply;
             ReplyReader::Outcome outcome;
-            while ((outcome = link_.reader.next(reply)) == ReplyReader::Outcome::reply)
+            while ((outcome = link_.reader.next(reply)) == ReplyReader::Outcome::reply) {
                 if (!deliver(listener, reply)) return lose(listener);
+                if (!std::exchange(proven_, true) && answers_) answers_();
+            }
             if (outcome == ReplyReader::Outcome::malformed) return lose(listener);
             if (static_cast<std::size_t>(got) < bytes.size()) return;
         }
@@ -322,6 +343,7 @@ private:
     const Milliseconds timeout_;
     const std::function<void()> wake_;
     const bool sharded_;
+    const std::function<void()> answers_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
     std::atomic<bool> turned_away_{false};  // a thread that wanted to watch found another one
@@ -329,7 +351,8 @@ private:
     std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
     std::string out_;                 // still to be written
     bool full_ = false;               // the connection had no room for all of it
-    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
+    bool proven_ = false;             // this connection has brought a reply
+    Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;
     std::set<std::string> wanted_;

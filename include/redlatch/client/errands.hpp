@@ -31,7 +31,7 @@ struct Errand {
     std::uint64_t number = 0;
     Instant sent{};
     bool on_the_way = false;
-    Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+    Backoff backoff{Milliseconds(50), longest_pause};
 };
 
 // What is still to be delivered for one name: each errand is sent, with pauses, until it is answered or its time is

@@ -24,7 +24,7 @@ public:
         Instant give_up;         // when the lease is over at last
         Instant next;            // when to send
         bool on_the_way = false;
-        Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+        Backoff backoff{Milliseconds(50), longest_pause};
     };
 
     // So that the next add() needs no memory.

@@ -306,7 +306,7 @@ public:
     // the server refuses for now is refused.
     template <class Send>
     Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
-        Backoff backoff(Milliseconds(2), Milliseconds(500));
+        Backoff backoff(Milliseconds(2), longest_pause);
         bool again = false;
         for (;;) {
             const Instant now = Clock::now();

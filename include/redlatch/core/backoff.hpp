@@ -8,6 +8,10 @@
 
 namespace redlatch {
 
+// The longest pause before something is tried again that needs a server: once it is back, everybody is to work again
+// within a second.
+inline constexpr Milliseconds longest_pause{500};
+
 // Exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from `first`
 // to `most`. The jitter keeps clients that failed together from coming back together; it needs no good randomness.
 class Backoff {

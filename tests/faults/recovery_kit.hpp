@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "faults/fault_kit.hpp"
+#include "support/history.hpp"
+
+// How soon everybody works again after a fault.
+namespace redlatch::fault {
+
+// A thread that does the same again and again, and when it came to an end of it each time.
+class Worker {
+public:
+    Worker(std::string what, std::function<bool()> once)
+        : name(std::move(what)), thread_([this, once = std::move(once)] {
+              while (!stopping_) {
+                  if (!once()) continue;
+                  const std::lock_guard hold{mutex_};
+                  done_.push_back(monotonic_ns());
+              }
+          }) {}
+    ~Worker() {
+        stopping_ = true;
+        thread_.join();
+    }
+
+    // When it first came to an end after that instant; 0: not yet.
+    std::int64_t first_after(std::int64_t since) {
+        const std::lock_guard hold{mutex_};
+        const auto found = std::upper_bound(done_.begin(), done_.end(), since);
+        return found == done_.end() ? 0 : *found;
+    }
+
+    const std::string name;
+
+private:
+    std::atomic<bool> stopping_{false};
+    std::mutex mutex_;
+    std::vector<std::int64_t> done_;
+    std::thread thread_;
+};
+
+using Name = std::function<std::string(const std::string&)>;
+
+// Several clients that lock, wait, hold and renew.
+class Fleet {
+public:
+    static constexpr int size = 3;
+
+    Fleet(const std::string& url, const Name& name, std::chrono::milliseconds patience = 3s) {
+        for (int i = 0; i < size; ++i) {
+            ClientOptions options;
+            options.command_timeout = patience;
+            options.unreachable_timeout = 120s;
+            const auto client = clients_.emplace_back(std::make_shared<Client<>>(url, options));
+            const std::string number = std::to_string(i);
+            held_.push_back(std::make_shared<RLock<>>(*client, name("held" + number)));
+            held_.back()->lock();
+            loop("contended " + number, [lock = std::make_shared<RLock<>>(*client, name("contended"))] {
+                std::error_code ec;
+                lock->lock(ec);
+                if (ec) return false;
+                std::this_thread::sleep_for(2ms);
+                lock->unlock(ec);
+                std::this_thread::sleep_for(10ms);
+                return !ec;
+            });
+            loop("fair " + number, [lock = std::make_shared<FairLock<>>(*client, name("fair"))] {
+                std::error_code ec;
+                lock->lock(ec);
+                if (ec) return false;
+                std::this_thread::sleep_for(2ms);
+                lock->unlock(ec);
+                std::this_thread::sleep_for(10ms);
+                return !ec;
+            });
+            loop("own " + number, [lock = std::make_shared<RLock<>>(*client, name("own" + number))] {
+                std::error_code ec;
+                lock->lock(ec);
+                if (ec) return false;
+                lock->unlock(ec);
+                std::this_thread::sleep_for(20ms);
+                return !ec;
+            });
+            auto permits = std::make_shared<Semaphore<>>(*client, name("permits"));
+            permits->try_set_permits(2);
+            loop("permits " + number, [permits] {
+                try {
+                    permits->acquire(2);
+                    std::this_thread::sleep_for(2ms);
+                    permits->release(2);
+                    std::this_thread::sleep_for(10ms);
+                    return true;
+                } catch (const Error&) {
+                    return false;
+                }
+            });
+        }
+    }
+
+    // Everybody has come to an end once.
+    bool works() {
+        const std::int64_t now = monotonic_ns();
+        return eventually(
+            [&] {
+                return std::all_of(workers_.begin(), workers_.end(),
+                                   [&](const auto& worker) { return worker->first_after(now) != 0; });
+            },
+            20s);
+    }
+
+    // How long after `since` the slowest has come to an end of what it does.
+    std::chrono::milliseconds slowest(std::int64_t since) {
+        std::int64_t last = since;
+        std::string all;
+        for (const auto& worker : workers_) {
+            std::int64_t when = 0;
+            REQUIRE(eventually([&] { return (when = worker->first_after(since)) != 0; }, 60s));
+            all += worker->name + ": " + std::to_string((when - since) / 1'000'000) + " ms; ";
+            last = std::max(last, when);
+        }
+        const std::chrono::milliseconds slowest{(last - since) / 1'000'000};
+        if (slowest > 500ms) MESSAGE(all);
+        return slowest;
+    }
+
+private:
+    void loop(std::string what, std::function<bool()> once) {
+        workers_.push_back(std::make_unique<Worker>(std::move(what), std::move(once)));
+    }
+
+    std::vector<std::shared_ptr<Client<>>> clients_;
+    std::vector<std::shared_ptr<RLock<>>> held_;
+    std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+inline std::string as_it_is(const std::string& name) { return name; }
+
+// On a busy machine a process may get no time for a while.
+inline constexpr std::chrono::milliseconds soon_after = patient(1000ms);
+
+// What is measured in the best of some rounds; no more of them than it takes to be within the bound.
+template <class Round>
+std::chrono::milliseconds best_of(int rounds, std::chrono::milliseconds bound, Round round) {
+    auto best = round();
+    for (int i = 1; i < rounds && best > bound; ++i) best = std::min(best, round());
+    return best;
+}
+
+}  // namespace redlatch::fault
