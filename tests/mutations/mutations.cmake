@@ -672,6 +672,18 @@ mutate(waits_for_the_old_node adapters/command_link.hpp
     "if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
     "faults/failover")
 
+# What waits for replicas shares its connection with others, who wait, too.
+mutate(waits_for_replicas_on_shared_lines adapters/hiredis.hpp
+    "return on_a_line(own, deadline,"
+    "static_cast<void>(own);\n            return on_a_line(line(), deadline,"
+    "integration/replica_wait")
+
+# The same in a cluster.
+mutate(waits_for_replicas_on_the_line_of_the_node adapters/cluster.hpp
+    "if (!together) return line.call_all"
+    "if (!together || deadline != Instant{}) return line.call_all"
+    "integration/replica_wait")
+
 # --- locks over several servers ---------------------------------------------------------------------------------------
 
 # Half of the servers are enough, so two halves hold it.

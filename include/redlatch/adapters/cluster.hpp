@@ -3,6 +3,7 @@
 
 #include "redlatch/adapters/cluster_words.hpp"
 #include "redlatch/adapters/command_link.hpp"
+#include "redlatch/adapters/own_lines.hpp"
 #include "redlatch/adapters/subscriber_link.hpp"
 #include "redlatch/adapters/wake_pipe.hpp"
 #include "redlatch/core/backoff.hpp"
@@ -39,7 +40,8 @@ namespace redlatch {
 // sharded subscriptions where their channels live. What HiredisTransport is made of for a redis-cluster:// URL; the
 // functions have the meaning that they have there.
 //
-// Each node has one connection for commands and one for subscriptions, opened when first needed. We log in at the hosts
+// Each node has one connection for commands and one for subscriptions, opened when first needed; several commands that
+// go together have a connection of their own until they are answered, because they may wait for replicas. We log in at the hosts
 // of the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else: a redirection to another host
 // makes us ask for that list again.
 //
@@ -76,7 +78,7 @@ public:
         classic_.finish();
         for (const auto& node : nodes_) {
             node->subscriber.finish();
-            node->line.forget_posted();
+            node->each_line([](CommandLink& line) { line.forget_posted(); });
         }
     }
 
@@ -98,10 +100,10 @@ public:
             if (course.asking) {
                 std::vector<Command> asking{asking_command};
                 asking.insert(asking.end(), commands.begin(), commands.end());
-                replies = node->line.call_all(asking, deadline);
+                replies = node->call_all(asking, commands.size() > 1, deadline);
                 forget_asking(replies);
             } else {
-                replies = node->line.call_all(commands, deadline);
+                replies = node->call_all(commands, commands.size() > 1, deadline);
             }
             switch (read(course, *node, replies.front())) {
                 case Next::done: return replies;
@@ -184,7 +186,7 @@ public:
         watch(classic_.duty());
         for (const auto& node : here_) {
             watch(node->subscriber.duty());
-            watch(node->line.watch());
+            node->each_line([&](CommandLink& line) { watch(line.watch()); });
         }
         ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
         pipe.drain();
@@ -196,7 +198,10 @@ public:
         for (const auto& node : here_) {
             Shard shard(*this, *node, listener);
             node->subscriber.serve(shard, limit);
-            node->line.drive(limit);
+            node->each_line([&](CommandLink& line) {
+                line.drive(limit);
+                if (&line != &node->line && !line.is_connected()) line.hand_over_to(node->line);
+            });
         }
     }
 
@@ -205,7 +210,7 @@ public:
     void close_inherited() noexcept {
         classic_.close_inherited();
         for (const auto& node : nodes_) {
-            node->line.close_inherited();
+            node->each_line([](CommandLink& line) { line.close_inherited(); });
             node->subscriber.close_inherited();
         }
     }
@@ -221,9 +226,8 @@ private:
     struct Node : std::enable_shared_from_this<Node> {
         Node(Cluster& cluster, const HostPort& where)
             : place(where),
-              line(
-                  cluster.url_.at(where), opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); },
-                  CommandLink::Connecting::one_attempt, nullptr, [this, &cluster] { answers(cluster); }),
+              line(new_line(cluster)),
+              own_lines([this, &cluster] { return std::unique_ptr<CommandLink>(new CommandLink(new_line(cluster))); }),
               subscriber(
                   opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); }, true,
                   [this, &cluster] { answers(cluster); }) {}
@@ -236,14 +240,37 @@ private:
             };
         }
 
-        // One of its connections was answered: the other one goes on trying at once.
+        CommandLink new_line(Cluster& cluster) {
+            return CommandLink(
+                cluster.url_.at(place), opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); },
+                CommandLink::Connecting::one_attempt, nullptr, [this, &cluster] { answers(cluster); });
+        }
+
+        // One of its connections was answered: the others go on trying at once.
         void answers(Cluster& cluster) noexcept {
-            const bool line_paused = line.try_again(), subscriber_paused = subscriber.try_again();
-            if (line_paused || subscriber_paused) cluster.wake_();
+            bool has_ended_pause = subscriber.try_again();
+            each_line([&](CommandLink& one) { has_ended_pause |= one.try_again(); });
+            if (has_ended_pause) cluster.wake_();
+        }
+
+        template <class Visit>
+        void each_line(Visit visit) {
+            visit(line);
+            own_lines.each(visit);
+        }
+
+        // `together`: on a connection of their own, if it can be had.
+        std::vector<Reply> call_all(std::span<const Command> commands, bool together, Instant deadline) {
+            if (!together) return line.call_all(commands, deadline);
+            bool refused = false;
+            auto replies =
+                own_lines.with_one([&](CommandLink& own) { return own.call_all(commands, deadline, &refused); });
+            return refused && line.is_connected() ? line.call_all(commands, deadline) : replies;
         }
 
         const HostPort place;
         CommandLink line;
+        OwnLines own_lines;
         SubscriberLink subscriber;         // to sharded channels
         bool is_seed = false;              // named in the URL
         bool is_listed = false;            // in the last answer
@@ -527,7 +554,8 @@ private:
             });
         batch->replies.assign(commands.size(), {});
         batch->missing = commands.size();
-        node->line.post_all(commands, receivers);
+        if (batch->words.size() == 1) return node->line.post_all(commands, receivers);
+        node->own_lines.with_one([&](CommandLink& own) { own.post_all(commands, receivers); });
     }
 
     void arrived(const std::shared_ptr<Batch>& batch, Node& node) {
@@ -667,7 +695,7 @@ private:
             if (number > learned_) learn_from(number, *node, replies, left);
             changed_.notify_all();
         }
-        for (const auto& one : left) one->line.turn_away();
+        for (const auto& one : left) one->each_line([](CommandLink& line) { line.turn_away(); });
         wake_();
     }
 
@@ -782,12 +810,13 @@ private:
     void drop_nodes() {
         std::erase_if(nodes_, [this](const std::shared_ptr<Node>& node) {
             if (node->is_seed || node->is_listed || node.use_count() > 1) return false;
-            if (node->line.is_opening_aside() || node->subscriber.is_opening_aside()) {
+            bool is_opening = node->subscriber.is_opening_aside();
+            node->each_line([&](const CommandLink& line) { is_opening = is_opening || line.is_opening_aside(); });
+            if (is_opening) {
                 changed_nodes_ = true;  // in the round when that has ended
                 return false;
             }
-            dropped_connections_[0] += node->line.connections();
-            dropped_connections_[1] += reconnects_of(*node);
+            for (const std::size_t which : {0, 1}) dropped_connections_[which] += counts_of(*node)[which];
             return true;
         });
     }
@@ -834,14 +863,20 @@ private:
 
     // ----------------------------------------------------------------------------------------------------------
 
-    static std::uint64_t reconnects_of(const Node& node) {
-        return std::max<std::uint64_t>(node.line.connections(), 1) - 1;
+    // Connections that were made, and how many of them in the place of an earlier one.
+    static std::array<std::uint64_t, 2> counts_of(Node& node) {
+        std::array<std::uint64_t, 2> counts{};
+        node.each_line([&](const CommandLink& line) {
+            counts[0] += line.connections();
+            counts[1] += std::max<std::uint64_t>(line.connections(), 1) - 1;
+        });
+        return counts;
     }
 
     std::uint64_t sum(std::size_t which) const {
         const std::lock_guard lock(mutex_);
         std::uint64_t sum = dropped_connections_[which];
-        for (const auto& node : nodes_) sum += which == 0 ? node->line.connections() : reconnects_of(*node);
+        for (const auto& node : nodes_) sum += counts_of(*node)[which];
         return sum;
     }
 

@@ -59,6 +59,12 @@ public:
 
     bool is_connected() const noexcept { return connected_.load(std::memory_order_acquire); }
 
+    // Nothing that was sent here waits for an answer.
+    bool is_idle() {
+        const std::lock_guard lock(mutex_);
+        return in_flight() == 0 && !opening_;
+    }
+
     // `refused` is set when there was no connection, so nothing was sent: the replies say why. With a substitute that is
     // so as soon as one attempt has failed, which has an eighth of its time.
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline, bool* refused = nullptr) {

@@ -3,6 +3,7 @@
 
 #include "redlatch/adapters/cluster.hpp"
 #include "redlatch/adapters/command_link.hpp"
+#include "redlatch/adapters/own_lines.hpp"
 #include "redlatch/adapters/sentinels.hpp"
 #include "redlatch/adapters/subscriber_link.hpp"
 #include "redlatch/adapters/wake_pipe.hpp"
@@ -32,7 +33,9 @@ namespace redlatch {
 //
 // Up to `lines` connections carry the commands of all threads, each thread always on the same one; they are opened
 // when first needed, so a program of one thread has one. Where no further one can be opened (another password is set,
-// say), those that there are carry everything. One more carries the subscriptions. After a time-out or a
+// say), those that there are carry everything. Several commands that go together have a connection of their own until
+// they are answered, because they may wait for replicas, and what follows would wait with them. One more carries the
+// subscriptions. After a time-out or a
 // malformed reply a connection is closed and never reused; it is opened again with exponential back-off and jitter,
 // logged in as before. There is no thread here: see run().
 class HiredisTransport {
@@ -50,7 +53,7 @@ public:
         if (state_->cluster) return state_->cluster->call(command, deadline);
         const std::uint64_t place = this->place();
         Reply reply = on_a_line(
-            deadline, [&](CommandLink& line, bool& refused) { return line.call(command, deadline, &refused); });
+            line(), deadline, [&](CommandLink& line, bool& refused) { return line.call(command, deadline, &refused); });
         look_at(reply, place);
         return reply;
     }
@@ -58,8 +61,11 @@ public:
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         if (state_->cluster) return state_->cluster->call_all(commands, deadline);
         const std::uint64_t place = this->place();
-        std::vector<Reply> replies = on_a_line(
-            deadline, [&](CommandLink& line, bool& refused) { return line.call_all(commands, deadline, &refused); });
+        std::vector<Reply> replies = state_->own_lines.with_one([&](CommandLink& own) {
+            return on_a_line(own, deadline, [&](CommandLink& line, bool& refused) {
+                return line.call_all(commands, deadline, &refused);
+            });
+        });
         for (const Reply& reply : replies) look_at(reply, place);
         return replies;
     }
@@ -72,7 +78,7 @@ public:
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
         if (state_->cluster) return state_->cluster->post_all(commands, done);
         for (Completion& one : done) one = looked_at(std::move(one));
-        line().post_all(commands, done);
+        state_->own_lines.with_one([&](CommandLink& own) { own.post_all(commands, done); });
     }
 
     // In a cluster the poster leaves the answer to run().
@@ -107,11 +113,11 @@ public:
         const SubscriberLink::Duty duty = s.subscriber.duty();
         Instant due = std::min(deadline, duty.due);
         if (duty.fd >= 0) ready.push_back({duty.fd, duty.events, 0});
-        for (CommandLink& link : s.links) {
+        s.each_link([&](CommandLink& link) {
             const CommandLink::Watch watch = link.watch();
             due = std::min(due, watch.due);
             if (watch.fd >= 0) ready.push_back({watch.fd, watch.events, 0});
-        }
+        });
         if (s.sentinels) due = std::min(due, s.sentinels->watch(ready));
         ::poll(ready.data(), static_cast<nfds_t>(ready.size()), poll_timeout(due));
         s.pipe.drain();
@@ -119,11 +125,11 @@ public:
         follow(listener);
         const Instant limit = Clock::now() + s.timeout;
         s.subscriber.serve(listener, limit);
-        for (CommandLink& link : s.links) {
+        s.each_link([&](CommandLink& link) {
             link.drive(limit);
-            if (link.is_connected()) continue;
+            if (link.is_connected()) return;
             if (CommandLink* const other = s.connected()) link.hand_over_to(*other);
-        }
+        });
     }
 
     void wake() { state_->pipe.wake(); }
@@ -146,7 +152,7 @@ public:
     }
 
     HiredisTransport reborn() {
-        for (CommandLink& link : state_->links) link.close_inherited();
+        state_->each_link([](CommandLink& link) { link.close_inherited(); });
         state_->subscriber.close_inherited();
         if (state_->sentinels) state_->sentinels->close_inherited();
         if (state_->cluster) state_->cluster->close_inherited();
@@ -157,14 +163,14 @@ public:
     std::uint64_t connections() const {
         if (state_->cluster) return state_->cluster->connections();
         std::uint64_t sum = 0;
-        for (const CommandLink& link : state_->links) sum += link.connections();
+        state_->each_link([&](const CommandLink& link) { sum += link.connections(); });
         return sum;
     }
 
     std::uint64_t reconnects() const {
         if (state_->cluster) return state_->cluster->reconnects();
         std::uint64_t sum = 0;
-        for (const CommandLink& link : state_->links) sum += std::max<std::uint64_t>(link.connections(), 1) - 1;
+        state_->each_link([&](const CommandLink& link) { sum += std::max<std::uint64_t>(link.connections(), 1) - 1; });
         return sum;
     }
 
@@ -192,6 +198,14 @@ private:
         SubscriberLink subscriber;
         std::array<CommandLink, lines> links = make_links(std::make_index_sequence<lines>());
 
+        OwnLines own_lines{[this] { return std::unique_ptr<CommandLink>(new CommandLink(new_link())); }};
+
+        template <class Visit>
+        void each_link(Visit visit) {
+            for (CommandLink& link : links) visit(link);
+            own_lines.each(visit);
+        }
+
         // One that is, if any.
         CommandLink* connected() noexcept {
             for (CommandLink& link : links)
@@ -203,7 +217,7 @@ private:
         // One connection was answered: the others go on trying at once, whatever pause they have come to.
         void answers() noexcept {
             bool has_ended_pause = subscriber.try_again();
-            for (CommandLink& link : links) has_ended_pause |= link.try_again();
+            each_link([&](CommandLink& link) { has_ended_pause |= link.try_again(); });
             if (has_ended_pause) pipe.wake();
         }
 
@@ -216,10 +230,13 @@ private:
 
         template <std::size_t... I>
         std::array<CommandLink, lines> make_links(std::index_sequence<I...>) {
-            return {
-                ((void)I, CommandLink(
-                              url, opener(), timeout, [this] { pipe.wake(); }, CommandLink::Connecting::until_deadline,
-                              [this] { return connected() != nullptr; }, [this] { answers(); }))...};
+            return {((void)I, new_link())...};
+        }
+
+        CommandLink new_link() {
+            return CommandLink(
+                url, opener(), timeout, [this] { pipe.wake(); }, CommandLink::Connecting::until_deadline,
+                [this] { return connected() != nullptr; }, [this] { answers(); });
         }
     };
 
@@ -241,11 +258,11 @@ private:
                (reply.text.starts_with("MASTERDOWN") || reply.text.find("READONLY") != std::string::npos);
     }
 
-    // The calling thread's own connection is left at once, because perhaps nobody is inside run().
+    // Its connections are left at once, because perhaps nobody is inside run().
     void look_at(const Reply& reply, std::uint64_t place) {
         if (!state_->sentinels || !is_misplaced(reply)) return;
         state_->sentinels->doubt(place);
-        line().leave_before(this->place());
+        state_->each_link([place = this->place()](CommandLink& link) { link.leave_before(place); });
     }
 
     Completion looked_at(Completion done) const {
@@ -263,16 +280,16 @@ private:
         const std::uint64_t place = this->place();
         if (place <= s.followed) return;
         s.followed = place;
-        for (CommandLink& link : s.links) link.leave_before(place);
+        s.each_link([&](CommandLink& link) { link.leave_before(place); });
         s.subscriber.leave_before(place, listener);
         listener.moved();
     }
 
-    // By the calling thread's line; by another where that one is refused a connection.
+    // By this line; by another where that one is refused a connection.
     template <class Call>
-    std::invoke_result_t<Call, CommandLink&, bool&> on_a_line(Instant deadline, Call call) {
+    std::invoke_result_t<Call, CommandLink&, bool&> on_a_line(CommandLink& line, Instant deadline, Call call) {
         bool refused = false;
-        auto answer = call(line(), refused);
+        auto answer = call(line, refused);
         if (!refused || Clock::now() >= deadline) return answer;
         CommandLink* const other = state_->connected();
         return other ? call(*other, refused) : answer;
