@@ -12,3 +12,4 @@ struct View {
 
 using LookFunction = View();
 using ThrowFunction = void();
+using LookUpFunction = int(const char* host, int milliseconds);
