@@ -105,3 +105,38 @@ TEST_CASE("fault: a frozen master without a replica: its holds are lost, those o
     CHECK(locks[0]->try_lock_for(soon));
     locks[0]->unlock();
 }
+
+TEST_CASE("fault: password changed in a cluster: connections that are wanted later are done without") {
+    ClusterServers cluster{{.args = {"--user", "locker", "on", ">before", "~*", "&*", "+@all"}}};
+    const auto set_password = [&](const char* password) {
+        for (std::size_t i = 0; i < cluster.size(); ++i)
+            RawRedis{cluster.node(i)}.text("ACL", "SETUSER", "locker", "resetpass", password);
+    };
+    for (const unsigned replicas : {0U, 1U}) {
+        CAPTURE(replicas);
+        set_password(">before");
+        ClientOptions options = unhurried(paced(3000ms));
+        options.require_replicas = replicas;
+        Client client{"redis-cluster://locker:before@" + cluster.hosts(), options};
+        const std::string name = cluster.key_on(cluster.node(0), "orders");
+        RLock orders{client, name};
+        orders.lock();
+        set_password(">after");
+        const auto before = client.stats().renewals;
+        CHECK(eventually([&] { return client.stats().renewals >= before + 3; }, soon));
+        // Several at once, where each needs a connection of its own to wait for a replica.
+        std::vector<std::future<std::error_code>> others;
+        for (int i = 0; i < 8; ++i)
+            others.push_back(start([&, other = cluster.key_on(cluster.node(0), "other" + std::to_string(i))] {
+                RLock lock{client, other};
+                std::error_code ec;
+                for (int round = 0; round < 20 && !ec; ++round)
+                    if (lock.lock(ec); !ec) lock.unlock(ec);
+                return ec;
+            }));
+        for (auto& one : others) CHECK_FALSE(one.get());
+        CHECK_FALSE(code_of([&] { orders.unlock(); }));
+        CHECK(client.stats().lost_holds == 0);
+        CHECK_FALSE(RawRedis{cluster.node(0)}.exists(name));
+    }
+}

@@ -684,6 +684,12 @@ mutate(waits_for_replicas_on_the_line_of_the_node adapters/cluster.hpp
     "if (!together || deadline != Instant{}) return line.call_all"
     "integration/replica_wait")
 
+# A hold in a cluster fails because a further connection is refused, though its node has one.
+mutate(late_connection_fails_a_call_in_a_cluster adapters/cluster.hpp
+    "return refused && line.is_connected() ?"
+    "return refused && false ?"
+    "faults/cluster.cpp")
+
 # A plugin is closed while its look-up of a name runs, which then comes back to nowhere.
 mutate(look_up_outlives_its_code adapters/name_lookup.hpp
     "keep_code_loaded();\n            thread_.detach();"
