@@ -426,7 +426,15 @@ struct Step {
     const char* what;
     std::function<void(Scene&)> prepare;  // by the peer, who may do everything
     std::function<void(Scene&)> run;      // throws when it was refused
+    // A script of its own, that may be sent once more when the right is there again.
+    bool bare = false;
+    // Without these rights it is refused, and something stays of it: what does no harm, and has a lease.
+    Words leaves{};
+    // Whom it concerns is found and told at the end: refused, the rest of it stands.
+    bool tells_last = false;
 };
+
+const std::set<std::string> rights_to_tell{"publish", "lindex", "zscore", "pttl"};
 
 using Seats = Semaphore<HiredisTransport>;
 using Slots = PermitExpirableSemaphore<HiredisTransport>;
@@ -439,6 +447,236 @@ std::string marks_of(Fleet& fleet, const std::string& kind, const std::string& n
 std::string now_of(Fleet& fleet) {
     const Words time = fleet.redis.list("TIME");
     return std::to_string(std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000);
+}
+
+// The scripts of the locks, sent as they are: a client would go on in the background with what was refused. Times are far
+// apart, and a picture tells them by hundreds of seconds.
+const std::string wanted = "99999999999999";
+const std::string lock_key = "shop:lock";
+const std::string lock_channel = "redisson_lock__channel:{shop:lock}";
+const std::string lock_tag = "{shop:lock}";
+const std::string token_key = "redisson_lock_token:{shop:lock}";
+const std::string queue_key = "redisson_lock_queue:{shop:lock}";
+const std::string timeouts_key = "redisson_lock_timeout:{shop:lock}";
+const std::string slots_key = "redlatch_lock_slots:{shop:lock}";
+const std::string mark_key = "{shop:lock}:redlatch_writer_waits";
+const std::string readers_channel = "redisson_rwlock:{shop:lock}";
+
+std::function<void(Scene&)> sending(const Script& script, Words keys, Words arguments) {
+    return [&script, keys, arguments](Scene& s) { s.send(script, keys, arguments); };
+}
+
+/// Fields and counts, and the lease.
+void put_hash(Scene& s, const Words& fields, std::chrono::seconds lease) {
+    Words words{"HSET", lock_key};
+    words.insert(words.end(), fields.begin(), fields.end());
+    REQUIRE_FALSE(s.fleet.redis.command(words).is_error());
+    s.fleet.redis.integer("PEXPIRE", lock_key, lease.count() * 1000);
+}
+
+std::function<void(Scene&)> held(const Words& fields, std::chrono::seconds lease = 200s) {
+    return [fields, lease](Scene& s) { put_hash(s, fields, lease); };
+}
+
+std::function<void(Scene&)> held_fenced(const Words& fields) {
+    return [fields](Scene& s) {
+        // Farther than the clock: the next token is the next number.
+        s.fleet.redis.text("SET", token_key, "9000000000000000");
+        if (!fields.empty()) put_hash(s, fields, 500s);
+    };
+}
+
+/// Who waits in the queue, each with its slot: of ours, and alive unless it is called dead.
+std::function<void(Scene&)> queued(const Words& holder, const Words& waiters) {
+    return [holder, waiters](Scene& s) {
+        if (!holder.empty()) put_hash(s, holder, 500s);
+        const long long now = std::stoll(now_of(s.fleet));
+        for (const std::string& waiter : waiters) {
+            const std::string ends = std::to_string(now + (waiter.starts_with("dead") ? -1000 : 600'000));
+            s.fleet.redis.integer("RPUSH", queue_key, waiter);
+            s.fleet.redis.integer("ZADD", timeouts_key, ends, waiter);
+            s.fleet.redis.integer("ZADD", slots_key, ends, waiter);
+        }
+        for (const std::string& key : {queue_key, timeouts_key, slots_key})
+            s.fleet.redis.integer("PEXPIRE", key, 4'200'000);
+    };
+}
+
+/// Readers with so many levels, whose leases are a hundred seconds a level; "0" is dead. Another field is as it is.
+std::function<void(Scene&)> read_by(const Words& readers, std::chrono::seconds lease = 500s) {
+    return [readers, lease](Scene& s) {
+        Words fields = readers;
+        for (std::size_t i = 0; i + 1 < readers.size(); i += 2) {
+            const bool reader = readers[i].size() == 3;
+            for (int level = 1; reader && level <= std::stoi(readers[i + 1]); ++level)
+                s.fleet.redis.command({"SET", lock_tag + ":" + readers[i] + ":rwlock_timeout:" + std::to_string(level),
+                                       "1", "PX", std::to_string(level * 100'000)});
+            if (fields[i + 1] == "0") fields[i + 1] = "1";
+        }
+        put_hash(s, fields, lease);
+    };
+}
+
+std::function<void(Scene&)> marked(std::function<void(Scene&)> prepare) {
+    return [prepare](Scene& s) {
+        prepare(s);
+        s.fleet.redis.command({"SET", mark_key, "u", "PX", "300000"});
+    };
+}
+
+std::vector<Step> steps_of_locks() {
+    static const auto nothing = [](Scene&) {};
+    static const auto bare = [](const char* what, std::function<void(Scene&)> prepare,
+                                std::function<void(Scene&)> run) {
+        return Step{what, std::move(prepare), std::move(run), true};
+    };
+    static const auto telling = [](const char* what, std::function<void(Scene&)> prepare,
+                                   std::function<void(Scene&)> run) {
+        return Step{what, std::move(prepare), std::move(run), true, {}, true};
+    };
+    static const auto leaving = [](const char* what, Words rights, std::function<void(Scene&)> prepare,
+                                   std::function<void(Scene&)> run) {
+        return Step{what, std::move(prepare), std::move(run), true, std::move(rights), true};
+    };
+    namespace lua = scripts;
+    const Words hash{lock_key};
+    const Words told{lock_key, lock_channel};
+    const Words fenced{lock_key, token_key};
+    const Words fenced_told{lock_key, token_key, lock_channel};
+    const Words fair{lock_key, queue_key, timeouts_key, slots_key};
+    const Words shared{lock_key, mark_key};
+    const Words shared_told{lock_key, readers_channel};
+    const std::string own = lock_channel + ":";
+    return {
+        bare("RLock acquire", nothing, sending(digested<lua::rlock_acquire>, hash, {"u:1", "1", "500000", wanted})),
+        bare("RLock reentry", held({"u:1", "1"}),
+             sending(digested<lua::rlock_acquire>, hash, {"u:1", "2", "500000", wanted})),
+        bare("RLock release of a level", held({"u:1", "3"}),
+             sending(digested<lua::rlock_release>, told, {"u:1", "2", "500000", "publish"})),
+        telling("RLock last release", held({"u:1", "1"}),
+                sending(digested<lua::rlock_release>, told, {"u:1", "0", "0", "publish"})),
+        telling("RLock give-up", held({"u:1", "1"}),
+                sending(digested<lua::rlock_give_up>, told, {"publish", "", "u:0", "u:1"})),
+        bare("RLock hand-over", held({"u:1", "1"}, 500s),
+             sending(digested<lua::rlock_hand_over>, told, {"u:1", "u:2", "200000", "publish", wanted})),
+        bare("RLock renewal", held({"u:1", "1"}), sending(digested<lua::rlock_renew>, hash, {"500000", wanted, "u:1"})),
+
+        bare("FencedLock acquire", held_fenced({}),
+             sending(digested<lua::fenced_acquire>, fenced, {"u:1", "1", "500000", wanted})),
+        bare("FencedLock reentry", held_fenced({"u:1", "1"}),
+             sending(digested<lua::fenced_acquire>, fenced, {"u:1", "2", "900000", wanted})),
+        bare("FencedLock hand-over", held_fenced({"u:1", "1"}),
+             sending(digested<lua::fenced_hand_over>, fenced_told, {"u:1", "u:2", "200000", "publish", wanted})),
+
+        bare("FairLock acquire", nothing,
+             sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "600000", wanted})),
+        bare("FairLock reentry", held({"u:1", "1"}),
+             sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "2", "500000", "600000", wanted})),
+        bare("FairLock queueing up", held({"p:1", "1"}),
+             sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "600000", wanted})),
+        bare("FairLock queueing up behind others", queued({"p:1", "1"}, {"u:2", "p:2"}),
+             sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "600000", wanted})),
+        // Its keys stay for longer.
+        leaving("FairLock asking again", {"zadd"}, queued({"p:1", "1"}, {"u:2", "u:1"}),
+                sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "900000", wanted})),
+        bare("FairLock acquire of the first in the queue", queued({}, {"u:1", "u:2"}),
+             sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "600000", wanted})),
+        // The dead one may be taken out of the times, and stay in the queue: without them it is dead nevertheless.
+        leaving("FairLock acquire behind a dead one", {"zrem", "lpop", "hincrby", "pexpire"},
+                queued({}, {"dead", "u:1", "u:2"}),
+                sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "600000", wanted})),
+        bare("FairLock release of a level", held({"u:1", "3"}),
+             sending(digested<lua::fair_release>, fair, {"publish", own, "u:1", "2", "500000"})),
+        telling("FairLock last release", queued({"u:1", "1"}, {"u:2"}),
+                sending(digested<lua::fair_release>, fair, {"publish", own, "u:1", "0", "0"})),
+        telling("FairLock leaving the queue", queued({"p:1", "1"}, {"u:2", "u:1", "p:2"}),
+                sending(digested<lua::fair_leave>, fair, {"publish", own, "u:1"})),
+        // The hold is given back whatever becomes of a place that its number does not have.
+        leaving("FairLock give-up", {"zrem", "lrem"}, queued({"u:1", "1"}, {"u:2"}),
+                sending(digested<lua::fair_leave>, fair, {"publish", own, "u:1"})),
+        // What was refreshed of it is alive.
+        leaving("FairLock refresh", {"zadd", "zscore", "lindex"}, queued({"p:1", "1"}, {"u:2", "u:1"}),
+                sending(digested<lua::fair_refresh>, fair, {"publish", own, "900000", wanted, "u:2", "u:1"})),
+        leaving("FairLock refresh of a free lock", {"zadd", "zscore", "lindex", "publish"}, queued({}, {"u:2", "u:1"}),
+                sending(digested<lua::fair_refresh>, fair, {"publish", own, "900000", wanted, "u:2", "u:1"})),
+
+        bare("ReadWriteLock read acquire", nothing,
+             sending(digested<lua::read_acquire>, shared, {"u:1", "1", "500000", "u:1:write", lock_tag, wanted})),
+        bare("ReadWriteLock read acquire beside another", read_by({"mode", "read", "p:1", "1"}, 100s),
+             sending(digested<lua::read_acquire>, shared, {"u:1", "1", "500000", "u:1:write", lock_tag, wanted})),
+        bare("ReadWriteLock read acquire of the writer", read_by({"mode", "write", "u:1:write", "1"}, 100s),
+             sending(digested<lua::read_acquire>, shared, {"u:1", "1", "500000", "u:1:write", lock_tag, wanted})),
+        bare("ReadWriteLock read reentry", read_by({"mode", "read", "u:1", "1"}, 100s),
+             sending(digested<lua::read_acquire>, shared, {"u:1", "2", "500000", "u:1:write", lock_tag, wanted})),
+        bare("ReadWriteLock read reentry after a release that did not arrive",
+             read_by({"mode", "read", "u:1", "3"}, 300s),
+             sending(digested<lua::read_acquire>, shared, {"u:1", "2", "500000", "u:1:write", lock_tag, wanted})),
+        bare("ReadWriteLock read release of a level", read_by({"mode", "read", "u:1", "3"}, 300s),
+             sending(digested<lua::read_release>, shared_told, {"u:1", "1", "500000", "publish", lock_tag})),
+        telling("ReadWriteLock last read release", read_by({"mode", "read", "u:1", "2"}, 200s),
+                sending(digested<lua::read_release>, shared_told, {"u:1", "0", "0", "publish", lock_tag})),
+        telling("ReadWriteLock read release beside another", read_by({"mode", "read", "u:1", "9", "p:1", "1"}, 900s),
+                sending(digested<lua::read_release>, shared_told, {"u:1", "0", "0", "publish", lock_tag})),
+        bare("ReadWriteLock read release of the writer", read_by({"mode", "write", "u:1:write", "1", "u:1", "1"}, 500s),
+             sending(digested<lua::read_release>, shared_told, {"u:1", "0", "0", "publish", lock_tag})),
+        telling("ReadWriteLock read give-up", read_by({"mode", "read", "u:1", "1"}, 100s),
+                sending(digested<lua::read_give_up>, shared_told, {"publish", lock_tag, "u:0", "u:1"})),
+        bare("ReadWriteLock read renewal", read_by({"mode", "read", "u:1", "2"}, 200s),
+             sending(digested<lua::read_renew>, hash, {"500000", wanted, "u:1"})),
+        bare("ReadWriteLock write acquire", marked(nothing),
+             sending(digested<lua::write_acquire>, shared, {"u:1:write", "1", "500000", lock_tag, "u", "0", wanted})),
+        // Of dead readers nothing need stay.
+        leaving(
+            "ReadWriteLock write acquire after dead readers", {"del", "hset", "pexpire"},
+            marked(read_by({"mode", "read", "p:1", "0"}, 500s)),
+            sending(digested<lua::write_acquire>, shared, {"u:1:write", "1", "500000", lock_tag, "u", "0", wanted})),
+        bare("ReadWriteLock write reentry", held({"mode", "write", "u:1:write", "1"}),
+             sending(digested<lua::write_acquire>, shared, {"u:1:write", "2", "500000", lock_tag, "u", "0", wanted})),
+        bare("ReadWriteLock write release of a level", held({"mode", "write", "u:1:write", "3"}),
+             sending(digested<lua::write_release>, shared_told, {"u:1:write", "2", "500000", "publish", lock_tag})),
+        telling("ReadWriteLock last write release", held({"mode", "write", "u:1:write", "1"}),
+                sending(digested<lua::write_release>, shared_told, {"u:1:write", "0", "0", "publish", lock_tag})),
+        telling("ReadWriteLock write release that goes on as a reader",
+                read_by({"mode", "write", "u:1:write", "1", "u:1", "1"}, 500s),
+                sending(digested<lua::write_release>, shared_told, {"u:1:write", "0", "0", "publish", lock_tag})),
+        telling("ReadWriteLock write give-up", held({"mode", "write", "u:1:write", "1"}),
+                sending(digested<lua::write_give_up>, shared_told, {"publish", lock_tag, "u:0:write", "u:1:write"})),
+        telling("ReadWriteLock withdrawal", marked(nothing),
+                sending(digested<lua::write_withdraw>, {mark_key, readers_channel}, {"u", "publish"})),
+
+        bare("Mutex acquire", nothing, sending(digested<lua::mutex_acquire>, hash, {"u:1", "500000", wanted})),
+        bare(
+            "Mutex acquire that is sent again",
+            [](Scene& s) {
+                s.fleet.redis.command({"SET", lock_key, "u:1", "PX", "200000"});
+            },
+            sending(digested<lua::mutex_acquire>, hash, {"u:1", "500000", wanted})),
+        bare(
+            "Mutex release",
+            [](Scene& s) {
+                s.fleet.redis.command({"SET", lock_key, "u:1", "PX", "200000"});
+            },
+            sending(digested<lua::mutex_release>, hash, {"u:1"})),
+        bare(
+            "Mutex give-up",
+            [](Scene& s) {
+                s.fleet.redis.command({"SET", lock_key, "u:1", "PX", "200000"});
+            },
+            sending(digested<lua::mutex_give_up>, hash, {"u:0", "u:1"})),
+        // Its lease is the heir's then, and the hold is given back by another command.
+        leaving(
+            "Mutex hand-over", {"set"},
+            [](Scene& s) {
+                s.fleet.redis.command({"SET", lock_key, "u:1", "PX", "500000"});
+            },
+            sending(digested<lua::mutex_hand_over>, hash, {"u:1", "u:2", "200000", wanted})),
+        bare(
+            "Mutex renewal",
+            [](Scene& s) {
+                s.fleet.redis.command({"SET", lock_key, "u:1", "PX", "200000"});
+            },
+            sending(digested<lua::mutex_renew>, hash, {"500000", wanted, "u:1"})),
+    };
 }
 
 const std::vector<Step>& steps() {
@@ -459,7 +697,7 @@ const std::vector<Step>& steps() {
         return [n](Scene& s) { Gate{s.fleet.peer, "gate"}.try_set_count(n); };
     };
     static const auto nothing = [](Scene&) {};
-    static const std::vector<Step> all{
+    static const std::vector<Step> of_synchronizers{
         {"Semaphore try_set_permits", nothing, [](Scene& s) { s.mine<Seats>("seats").try_set_permits(3); }},
         {"Semaphore acquire", seats(5), [](Scene& s) { s.mine<Seats>("seats").try_acquire(2); }},
         {"Semaphore release", seats(5), [](Scene& s) { s.mine<Seats>("seats").release(2); }},
@@ -523,10 +761,16 @@ const std::vector<Step>& steps() {
          [](Scene& s) { s.mine<Gate>("gate").count_down(2); }},
         {"CountDownLatch reset", gate(5), [](Scene& s) { s.mine<Gate>("gate").reset(); }},
     };
+    static const std::vector<Step> all = [] {
+        std::vector<Step> both = steps_of_locks();
+        both.insert(both.end(), of_synchronizers.begin(), of_synchronizers.end());
+        return both;
+    }();
     return all;
 }
 
-/// What is on the server, the marks of requests left out. `exact`: with whatever is random or a time.
+/// What is on the server, the marks of requests left out: `exact`, with whatever is random or a time. Leases are told by
+/// hundreds of seconds.
 std::string picture(RawRedis& redis, bool exact) {
     const long long now = std::stoll(redis.list("TIME").at(0)) * 1000;
     std::string all;
@@ -552,7 +796,8 @@ std::string picture(RawRedis& redis, bool exact) {
         } else {
             for (const std::string& element : redis.list("LRANGE", key, 0, -1)) all += exact ? element : "[]";
         }
-        all += " ";
+        const long long left = redis.integer("PTTL", key);
+        all += left < 0 ? " for ever; " : " for " + std::to_string((left + 50'000) / 100'000) + "; ";
     }
     return all;
 }
@@ -688,18 +933,31 @@ TEST_CASE("fault: a right is missing in the middle of an operation: all of it is
                 steps()[i].prepare(scene);
                 const std::string before = picture(fleet.redis, true);
                 if (!right.empty()) make_user(admin, {"-" + right});
-                const std::error_code ec = code_of([&] { steps()[i].run(scene); });
+                const Step& step = steps()[i];
+                const std::error_code ec = code_of([&] { step.run(scene); });
                 CAPTURE(right);
-                const std::string what = steps()[i].what;
+                const std::string what = step.what;
                 CAPTURE(what);
                 if (right.empty()) {
                     CHECK_FALSE(ec);
                     whole.push_back(picture(fleet.redis, false));
                 } else if (ec) {
                     CHECK(ec == errc::rejected);
-                    // What was written already may stay for a millisecond.
-                    eventually([&] { return picture(fleet.redis, true) == before; }, 1s);
-                    CHECK(picture(fleet.redis, true) == before);
+                    const std::string after = picture(fleet.redis, true);
+                    if (std::count(step.leaves.begin(), step.leaves.end(), right) > 0) {
+                        CHECK(after.find("for ever") == std::string::npos);
+                    } else if (step.tells_last && rights_to_tell.contains(right) && after != before) {
+                        CHECK(picture(fleet.redis, false) == whole[i]);
+                    } else {
+                        // What was written already may stay for a millisecond.
+                        eventually([&] { return picture(fleet.redis, true) == before; }, 1s);
+                        CHECK(picture(fleet.redis, true) == before);
+                    }
+                    if (step.bare) {
+                        make_user(admin, {"+" + right});
+                        CHECK_FALSE(code_of([&] { step.run(scene); }));
+                        CHECK(picture(fleet.redis, false) == whole[i]);
+                    }
                 } else {
                     CHECK(picture(fleet.redis, false) == whole[i]);
                 }

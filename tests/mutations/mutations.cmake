@@ -2,9 +2,9 @@
 # mutate(name file from to tests): bugs of other libraries, and of our own drafts.
 
 # A resent reentry counts twice, and one unlock() too few frees nothing.
-mutate(counts_twice_on_resend scripts/rlock.hpp
-    "if current ~= count then redis.call('hincrby', lock, owner, count - current) end\nlocal left"
-    "redis.call('hincrby', lock, owner, 1)\nlocal left"
+mutate(counts_twice_on_resend scripts/hold_levels.hpp
+    "if current ~= count then redis.call('hincrby', lock, owner, count - current) end\n    if left"
+    "redis.call('hincrby', lock, owner, 1)\n    if left"
     "integration/rlock_wire|faults/lost")
 
 # Takes the lock whoever holds it: SET without NX.
@@ -26,9 +26,9 @@ mutate(numbers_used_again client/hold_keeper.hpp
     "unit/rlock|faults/late_locks")
 
 # Reentry with a short lease cuts a longer one.
-mutate(reentry_shortens_the_lease scripts/rlock.hpp
-    "if left < tonumber(lease) then redis.call('pexpire', lock, lease) end\nreturn nil"
-    "redis.call('pexpire', lock, lease)\nreturn nil"
+mutate(reentry_shortens_the_lease scripts/hold_levels.hpp
+    "    if left >= tonumber(lease) then return nil end\n"
+    ""
     "integration/(rlock_lease|rlock_wire)")
 
 # A renewal creates the key that somebody deleted.
@@ -117,14 +117,14 @@ mutate(refusal_ends_the_spinning client/wait_line.hpp
 
 # Nesting draws a new token, and the outer section's writes are refused.
 mutate(reentry_draws_a_token scripts/fenced_lock.hpp
-    "local token = last_token(counter)\nif not token then return no_token() end\nif current ~= count"
-    "local token = redis.call('incr', counter)\nif not token then return no_token() end\nif current ~= count"
+    "local token = last_token(counter)\nif not token then return no_token() end\nreturn enter_again"
+    "local token = redis.call('incr', counter)\nif not token then return no_token() end\nreturn enter_again"
     "integration/fenced")
 
 # A hand-over that is late gives the lock to a number that nobody uses.
 mutate(late_hand_over_succeeds scripts/rlock.hpp
-    "if redis.call('hexists', lock, owner) == 0 then return nil end"
-    ""
+    "local count = redis.call('hget', lock, owner)\nif not count then return nil end"
+    "local count = '1'"
     "integration/rlock_wire|faults/late_locks")
 
 # An acquire takes effect however late it comes.
@@ -165,7 +165,7 @@ mutate(fair_serves_the_dead scripts/fair_lock.hpp
 
 # Whoever leaves keeps the turn.
 mutate(fair_keeps_the_turn scripts/fair_lock.hpp
-    "if redis.call('exists', lock) == 0 then wake(first_alive()) else tell_next() end\nreturn now"
+    "if free then wake(first_alive()) else tell_next() end\nreturn now"
     "return now"
     "integration/fair_lock_script")
 
@@ -201,8 +201,8 @@ mutate(fair_message_during_a_try_forgotten client/fair_lock_state.hpp
 
 # Whoever comes last is served first.
 mutate(fair_serves_the_last_first scripts/fair_lock.hpp
-    "redis.call('rpush', queue, owner)"
-    "redis.call('lpush', queue, owner)"
+    "{'rpush', queue, owner, undo"
+    "{'lpush', queue, owner, undo"
     "integration/fair_lock_order")
 
 # A dead waiter costs the others a whole lease.
@@ -251,8 +251,8 @@ mutate(dead_reader_blocks scripts/read_write_lock.hpp
 
 # Who goes on as a reader tells nobody that others may join it.
 mutate(downgrade_wakes_nobody scripts/read_write_lock.hpp
-    "redis.call('hset', lock, 'mode', 'read')\n    end\n    return redis.call(publish, channel, '1')"
-    "redis.call('hset', lock, 'mode', 'read')\n        return 0\n    end\n    return redis.call(publish, channel, '1')"
+    "        if refusal then return refusal end\n    end\n    return redis.call(publish, channel, '1')"
+    "        return refusal or 0\n    end\n    return redis.call(publish, channel, '1')"
     "integration/read_write")
 
 # A reader waits for itself.
@@ -281,8 +281,8 @@ mutate(read_renewal_shortens_the_lease scripts/read_write_lock.hpp
 
 # Giving back a level takes its longer lease along, while the holder counts on it.
 mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
-    "for i = tonumber(count), tonumber(current) do"
-    "for i = tonumber(count), tonumber(count) do"
+    "for i = count + 1, tonumber(current) do\n            lease"
+    "for i = count + 1, tonumber(count) do\n            lease"
     "integration/read_write_lock")
 
 # A writer that gave up keeps readers out.
@@ -389,9 +389,33 @@ mutate(unknowable_is_sent_again client/marked_commands.hpp
     "faults/late_synchronizers")
 
 # A right that is missing leaves half of a change behind.
-mutate(half_a_change_stays scripts/request_marks.hpp
+mutate(half_a_change_stays scripts/all_or_none.hpp
     "if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end"
     ""
+    "faults/access_rights")
+
+# Without PEXPIRE an acquire leaves a hash without a lease behind, which nobody ever takes for a lock again.
+mutate(hash_without_a_lease scripts/hold_levels.hpp
+    "    redis.call('del', lock)\n    return limited"
+    "    return limited"
+    "faults/access_rights")
+
+# Without HDEL both have the hold that should have been handed over.
+mutate(two_owners_without_hdel scripts/hold_levels.hpp
+    "    put_back(lock, owner, count, left)\n    return reply"
+    "    return reply"
+    "faults/access_rights")
+
+# Without ZREM a waiter takes the lock that is told that it does not have it.
+mutate(held_without_leaving_the_queue scripts/fair_lock.hpp
+    "{{'hincrby', lock, owner, '1', undo = {'del', lock}}, {'pexpire', lock, lease}}"
+    "{{'hincrby', lock, owner, '1'}, {'pexpire', lock, lease}}"
+    "faults/access_rights")
+
+# Without HDEL a writer that wanted to go on as a reader has the reader's lease left.
+mutate(downgrade_cuts_the_lease scripts/read_write_lock.hpp
+    "undo = before > 0 and {'pexpire', lock, before}"
+    "undo = false"
     "faults/access_rights")
 
 # More permits than Redisson can read.
@@ -510,8 +534,8 @@ mutate(mutex_is_reentrant client/hold_keeper.hpp
 
 # Who becomes the first in the queue is not told of the new holder's lease.
 mutate(fair_next_is_not_told scripts/fair_lock.hpp
-    "        redis.call('zrem', slots, owner)\n        tell_next()"
-    "        redis.call('zrem', slots, owner)"
+    "if head and not refusal then tell_next() end"
+    ""
     "integration/fair_lock")
 
 # An own release is no news to a thread that asked before it, and comes into the line after it.

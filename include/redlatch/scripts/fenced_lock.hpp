@@ -3,6 +3,7 @@
 
 #include "redlatch/scripts/exact_count.hpp"
 #include "redlatch/scripts/giving_back.hpp"
+#include "redlatch/scripts/hold_levels.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
@@ -48,13 +49,13 @@ if redis.call('exists', lock) == 0 then
     if count ~= '1' then return {-2, 0} end
     local token = next_token(counter)
     if not token then return no_token() end
-    redis.call('set', counter, string.format('%.0f', token))
     redis.call('hincrby', lock, owner, count)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) == 'table' then
-        -- Not allowed to this user: better no lock than one for ever.
+    local refusal = give_lease(lock, lease)
+    if refusal then return refusal end
+    local drawn = redis.pcall('set', counter, string.format('%.0f', token))
+    if drawn.err then
         redis.call('del', lock)
-        return limited
+        return drawn
     end
     return {1, token}
 end
@@ -72,9 +73,7 @@ end
 -- The same command once more, or reentry: the token is that of the hold, for none was drawn since.
 local token = last_token(counter)
 if not token then return no_token() end
-if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
-return {1, token}
+return enter_again(lock, owner, current, count, lease) or {1, token}
 )lua"};
 
 inline constexpr std::string_view fenced_hand_over{R"lua(
@@ -89,16 +88,20 @@ if redis.call('hexists', lock, heir) == 1 then
     if not token then return no_token() end
     return {1, token}
 end
-if redis.call('hexists', lock, owner) == 0 then return nil end
+local count = redis.call('hget', lock, owner)
+if not count then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
-redis.call('pexpire', lock, lease)
-redis.call('set', counter, string.format('%.0f', token))
-redis.call('hincrby', lock, heir, '1')
-redis.call('hdel', lock, owner)
+local refusal = replace(lock, owner, count, heir, lease, left)
+if refusal then return refusal end
+local drawn = redis.pcall('set', counter, string.format('%.0f', token))
+if drawn.err then
+    put_back(lock, owner, count, left)
+    return drawn
+end
 -- Others who wait count on a longer lease than there is now.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
@@ -107,8 +110,9 @@ return {1, token}
 }  // namespace detail
 
 inline constexpr std::string_view fenced_acquire{
-    joined<detail::wanted_until, detail::no_lease, detail::exact_count, detail::fenced_token, detail::fenced_acquire>};
-inline constexpr std::string_view fenced_hand_over{
-    joined<detail::wanted_until, detail::exact_count, detail::fenced_token, detail::fenced_hand_over>};
+    joined<detail::wanted_until, detail::no_lease, detail::levels, detail::exact_count, detail::fenced_token,
+           detail::fenced_acquire>};
+inline constexpr std::string_view fenced_hand_over{joined<detail::wanted_until, detail::next_owner, detail::exact_count,
+                                                          detail::fenced_token, detail::fenced_hand_over>};
 
 }  // namespace redlatch::scripts

@@ -16,8 +16,12 @@ return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 inline constexpr std::string_view give_up{R"lua(
 -- ARGV: publish command, tag (where there is one), owners that want nothing any more.
 -- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
-for i = 3, #ARGV do release(ARGV[i], '0', '0', ARGV[1], ARGV[2]) end
-return time_in_ms()
+local now, refusal = time_in_ms(), nil
+for i = 3, #ARGV do
+    local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
+    if type(answer) == 'table' then refusal = answer end
+end
+return refusal or now
 )lua"};
 
 // A key that never comes free.

@@ -36,11 +36,12 @@ return redis.status_reply('OK')
 inline constexpr std::string_view mutex_give_up{R"lua(
 -- KEYS: lock.  ARGV: values that are wanted no more.
 -- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+local now = time_in_ms()
 local current = redis.call('get', KEYS[1])
 for i = 1, #ARGV do
     if current == ARGV[i] then redis.call('del', KEYS[1]) end
 end
-return time_in_ms()
+return now
 )lua"};
 
 inline constexpr std::string_view mutex_hand_over{R"lua(
@@ -53,6 +54,7 @@ if current == heir then return 1 end
 if current ~= value then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
+-- Should the second be refused, the hold is the owner's still, who gives it back by another command.
 redis.call('pexpire', lock, lease)
 redis.call('set', lock, heir, 'px', lease)
 return 1

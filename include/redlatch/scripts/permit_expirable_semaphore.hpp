@@ -50,7 +50,7 @@ end
 
 template <const std::string_view& Body>
 inline constexpr std::string_view changes_permits =
-    joined<request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
+    joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command

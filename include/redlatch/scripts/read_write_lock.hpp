@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/scripts/giving_back.hpp"
+#include "redlatch/scripts/hold_levels.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
@@ -23,13 +24,14 @@ namespace redlatch::scripts {
 namespace detail {
 
 inline constexpr std::string_view read_lease{R"lua(
--- What the longest read hold has left, -2 when there is none. Takes out the fields of those that have run out.
-local function read_lease(lock, tag)
+-- What the longest read hold has left, that of `but` left out; -2 when there is none. Takes out the fields of those that
+-- have run out.
+local function read_lease(lock, tag, but)
     local longest = -2
     local fields = redis.call('hgetall', lock)
     for at = 1, #fields, 2 do
         local owner, count = fields[at], tonumber(fields[at + 1])
-        if count and string.sub(owner, -6) ~= ':write' then
+        if count and owner ~= but and string.sub(owner, -6) ~= ':write' then
             local left = -2
             for i = 1, count do
                 left = math.max(left, redis.call('pttl', tag .. ':' .. owner .. ':rwlock_timeout:' .. i))
@@ -39,6 +41,14 @@ local function read_lease(lock, tag)
         end
     end
     return longest
+end
+)lua"};
+
+inline constexpr std::string_view read_level{R"lua(
+-- What undoes that the lease of a level is written; `left`: what it had left before.
+local function lease_again(timeout, left)
+    if left > 0 then return {'set', timeout, '1', 'px', left} end
+    return {'del', timeout}
 end
 )lua"};
 
@@ -66,25 +76,26 @@ if current == 0 then
     end
 end
 -- Sent before; or after a release that has not arrived, whose leases stay with the level below.
+local level = -2
 for i = current, tonumber(count), -1 do
-    lease = math.max(lease, redis.call('pttl', timeout .. i))
-    if i > tonumber(count) then redis.call('del', timeout .. i) end
+    local left = redis.call('pttl', timeout .. i)
+    lease = math.max(lease, left)
+    if i == tonumber(count) then level = left end
 end
-redis.call('set', timeout .. count, '1', 'px', lease)
+local changes = {{'set', timeout .. count, '1', 'px', lease, undo = lease_again(timeout .. count, level)}}
 if not mode then
-    redis.call('hset', lock, 'mode', 'read', owner, count)
+    table.insert(changes, {'hset', lock, 'mode', 'read', owner, count, undo = {'del', lock}})
+elseif current == 0 then
+    table.insert(changes, {'hset', lock, owner, count, undo = {'hdel', lock, owner}})
 elseif current ~= tonumber(count) then
-    redis.call('hset', lock, owner, count)
+    table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
 end
-if redis.call('pttl', lock) < tonumber(lease) then
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) == 'table' then
-        -- Not allowed to this user: better no lock than one for ever.
-        if not mode then redis.call('del', lock, timeout .. count) end
-        return limited
-    end
+local left = redis.call('pttl', lock)
+if left < tonumber(lease) then
+    table.insert(changes, {'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}})
 end
-return nil
+for i = count + 1, current do table.insert(changes, {'del', timeout .. i}) end
+return all_or_none(changes)
 )lua"};
 
 // The owner gives levels back. What is answered: nil = not held by the owner (any more); 0 = released, nobody was told;
@@ -99,27 +110,41 @@ local function release(owner, count, lease, publish, tag)
     if not current then return nil end
     if count ~= '0' then
         -- The hold lasts as long as the longest of its leases, so the level below inherits.
-        for i = tonumber(count), tonumber(current) do
+        local level = redis.call('pttl', timeout .. count)
+        lease = math.max(lease, level)
+        for i = count + 1, tonumber(current) do
             lease = math.max(lease, redis.call('pttl', timeout .. i))
         end
-        redis.call('pexpire', lock, math.max(1, lease, redis.call('pttl', lock)))
-        for i = count + 1, tonumber(current) do redis.call('del', timeout .. i) end
-        if tonumber(lease) > 0 then redis.call('set', timeout .. count, '1', 'px', lease) end
-        if current ~= count then redis.call('hset', lock, owner, count) end
-        return -1
+        local left = redis.call('pttl', lock)
+        local changes = {{'pexpire', lock, math.max(1, lease, left), undo = left > 0 and {'pexpire', lock, left}}}
+        if lease > 0 then
+            table.insert(changes, {'set', timeout .. count, '1', 'px', lease,
+                                   undo = lease_again(timeout .. count, level)})
+        end
+        if current ~= count then
+            table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
+        end
+        for i = count + 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
+        return all_or_none(changes) or -1
     end
-    for i = 1, tonumber(current) do redis.call('del', timeout .. i) end
-    redis.call('hdel', lock, owner)
-    if mode == 'write' then return 0 end
-    local left = read_lease(lock, tag)
-    if left == -2 then
-        redis.call('del', lock)
-        return redis.call(publish, channel, '0')
-    end
+    local left = mode == 'read' and read_lease(lock, tag, owner)
     local before = redis.call('pttl', lock)
-    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
-    -- Waiting writers count on a much longer lease than there is now.
-    if left * 2 < before then return redis.call(publish, channel, '0') end
+    local changes = {}
+    if left == -2 then
+        table.insert(changes, {'del', lock})
+    else
+        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current}})
+        if left and left >= 0 then
+            table.insert(changes, {'pexpire', lock, math.max(1, left),
+                                   undo = before > 0 and {'pexpire', lock, before}})
+        end
+    end
+    -- The last: nothing undoes that.
+    for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
+    local refusal = all_or_none(changes)
+    if refusal then return refusal end
+    -- Waiting writers count on a lease, perhaps on a much longer one than there is now.
+    if left == -2 or left and left * 2 < before then return redis.call(publish, channel, '0') end
     return 0
 end
 )lua"};
@@ -136,11 +161,7 @@ if now > tonumber(ARGV[7]) then return late(now) end
 local mode = redis.call('hget', lock, 'mode')
 if mode == 'write' then
     local current = redis.call('hget', lock, writer)
-    if current then
-        if current ~= count then redis.call('hincrby', lock, writer, count - current) end
-        if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
-        return nil
-    end
+    if current then return enter_again(lock, writer, current, count, lease) end
 end
 if count ~= '1' then return -2 end
 if mode == 'write' then return redis.call('pttl', lock) end
@@ -157,16 +178,9 @@ if mode then
 elseif redis.call('exists', lock) == 1 then
     return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
-redis.call('hset', lock, 'mode', 'write', writer, '1')
-local limited = redis.pcall('pexpire', lock, lease)
-if type(limited) == 'table' then
-    -- Not allowed to this user: better no lock than one for ever.
-    redis.call('del', lock)
-    return limited
-end
--- Readers get their turn after every writer; another one that waits marks it anew.
-redis.call('del', mark)
-return nil
+-- The last: readers get their turn after every writer; another one that waits marks it anew.
+return all_or_none({{'hset', lock, 'mode', 'write', writer, '1', undo = {'hdel', lock, 'mode', writer}},
+                    {'pexpire', lock, lease}, {'del', mark}})
 )lua"};
 
 // As read_release.
@@ -176,19 +190,21 @@ local lock, channel = KEYS[1], KEYS[2]
 local function release(writer, count, lease, publish, tag)
     local current = redis.call('hget', lock, writer)
     if not current then return nil end
-    if count ~= '0' then
-        redis.call('pexpire', lock, math.max(lease, redis.call('pttl', lock)))
-        if current ~= count then redis.call('hincrby', lock, writer, count - current) end
-        return -1
-    end
+    if count ~= '0' then return leave_level(lock, writer, current, count, lease) end
     local left = read_lease(lock, tag)
     if left == -2 then
         redis.call('del', lock)
     else
         -- The writer goes on as a reader, and others may join it.
-        if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
-        redis.call('hdel', lock, writer)
-        redis.call('hset', lock, 'mode', 'read')
+        local before, changes = redis.call('pttl', lock), {}
+        if left >= 0 then
+            table.insert(changes, {'pexpire', lock, math.max(1, left),
+                                   undo = before > 0 and {'pexpire', lock, before}})
+        end
+        table.insert(changes, {'hset', lock, 'mode', 'read', undo = {'hset', lock, 'mode', 'write'}})
+        table.insert(changes, {'hdel', lock, writer})
+        local refusal = all_or_none(changes)
+        if refusal then return refusal end
     end
     return redis.call(publish, channel, '1')
 end
@@ -241,20 +257,21 @@ return read_lease(KEYS[1], ARGV[1])
 
 }  // namespace detail
 
-inline constexpr std::string_view read_acquire = joined<detail::wanted_until, detail::read_acquire>;
+inline constexpr std::string_view read_acquire =
+    joined<detail::wanted_until, detail::all_or_none, detail::read_level, detail::read_acquire>;
 inline constexpr std::string_view read_release =
-    joined<detail::read_lease, detail::read_release, detail::release_levels>;
-inline constexpr std::string_view read_give_up =
-    joined<detail::wanted_until, detail::read_lease, detail::read_release, detail::give_up>;
+    joined<detail::all_or_none, detail::read_level, detail::read_lease, detail::read_release, detail::release_levels>;
+inline constexpr std::string_view read_give_up = joined<detail::wanted_until, detail::all_or_none, detail::read_level,
+                                                        detail::read_lease, detail::read_release, detail::give_up>;
 inline constexpr std::string_view read_holders = joined<detail::read_lease, detail::read_holders>;
 inline constexpr std::string_view read_remaining_lease = joined<detail::read_lease, detail::read_remaining_lease>;
 inline constexpr std::string_view read_renew = joined<detail::wanted_until, detail::read_renew>;
 inline constexpr std::string_view write_acquire =
-    joined<detail::wanted_until, detail::read_lease, detail::write_acquire>;
+    joined<detail::wanted_until, detail::all_or_none, detail::more_levels, detail::read_lease, detail::write_acquire>;
 inline constexpr std::string_view write_release =
-    joined<detail::read_lease, detail::write_release, detail::release_levels>;
+    joined<detail::leaving_levels, detail::read_lease, detail::write_release, detail::release_levels>;
 inline constexpr std::string_view write_give_up =
-    joined<detail::wanted_until, detail::read_lease, detail::write_release, detail::give_up>;
+    joined<detail::wanted_until, detail::leaving_levels, detail::read_lease, detail::write_release, detail::give_up>;
 
 inline constexpr std::string_view read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.

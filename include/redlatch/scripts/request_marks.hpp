@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/scripts/all_or_none.hpp"
 #include "redlatch/scripts/exact_count.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
@@ -44,19 +45,6 @@ end
 local function keep(marks, now, ends)
     return {'pexpire', marks, whole(math.max(redis.call('pttl', marks), ends - now, 1))}
 end
--- Makes all changes or, should one be refused (access rights may allow some and not others), none: each may say what
--- undoes it. Answer: nil, or the refusal.
-local function all_or_none(changes)
-    for i = 1, #changes do
-        local reply = redis.pcall(unpack(changes[i]))
-        if type(reply) == 'table' and reply.err then
-            for k = i - 1, 1, -1 do
-                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
-            end
-            return reply
-        end
-    end
-end
 -- The largest number that Java's int holds: Redisson reads no larger one.
 local most = 2147483647
 local function too_many() return redis.error_reply('TOOMANY there would be more than 2147483647') end
@@ -79,7 +67,7 @@ return all_or_none({keep(marks, now, wanted_until + margin), mark(marks, lane, r
 // A script that uses request_marks, and numbers that keys hold.
 template <const std::string_view& Body>
 inline constexpr std::string_view with_request_marks =
-    joined<detail::request_marks, detail::wanted_until, detail::exact_count, Body>;
+    joined<detail::all_or_none, detail::request_marks, detail::wanted_until, detail::exact_count, Body>;
 
 inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/scripts/giving_back.hpp"
+#include "redlatch/scripts/hold_levels.hpp"
 #include "redlatch/scripts/script.hpp"
 #include "redlatch/scripts/wanted_until.hpp"
 
@@ -29,13 +30,7 @@ if now > tonumber(wanted_until) then return late(now) end
 if redis.call('exists', lock) == 0 then
     if count ~= '1' then return -2 end
     redis.call('hincrby', lock, owner, count)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) == 'table' then
-        -- Not allowed to this user: better no lock than one for ever.
-        redis.call('del', lock)
-        return limited
-    end
-    return nil
+    return give_lease(lock, lease)
 end
 local current = redis.call('hget', lock, owner)
 if not current and count ~= '1' then return -2 end
@@ -48,10 +43,7 @@ if not current then
     if left == -1 then return no_lease() end
     return left
 end
-if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-local left = redis.call('pttl', lock)
-if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
-return nil
+return enter_again(lock, owner, current, count, lease)
 )lua"};
 
 // The owner gives levels back. What is answered: nil = not held by the owner (any more); 0 = released, nobody listens;
@@ -62,12 +54,7 @@ local lock, channel = KEYS[1], KEYS[2]
 local function release(owner, count, lease, publish)
     local current = redis.call('hget', lock, owner)
     if not current then return nil end
-    if count ~= '0' then
-        local left = redis.call('pttl', lock)
-        redis.call('pexpire', lock, math.max(left, lease))
-        if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-        return -1
-    end
+    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
     redis.call('del', lock)
     return redis.call(publish, channel, '0')
 end
@@ -80,13 +67,13 @@ local lock, channel = KEYS[1], KEYS[2]
 local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 -- By an earlier sending.
 if redis.call('hexists', lock, heir) == 1 then return 1 end
-if redis.call('hexists', lock, owner) == 0 then return nil end
+local count = redis.call('hget', lock, owner)
+if not count then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 local left = redis.call('pttl', lock)
-redis.call('pexpire', lock, lease)
-redis.call('hincrby', lock, heir, '1')
-redis.call('hdel', lock, owner)
+local refusal = replace(lock, owner, count, heir, lease, left)
+if refusal then return refusal end
 -- Others who wait count on a longer lease than there is now.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return 1
@@ -113,10 +100,14 @@ return renewed
 
 }  // namespace detail
 
-inline constexpr std::string_view rlock_acquire = joined<detail::wanted_until, detail::no_lease, detail::rlock_acquire>;
-inline constexpr std::string_view rlock_release = joined<detail::rlock_release, detail::release_levels>;
-inline constexpr std::string_view rlock_give_up = joined<detail::wanted_until, detail::rlock_release, detail::give_up>;
-inline constexpr std::string_view rlock_hand_over = joined<detail::wanted_until, detail::rlock_hand_over>;
+inline constexpr std::string_view rlock_acquire =
+    joined<detail::wanted_until, detail::no_lease, detail::levels, detail::rlock_acquire>;
+inline constexpr std::string_view rlock_release =
+    joined<detail::leaving_levels, detail::rlock_release, detail::release_levels>;
+inline constexpr std::string_view rlock_give_up =
+    joined<detail::wanted_until, detail::leaving_levels, detail::rlock_release, detail::give_up>;
+inline constexpr std::string_view rlock_hand_over =
+    joined<detail::wanted_until, detail::next_owner, detail::rlock_hand_over>;
 inline constexpr std::string_view rlock_renew = joined<detail::wanted_until, detail::rlock_renew>;
 
 inline constexpr std::string_view rlock_remaining_lease{R"lua(

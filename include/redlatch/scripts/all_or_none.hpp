@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string_view>
+
+// Access rights may allow some commands of a script and refuse others in its middle, and what was written before such a
+// refusal stays. So what may be refused comes first, or is undone.
+namespace redlatch::scripts::detail {
+
+// Put before the scripts that use it.
+inline constexpr std::string_view all_or_none{R"lua(
+-- Makes all changes or, should one be refused (access rights may allow some and not others), none: each may say what
+-- undoes it. Answer: nil, or the refusal.
+local function all_or_none(changes)
+    for i = 1, #changes do
+        local reply = redis.pcall(unpack(changes[i]))
+        if type(reply) == 'table' and reply.err then
+            for k = i - 1, 1, -1 do
+                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
+            end
+            return reply
+        end
+    end
+end
+)lua"};
+
+}  // namespace redlatch::scripts::detail

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/scripts/all_or_none.hpp"
+#include "redlatch/scripts/script.hpp"
+
+#include <string_view>
+
+// How the locks write whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. Should a
+// command be refused, the hash is what it was: it is never left without a lease, nor with a holder whom nobody knows of.
+//
+// A last release is the exception: it stands even where the user may not tell those who wait, and is refused all the
+// same. They ask again when the lease would have been over.
+namespace redlatch::scripts::detail {
+
+inline constexpr std::string_view first_level{R"lua(
+-- A hold that was just written gets its lease: nil, or the refusal. Better no lock than one for ever.
+local function give_lease(lock, lease)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    redis.call('del', lock)
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view more_levels{R"lua(
+-- The hold is there and gets this count; its lease becomes no shorter: nil, or the refusal.
+local function enter_again(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    if left >= tonumber(lease) then return nil end
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    if current ~= count then redis.call('hincrby', lock, owner, current - count) end
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view fewer_levels{R"lua(
+-- The same with fewer levels: -1 = still held, or the refusal.
+local function leave_level(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
+    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
+    return all_or_none(changes) or -1
+end
+)lua"};
+
+inline constexpr std::string_view next_owner{R"lua(
+-- The hold is the owner's as it was, whatever was written since.
+local function put_back(lock, owner, count, left)
+    redis.pcall('del', lock)
+    redis.pcall('hset', lock, owner, count)
+    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
+end
+-- The heir takes the owner's place: nil, or the refusal.
+local function replace(lock, owner, count, heir, lease, left)
+    redis.call('pexpire', lock, lease)
+    local reply = redis.pcall('hincrby', lock, heir, '1')
+    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
+    if type(reply) ~= 'table' then return nil end
+    put_back(lock, owner, count, left)
+    return reply
+end
+)lua"};
+
+inline constexpr std::string_view levels{joined<first_level, more_levels>};
+inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
+
+}  // namespace redlatch::scripts::detail
