@@ -79,8 +79,8 @@ public:
     void count_down(std::error_code& ec) { count_down(1, ec); }
 
     // Whether there is nothing left to count down.
-    bool try_wait() const { return wait_for_end({.one_try = true}); }
-    bool try_wait(std::error_code& ec) const {
+    [[nodiscard]] bool try_wait() const { return wait_for_end({.one_try = true}); }
+    [[nodiscard]] bool try_wait(std::error_code& ec) const {
         return detail::answer([&] { return try_wait(); }, false, ec);
     }
 
@@ -91,7 +91,7 @@ public:
     //   wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>
     requires StopTail<Tail...>
-    auto wait(Tail&&... tail) const {
+    [[nodiscard]] auto wait(Tail&&... tail) const {
         const bool ended =
             detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
@@ -102,20 +102,20 @@ public:
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopTail<Tail...>
-    bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
+    [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
     requires StopTail<Tail...>
-    bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
+    [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
         return timed(deadline_at(when), tail...);
     }
 
     // count_down(n), then wait(…) for the end of the same count. One round trip where that was the last one.
     template <class... Tail>
     requires StopTail<Tail...>
-    auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
+    [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
         const bool ended = detail::answer(
             [&] {
                 check(n, 0, counts_down_by);
@@ -129,7 +129,7 @@ public:
     }
     template <class... Tail>
     requires StopTail<Tail...>
-    auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
+    [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
 
     // Ends the count without counting down, as if it had come to zero: waiters go on. Whether there was one.
     bool reset() {

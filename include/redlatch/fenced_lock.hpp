@@ -29,12 +29,12 @@ public:
     FencedLock(Client<T>& client, std::string_view name) : FencedLock::BoundLock(client.core(), name) {}
 
     // The token of this thread's hold. No command. Throws Error(errc::not_owner) when it holds nothing (any more).
-    std::int64_t token() {
+    [[nodiscard]] std::int64_t token() {
         const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
         if (!mine) throw Error(errc::not_owner, this->name(), "this thread holds no lock whose token it could have");
         return *mine;
     }
-    std::int64_t token(std::error_code& ec) {
+    [[nodiscard]] std::int64_t token(std::error_code& ec) {
         const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
         ec = mine ? std::error_code() : make_error_code(errc::not_owner);
         return mine.value_or(0);
@@ -43,7 +43,7 @@ public:
     // lock(), and the token; with a std::stop_token or a std::error_code& an optional, empty when it is not held.
     template <class... Tail>
     requires LockTail<Tail...>
-    auto lock_and_get_token(Tail&&... tail) {
+    [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
         if constexpr (detail::has_stop_token<Tail...>) {
             return token_if(this->lock(tail...));
         } else if constexpr (detail::has_error_code<Tail...>) {
@@ -57,18 +57,21 @@ public:
 
     // try_lock(), try_lock_for(), try_lock_until(), and the token: empty when it is not held.
     template <class... Tail>
-    requires TryTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
+    requires TryTail<Tail...>
+    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
         return token_if(this->try_lock(tail...));
     }
 
     template <class Rep, class Period, class... Tail>
-    requires LockTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token_for(
-        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+    requires LockTail<Tail...>
+    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
+                                                                         Tail&&... tail) {
         return token_if(this->try_lock_for(timeout, tail...));
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires LockTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token_until(
+    requires LockTail<Tail...>
+    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
         std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return token_if(this->try_lock_until(when, tail...));
     }

@@ -122,7 +122,7 @@ public:
     //                               it: a std::optional<PermitId>
     template <class... Tail>
     requires PermitTail<Tail...>
-    auto acquire(Tail&&... tail) {
+    [[nodiscard]] auto acquire(Tail&&... tail) {
         std::optional<PermitId> id = one(take(1, detail::wait_until(never, tail...), tail...));
         if constexpr (detail::has_stop_token<Tail&...> || detail::has_error_code<Tail&...>)
             return id;
@@ -132,19 +132,20 @@ public:
 
     // The same for n permits at once, from 1 to max_at_once(); without any when it was stopped or failed.
     template <class... Tail>
-    requires PermitTail<Tail...> std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
+    requires PermitTail<Tail...>
+    [[nodiscard]] std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(never, tail...), tail...);
     }
 
     // Takes a permit, or n, if they are there: one try, even if others wait. May be given a lease and std::error_code&.
     template <class... Tail>
-    requires(PermitTail<Tail...> &&
-             !detail::has_stop_token<Tail...>) std::optional<PermitId> try_acquire(Tail&&... tail) {
+    requires(PermitTail<Tail...> && !detail::has_stop_token<Tail...>)
+        [[nodiscard]] std::optional<PermitId> try_acquire(Tail&&... tail) {
         return one(take(1, {.one_try = true}, tail...));
     }
     template <class... Tail>
-    requires(PermitTail<Tail...> &&
-             !detail::has_stop_token<Tail...>) std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
+    requires(PermitTail<Tail...> && !detail::has_stop_token<Tail...>)
+        [[nodiscard]] std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, {.one_try = true}, tail...);
     }
 
@@ -152,24 +153,27 @@ public:
     // millisecond; zero or less is one try, the largest value is for ever. May be given a lease, std::stop_token and
     // std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires PermitTail<Tail...> std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout,
-                                                                         Tail&&... tail) {
+    requires PermitTail<Tail...>
+    [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...));
     }
     template <class Rep, class Period, class... Tail>
-    requires PermitTail<Tail...> std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout,
-                                                                       std::ptrdiff_t n, Tail&&... tail) {
+    requires PermitTail<Tail...>
+    [[nodiscard]] std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
+                                                        Tail&&... tail) {
         return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitTail<Tail...> std::optional<PermitId> try_acquire_until(
-        std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+    requires PermitTail<Tail...>
+    [[nodiscard]] std::optional<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
+                                                            Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_at(when), tail...), tail...));
     }
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitTail<Tail...> std::vector<PermitId> try_acquire_until(
-        std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n, Tail&&... tail) {
+    requires PermitTail<Tail...>
+    [[nodiscard]] std::vector<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
+                                                          std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
     }
 
@@ -190,8 +194,8 @@ public:
     }
 
     // The same, but tells by its result whether they were held.
-    bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
-    bool try_release(std::span<const PermitId> ids) {
+    [[nodiscard]] bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
+    [[nodiscard]] bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
         State& semaphore = state();
         const std::function<void(const Ticket&, Completion)> post =
@@ -206,10 +210,10 @@ public:
         if (!released) semaphore.watch_again(watches);
         return released;
     }
-    bool try_release(const PermitId& id, std::error_code& ec) {
+    [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec) {
         return detail::answer([&] { return try_release(id); }, false, ec);
     }
-    bool try_release(std::span<const PermitId> ids, std::error_code& ec) {
+    [[nodiscard]] bool try_release(std::span<const PermitId> ids, std::error_code& ec) {
         return detail::answer([&] { return try_release(ids); }, false, ec);
     }
 
@@ -303,7 +307,7 @@ PermitExpirableSemaphore(Client<T>&, std::string_view) -> PermitExpirableSemapho
 // Holds one permit and gives it back at the end of its scope, in peace: a permit whose lease was over meanwhile, or a
 // server that cannot be reached, is no exception there; ask release(ec) to know. The semaphore must outlive it.
 template <class T = HiredisTransport>
-class Permit {
+class [[nodiscard]] Permit {
 public:
     // Takes one, waiting for it: under the watchdog, or with a lease.
     explicit Permit(PermitExpirableSemaphore<T>& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
@@ -337,7 +341,7 @@ public:
     }
 
     // From now on it is the caller's.
-    PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
+    [[nodiscard]] PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
 
 private:
     PermitExpirableSemaphore<T>* semaphore_;

@@ -110,21 +110,21 @@ public:
     // same trailing arguments, the same errors.
     template <class... Tail>
     requires LockTail<Tail...>
-    auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
+    [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
 
     template <class... Tail>
     requires TryTail<Tail...>
-    bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
+    [[nodiscard]] bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
 
     template <class Rep, class Period, class... Tail>
     requires LockTail<Tail...>
-    bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+    [[nodiscard]] bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.try_lock_for(timeout, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
     requires LockTail<Tail...>
-    bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+    [[nodiscard]] bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.try_lock_until(when, tail...);
     }
 

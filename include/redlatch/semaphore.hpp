@@ -67,44 +67,45 @@ public:
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
     requires StopTail<Tail...>
-    auto acquire(std::ptrdiff_t n, Tail&&... tail) {
+    [[nodiscard]] auto acquire(std::ptrdiff_t n, Tail&&... tail) {
         const bool acquired =
             detail::answer([&] { return take(n, detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return acquired;
     }
     template <class... Tail>
     requires StopTail<Tail...>
-    auto acquire(Tail&&... tail) { return acquire(1, tail...); }
+    [[nodiscard]] auto acquire(Tail&&... tail) { return acquire(1, tail...); }
 
     // Takes them if they are there: one try, even if others wait.
-    bool try_acquire(std::ptrdiff_t n = 1) { return take(n, {.one_try = true}); }
-    bool try_acquire(std::ptrdiff_t n, std::error_code& ec) {
+    [[nodiscard]] bool try_acquire(std::ptrdiff_t n = 1) { return take(n, {.one_try = true}); }
+    [[nodiscard]] bool try_acquire(std::ptrdiff_t n, std::error_code& ec) {
         return detail::answer([&] { return try_acquire(n); }, false, ec);
     }
-    bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
+    [[nodiscard]] bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
     // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether it has them.
     // Rounded up to the next millisecond; zero or less is one try, the largest value is for ever. May be given
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopTail<Tail...>
-    bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
+    [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), n, tail...);
     }
     template <class Rep, class Period, class... Tail>
     requires StopTail<Tail...>
-    bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+    [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), 1, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
     requires StopTail<Tail...>
-    bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n, Tail&&... tail) {
+    [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n,
+                                         Tail&&... tail) {
         return timed(deadline_at(when), n, tail...);
     }
     template <class AnyClock, class Duration, class... Tail>
     requires StopTail<Tail...>
-    bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+    [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), 1, tail...);
     }
 

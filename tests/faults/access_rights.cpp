@@ -687,9 +687,9 @@ const std::vector<Step>& steps() {
     static const auto slots = [](Scene& s) {
         Slots theirs{s.fleet.peer, "slots"};
         theirs.try_set_permits(10);
-        theirs.acquire(2, Lease{600s});
+        static_cast<void>(theirs.acquire(2, Lease{600s}));
         s.ids = theirs.acquire(2, Lease{500s});
-        theirs.acquire(Lease{1ms});
+        static_cast<void>(theirs.acquire(Lease{1ms}));
         const auto left = [&] { return s.fleet.redis.integer("ZCOUNT", "{shop:slots}:timeout", 0, now_of(s.fleet)); };
         eventually([&] { return left() == 1; });
     };
@@ -699,7 +699,7 @@ const std::vector<Step>& steps() {
     static const auto nothing = [](Scene&) {};
     static const std::vector<Step> of_synchronizers{
         {"Semaphore try_set_permits", nothing, [](Scene& s) { s.mine<Seats>("seats").try_set_permits(3); }},
-        {"Semaphore acquire", seats(5), [](Scene& s) { s.mine<Seats>("seats").try_acquire(2); }},
+        {"Semaphore acquire", seats(5), [](Scene& s) { return s.mine<Seats>("seats").try_acquire(2); }},
         {"Semaphore release", seats(5), [](Scene& s) { s.mine<Seats>("seats").release(2); }},
         {"Semaphore release that creates it", nothing, [](Scene& s) { s.mine<Seats>("seats").release(2); }},
         {"Semaphore release_if_exists", seats(5), [](Scene& s) { s.mine<Seats>("seats").release_if_exists(2); }},
@@ -719,16 +719,16 @@ const std::vector<Step>& steps() {
         {"PermitExpirableSemaphore set_permits anew", slots, [](Scene& s) { s.mine<Slots>("slots").set_permits(20); }},
         {"PermitExpirableSemaphore add_permits", slots, [](Scene& s) { s.mine<Slots>("slots").add_permits(2); }},
         {"PermitExpirableSemaphore acquire", slots,
-         [](Scene& s) { s.mine<Slots>("slots").try_acquire(3, Lease{400s}); }},
+         [](Scene& s) { return s.mine<Slots>("slots").try_acquire(3, Lease{400s}); }},
         {"PermitExpirableSemaphore acquire of one", slots,
-         [](Scene& s) { s.mine<Slots>("slots").try_acquire(Lease{400s}); }},
+         [](Scene& s) { return s.mine<Slots>("slots").try_acquire(Lease{400s}); }},
         {"PermitExpirableSemaphore acquire of too many", slots,
-         [](Scene& s) { s.mine<Slots>("slots").try_acquire(9, Lease{400s}); }},
+         [](Scene& s) { return s.mine<Slots>("slots").try_acquire(9, Lease{400s}); }},
         {"PermitExpirableSemaphore acquire where nobody has any",
          [](Scene& s) {
              Slots{s.fleet.peer, "slots"}.try_set_permits(10);
          },
-         [](Scene& s) { s.mine<Slots>("slots").try_acquire(3, Lease{400s}); }},
+         [](Scene& s) { return s.mine<Slots>("slots").try_acquire(3, Lease{400s}); }},
         {"PermitExpirableSemaphore release", slots, [](Scene& s) { s.mine<Slots>("slots").release(s.ids); }},
         {"PermitExpirableSemaphore release of one", slots,
          [](Scene& s) { s.mine<Slots>("slots").release(s.ids.at(0)); }},

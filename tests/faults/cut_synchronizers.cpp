@@ -44,7 +44,7 @@ struct Permits final : CutWork {
     explicit Permits(CutBench& bench) : slots(bench.far, bench.name) {
         const auto ten = [this] { slots.try_set_permits(10); };
         const auto back = [this] {
-            if (!ids.empty()) slots.try_release(std::exchange(ids, {}));
+            if (!ids.empty()) static_cast<void>(slots.try_release(std::exchange(ids, {})));
         };
         const auto taken = [this] {
             slots.try_set_permits(10);

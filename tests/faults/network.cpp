@@ -158,7 +158,7 @@ TEST_CASE("fault: reply later than its deadline: the next command never gets it"
     // Given up by the client: the connection is closed.
     const auto accepted = path.proxy.counts().accepted;
     path.proxy.hold_next_replies(1, acquire_digest);
-    CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
+    CHECK(code_of([&] { return orders.try_lock(); }) == errc::unreachable);
     CHECK(path.proxy.counts().held == 1);
     path.proxy.release();
     CHECK(orders.hold_count() == 0);
@@ -198,7 +198,7 @@ TEST_CASE("fault: blackhole: each call ends on time") {
 
         start([&] {
             Stopwatch time;
-            CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
+            CHECK(code_of([&] { return orders.try_lock(); }) == errc::unreachable);
             CHECK(time.within(command_timeout + margin));
             time.restart();
             CHECK_FALSE(orders.try_lock_for(command_timeout + 100ms, ec));
@@ -323,7 +323,7 @@ TEST_CASE("fault: throttled link: the deadline covers the whole reply, however s
     warm_up(orders);
     path.proxy.trickle(1, command_timeout / 3);
     Stopwatch watch;
-    CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
+    CHECK(code_of([&] { return orders.try_lock(); }) == errc::unreachable);
     CHECK(watch.within(command_timeout + margin));
     watch.restart();
     CHECK(code_of([&] { orders.hold_count(); }) == errc::unreachable);
@@ -444,7 +444,7 @@ TEST_CASE("fault: storm of signals: they do not prolong the deadline of a call")
         const int earlier = interruptions;
         RLock another{client, "orders" + std::to_string(tries)};  // of which nothing is still to be given back
         const Stopwatch watch;
-        CHECK(code_of([&] { another.try_lock(); }) == errc::unreachable);
+        CHECK(code_of([&] { return another.try_lock(); }) == errc::unreachable);
         CHECK(watch.within(command_timeout + margin));
         during = interruptions - earlier;
     }

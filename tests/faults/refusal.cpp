@@ -66,7 +66,7 @@ TEST_CASE("fault: server busy with a foreign script: try_lock() is refused and l
     CHECK_FALSE(orders.is_locked());
     BusyScript script{server};
     Stopwatch watch;
-    CHECK(refusal_of([&] { orders.try_lock(); }, watch) == errc::overloaded);
+    CHECK(refusal_of([&] { return orders.try_lock(); }, watch) == errc::overloaded);
     CHECK(watch.within(options.command_timeout + margin));
     auto locking = start([&] {
         RLock same_orders{client, "orders"};
@@ -153,7 +153,7 @@ TEST_CASE("fault: server full (maxclients): try_lock() fails in time, lock() wai
     Client client{server.url(), quick()};
     RLock orders{client, "orders"};
     const Stopwatch watch;
-    const std::error_code ec = code_of([&] { orders.try_lock(); });
+    const std::error_code ec = code_of([&] { return orders.try_lock(); });
     // Which of the two depends on whether the refusal or the end of the connection is seen first.
     CHECK((ec == errc::overloaded || ec == errc::unreachable));
     CHECK(watch.within(command_timeout + margin));
@@ -227,9 +227,9 @@ TEST_CASE("fault: server out of memory: acquires are refused; renewals, releases
     fill_memory(redis);
 
     RLock fresh{client, "fresh"};
-    CHECK(refusal_of([&] { fresh.try_lock(); }) == errc::overloaded);
+    CHECK(refusal_of([&] { return fresh.try_lock(); }) == errc::overloaded);
     CHECK_FALSE(redis.exists("fresh"));
-    CHECK(refusal_of([&] { partly.try_lock(); }) == errc::overloaded);
+    CHECK(refusal_of([&] { return partly.try_lock(); }) == errc::overloaded);
 
     const auto renewals = client.stats().renewals;
     CHECK(eventually([&] { return client.stats().renewals >= renewals + 3; }, 20s));
@@ -278,7 +278,7 @@ TEST_CASE("without enough replicas lock() waits, and goes on when they are there
     redis.text("CONFIG", "SET", "min-replicas-to-write", 1);
     Client client{server.url(), enduring()};
     RLock orders{client, "orders"};
-    CHECK(refusal_of([&] { orders.try_lock(); }) == errc::overloaded);
+    CHECK(refusal_of([&] { return orders.try_lock(); }) == errc::overloaded);
     auto locking = start([&] {
         const std::error_code ec = code_of([&] { orders.lock(); });
         if (!ec) orders.unlock();
@@ -511,7 +511,7 @@ TEST_CASE("fault: key of another type: told by name, and left alone") {
         CHECK(error.name() == "orders");
         CHECK(std::string{error.what()}.find("WRONGTYPE") != std::string::npos);
     }
-    CHECK(code_of([&] { orders.try_lock(); }) == errc::wrong_type);
+    CHECK(code_of([&] { return orders.try_lock(); }) == errc::wrong_type);
     CHECK(code_of([&] { orders.hold_count(); }) == errc::wrong_type);
     CHECK(redis.text("GET", "orders") == "a string");
 

@@ -516,7 +516,7 @@ TEST_CASE("calls to a dead server end on time, with the right error") {
     }).get();
     start([&] {
         const Stopwatch watch;
-        CHECK(code_of([&] { orders.try_lock(); }) == errc::unreachable);
+        CHECK(code_of([&] { return orders.try_lock(); }) == errc::unreachable);
         CHECK(watch.within(command_timeout + margin));
     }).get();
     start([&] {
@@ -577,7 +577,7 @@ TEST_CASE("after an acquire of unknown outcome a second lock() is unreachable in
         const Stopwatch watch;
         RLock same_orders{client, "orders"};
         std::error_code ec;
-        same_orders.try_lock_for(command_timeout, Lease{std::chrono::hours{1}}, ec);
+        static_cast<void>(same_orders.try_lock_for(command_timeout, Lease{std::chrono::hours{1}}, ec));
         // Whatever that was, the same thread now asks without a deadline of its own.
         const Stopwatch without;
         std::stop_source stop;
@@ -586,7 +586,7 @@ TEST_CASE("after an acquire of unknown outcome a second lock() is unreachable in
             eventually([&] { return stop.stop_requested(); }, options.unreachable_timeout + margin + patient(2000ms));
             stop.request_stop();
         }};
-        same_orders.lock(stop.get_token(), ec);
+        static_cast<void>(same_orders.lock(stop.get_token(), ec));
         const bool in_time = without.within(options.unreachable_timeout + margin);
         stop.request_stop();
         end.join();

@@ -231,9 +231,9 @@ TEST_CASE("a lock whose name is a key of another one's is refused there, and har
         FairLock queue{bench.client, key};
         ReadWriteLock shared{bench.client, key};
         CountDownLatch latch{bench.client, key};
-        CHECK(code_of([&] { lock.try_lock(); }) == errc::wrong_type);
-        CHECK(code_of([&] { queue.try_lock(); }) == errc::wrong_type);
-        CHECK(code_of([&] { shared.try_lock(); }) == errc::wrong_type);
+        CHECK(code_of([&] { return lock.try_lock(); }) == errc::wrong_type);
+        CHECK(code_of([&] { return queue.try_lock(); }) == errc::wrong_type);
+        CHECK(code_of([&] { return shared.try_lock(); }) == errc::wrong_type);
         CHECK(code_of([&] { lock.force_unlock(); }) == errc::wrong_type);
         if (kind != "string") CHECK(code_of([&] { latch.reset(); }) == errc::wrong_type);
         CHECK(bench.redis.text("TYPE", key) == kind);

@@ -309,7 +309,7 @@ TEST_CASE("a key of another type is an error, and is left alone") {
     bench.redis.call("DEL", "start");
     bench.redis.call("SET", "start", "many");
     CHECK(error_of_call([&] { bench.latch.count_down(); }) == errc::wrong_type);
-    CHECK(error_of_call([&] { bench.latch.wait_for(20s); }) == errc::wrong_type);
+    CHECK(error_of_call([&] { return bench.latch.wait_for(20s); }) == errc::wrong_type);
     CHECK(error_of_call([&] { bench.latch.count(); }) == errc::wrong_type);
     CHECK(bench.redis.text("GET", "start") == "many");
 }

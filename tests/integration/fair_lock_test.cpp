@@ -166,7 +166,7 @@ TEST_CASE("a fair lock is a lock like the others") {
         CHECK_FALSE(FairLock(other, "orders").try_lock());
         CHECK_FALSE(RLock(other, "orders").try_lock());
         // Within one client another kind of lock of that name is a mistake.
-        CHECK(elsewhere([&] { return error_of_call([&] { RLock(client, "orders").try_lock(); }); }) ==
+        CHECK(elsewhere([&] { return error_of_call([&] { return RLock(client, "orders").try_lock(); }); }) ==
               errc::wrong_type);
         CHECK(redis.keys() == Words{"orders"});
         orders.lock(Lease{10s});

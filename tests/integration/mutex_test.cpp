@@ -201,8 +201,8 @@ TEST_CASE("its holder cannot take it again, and keeps it") {
     Mutex same{client, "orders"};
     orders.lock();
     CHECK(error_of_call([&] { orders.lock(); }) == errc::would_deadlock);
-    CHECK(error_of_call([&] { same.try_lock(); }) == errc::would_deadlock);
-    CHECK(text_of_error([&] { same.try_lock_for(1s); }).starts_with("orders: "));
+    CHECK(error_of_call([&] { return same.try_lock(); }) == errc::would_deadlock);
+    CHECK(text_of_error([&] { return same.try_lock_for(1s); }).starts_with("orders: "));
     CHECK(orders.hold_count() == 1);
     CHECK_FALSE(elsewhere([&] { return orders.try_lock(); }));
     CHECK(elsewhere([&] { return same.hold_count(); }) == 0);
@@ -334,8 +334,8 @@ TEST_CASE("a key that is something else is an error that names it, and stays as 
     other_kind.lock();
     const Fields held = redis.hgetall("orders");
     refused([&] { orders.lock(); });
-    refused([&] { orders.try_lock(); });
-    refused([&] { orders.try_lock_for(20s); });
+    refused([&] { return orders.try_lock(); });
+    refused([&] { return orders.try_lock_for(20s); });
     refused([&] { orders.is_locked(); });
     refused([&] { orders.remaining_lease(); });
     refused([&] { orders.force_unlock(); });
@@ -366,7 +366,7 @@ TEST_CASE("a mutex can be a member of a lock over several, which then is not ree
         both.lock();
         CHECK(redis.text("GET", "orders") == owner_of(client, orders));
         CHECK(redis.exists("stock"));
-        CHECK(error_of_call([&] { both.try_lock(); }) == errc::would_deadlock);
+        CHECK(error_of_call([&] { return both.try_lock(); }) == errc::would_deadlock);
         CHECK(orders.is_held());
         CHECK(eventually([&] { return stock.hold_count() == 1; }, 20s));
         both.unlock();
@@ -615,7 +615,7 @@ TEST_CASE("without memory a mutex is refused, but renewed, handed over and given
     fill_memory(path.redis);
     Mutex fresh{path.client, "fresh"};
     // A last try that comes too late for its answer says only that there was none.
-    CHECK(eventually([&] { return error_of_call([&] { fresh.try_lock_for(1s); }) == errc::overloaded; }, 20s));
+    CHECK(eventually([&] { return error_of_call([&] { return fresh.try_lock_for(1s); }) == errc::overloaded; }, 20s));
 
     std::error_code ec;
     path.proxy.drop_next_replies(1, path.release);

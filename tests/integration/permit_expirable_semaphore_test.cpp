@@ -76,7 +76,7 @@ const Role dying{"permit holder that dies", [](std::span<const std::string> args
                      options.watchdog_timeout = std::chrono::milliseconds(std::stoi(args[1]));
                      Client client{args[0], options};
                      HiredisPermits seats{client, "seats"};
-                     seats.acquire();
+                     static_cast<void>(seats.acquire());
                      ::raise(SIGKILL);
                      return 0;
                  }};
@@ -162,13 +162,13 @@ TEST_CASE("a wrong number or lease is refused before anything is sent") {
     CommandMonitor monitor(bench.server);
     const auto refused = [&](auto call) { return error_of_call(call) == errc::invalid_argument; };
     for (const std::ptrdiff_t n : {std::ptrdiff_t(-1), std::ptrdiff_t(0), HiredisPermits::max_at_once() + 1}) {
-        CHECK(refused([&] { bench.seats.acquire(n); }));
-        CHECK(refused([&] { bench.seats.try_acquire(n); }));
-        CHECK(refused([&] { bench.seats.try_acquire_for(1s, n); }));
+        CHECK(refused([&] { return bench.seats.acquire(n); }));
+        CHECK(refused([&] { return bench.seats.try_acquire(n); }));
+        CHECK(refused([&] { return bench.seats.try_acquire_for(1s, n); }));
     }
     CHECK(refused([&] { bench.seats.try_set_permits(-1); }));
     CHECK(refused([&] { bench.seats.set_permits(-1); }));
-    CHECK(refused([&] { bench.seats.acquire(Lease(0s)); }));
+    CHECK(refused([&] { return bench.seats.acquire(Lease(0s)); }));
     CHECK(refused([&] { PermitId::parse("0123"); }));
     CHECK(refused([&] { PermitId::parse("0123456789abcdef0123456789abcdeg"); }));
     CHECK(monitor.take_total() == 0);
@@ -313,7 +313,8 @@ TEST_CASE("messages are the new number of permits") {
     CHECK(messages.take().empty());
     bench.seats.release(ids);
     CHECK(messages.take() == Words{"3"});
-    bench.seats.acquire(Lease(2s));  // an answer that came after its end would have it given back, with a message
+    static_cast<void>(
+        bench.seats.acquire(Lease(2s)));  // an answer that came after its end would have it given back, with a message
     CHECK(eventually([&] { return bench.seats.available_permits() == 3; }, 20s));
     CHECK(messages.take() == Words{"3"});
     bench.seats.set_permits(2);
@@ -412,12 +413,12 @@ TEST_CASE("an acquire that was held up takes nothing when it arrives after the p
 TEST_CASE("when memory is full an acquire is refused; releases and renewals are not") {
     Bench bench(3, with_watchdog(short_lease));
     const PermitId id = bench.seats.acquire();
-    bench.seats.acquire(Lease(200ms));
+    static_cast<void>(bench.seats.acquire(Lease(200ms)));
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
     Client hasty(bench.server.url(), {.unreachable_timeout = 300ms});
     HiredisPermits more(hasty, "seats");
     // A last try that comes too late for its answer says only that there was none.
-    CHECK(eventually([&] { return error_of_call([&] { more.acquire(); }) == errc::overloaded; }, 20s));
+    CHECK(eventually([&] { return error_of_call([&] { return more.acquire(); }) == errc::overloaded; }, 20s));
     CHECK(eventually([&] { return bench.seats.acquired_permits() == 1; }, 20s));
     CHECK(eventually([&] { return bench.client.stats().renewals >= 3; }, 20s));
     CHECK(bench.seats.remaining_lease(id));
@@ -431,12 +432,12 @@ TEST_CASE("a key of another type is an error, and is left alone") {
     const auto wrong = [&](auto call) { return error_of_call(call) == errc::wrong_type; };
     CHECK(wrong([&] { bench.seats.try_set_permits(1); }));
     CHECK(wrong([&] { bench.seats.set_permits(1); }));
-    CHECK(wrong([&] { bench.seats.acquire(); }));
+    CHECK(wrong([&] { return bench.seats.acquire(); }));
     CHECK(wrong([&] { bench.seats.available_permits(); }));
     bench.redis.call("DEL", "seats");
     bench.redis.call("SET", leases, "a");
     bench.seats.try_set_permits(1);
-    CHECK(wrong([&] { bench.seats.acquire(); }));
+    CHECK(wrong([&] { return bench.seats.acquire(); }));
     CHECK(wrong([&] { bench.seats.release(PermitId::random()); }));
     CHECK(bench.left() == "1");
 }

@@ -88,7 +88,7 @@ TEST_CASE("without the required replica nothing is granted, and nothing is left,
     check_try_refused(redis, rlock);
     check_refused(redis, "fair", [&] { fair.lock(); });
     check_try_refused(redis, fair);
-    check_refused(redis, "fenced", [&] { fenced.lock_and_get_token(); });
+    check_refused(redis, "fenced", [&] { return fenced.lock_and_get_token(); });
     check_refused(redis, "spin", [&] { spin.lock(Lease{60s}); });
     check_refused(redis, "mutex", [&] { mutex.lock(); });
     check_refused(redis, "both", [&] { both.lock_shared(); });
@@ -99,11 +99,11 @@ TEST_CASE("without the required replica nothing is granted, and nothing is left,
     CHECK(eventually([&] { return redis.text("GET", "permits") == "2"; }));
     PermitExpirableSemaphore slots{client, "slots"};
     slots.try_set_permits(1);
-    CHECK(code_of([&] { slots.acquire(); }) == errc::not_replicated);
+    CHECK(code_of([&] { return slots.acquire(); }) == errc::not_replicated);
     CHECK(eventually([&] { return redis.text("GET", "slots") == "1"; }));
     RLock member{client, "member"};
     MultiLock multi{member};
-    check_refused(redis, "member", [&] { multi.try_lock_for(20s); });
+    check_refused(redis, "member", [&] { return multi.try_lock_for(20s); });
     CHECK(redis.command_calls()["wait"] > 10);
 }
 

@@ -105,14 +105,14 @@ TEST_CASE("every operation costs what its comment says") {
     };
     CHECK(cost([&] { orders.lock(Lease{20s}); }) == 1);
     CHECK(cost([&] { orders.lock(); }) == 1);
-    CHECK(cost([&] { orders.try_lock(); }) == 1);
+    CHECK(cost([&] { return orders.try_lock(); }) == 1);
     CHECK(cost([&] { elsewhere([&] { return orders.try_lock(); }); }) == 1);
     CHECK(cost([&] { orders.is_locked(); }) == 1);
     CHECK(cost([&] { orders.is_held(); }) == 1);
     CHECK(cost([&] { orders.hold_count(); }) == 1);
     CHECK(cost([&] { orders.remaining_lease(); }) == 1);
-    CHECK(cost([&] { orders.valid_until(); }) == 0);
-    CHECK(cost([&] { orders.lost(); }) == 0);
+    CHECK(cost([&] { return orders.valid_until(); }) == 0);
+    CHECK(cost([&] { return orders.lost(); }) == 0);
     CHECK(cost([&] { elsewhere([&] { orders.unlock(ec); }); }) == 0);
     CHECK(cost([&] { orders.unlock(); }) == 1);
     CHECK(cost([&] { orders.unlock(); }) == 1);

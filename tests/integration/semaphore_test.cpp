@@ -181,9 +181,9 @@ TEST_CASE("a wrong number of permits is refused before anything is sent") {
     const auto refused = [&](auto call) { return error_of_call(call) == errc::invalid_argument; };
     for (const std::ptrdiff_t n : {std::ptrdiff_t(-1), HiredisSemaphore::max() + 1}) {
         CHECK(refused([&] { bench.seats.acquire(n); }));
-        CHECK(refused([&] { bench.seats.try_acquire(n); }));
-        CHECK(refused([&] { bench.seats.try_acquire_for(1s, n); }));
-        CHECK(refused([&] { bench.seats.try_acquire_until(std::chrono::steady_clock::now(), n); }));
+        CHECK(refused([&] { return bench.seats.try_acquire(n); }));
+        CHECK(refused([&] { return bench.seats.try_acquire_for(1s, n); }));
+        CHECK(refused([&] { return bench.seats.try_acquire_until(std::chrono::steady_clock::now(), n); }));
         CHECK(refused([&] { bench.seats.release(n); }));
         CHECK(refused([&] { bench.seats.release_if_exists(n); }));
         CHECK(refused([&] { bench.seats.try_set_permits(n); }));
@@ -345,7 +345,7 @@ TEST_CASE("one try is one try: a server that refuses for now is not asked again"
     bench.seats.acquire();
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
     const Stopwatch watch;
-    CHECK(error_of_call([&] { bench.seats.try_acquire(); }) == errc::overloaded);
+    CHECK(error_of_call([&] { return bench.seats.try_acquire(); }) == errc::overloaded);
     CHECK(watch.within(10s));
 }
 
@@ -473,7 +473,7 @@ TEST_CASE("a key of another type is an error, and is left alone") {
     CHECK(wrong([&] { bench.seats.drain_permits(); }));
     bench.redis.call("DEL", "seats");
     bench.redis.call("SET", "seats", "many");
-    CHECK(wrong([&] { bench.seats.try_acquire(); }));
+    CHECK(wrong([&] { return bench.seats.try_acquire(); }));
     CHECK(wrong([&] { bench.seats.available_permits(); }));
     CHECK(wrong([&] { bench.seats.drain_permits(); }));
     CHECK(error_of_call([&] { bench.seats.release(); }));

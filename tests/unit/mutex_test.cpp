@@ -270,10 +270,10 @@ TEST_CASE("its holder is told that it would wait for itself, and nothing is sent
     std::stop_source stop;
     std::error_code ec;
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::would_deadlock);
-    CHECK(code_of([&] { bench.lock.lock(Lease(1s), stop.get_token()); }) == errc::would_deadlock);
-    CHECK(code_of([&] { bench.lock.try_lock(); }) == errc::would_deadlock);
-    CHECK(code_of([&] { bench.lock.try_lock_for(1h); }) == errc::would_deadlock);
-    CHECK(code_of([&] { bench.lock.try_lock_until(Clock::now()); }) == errc::would_deadlock);
+    CHECK(code_of([&] { return bench.lock.lock(Lease(1s), stop.get_token()); }) == errc::would_deadlock);
+    CHECK(code_of([&] { return bench.lock.try_lock(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { return bench.lock.try_lock_for(1h); }) == errc::would_deadlock);
+    CHECK(code_of([&] { return bench.lock.try_lock_until(Clock::now()); }) == errc::would_deadlock);
     CHECK(code_of([&] { same.lock(); }) == errc::would_deadlock);
     CHECK_FALSE(bench.lock.try_lock(ec));
     CHECK(ec == errc::would_deadlock);

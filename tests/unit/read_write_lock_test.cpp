@@ -226,8 +226,8 @@ TEST_CASE("a reader that asks for the write side is refused at once, and nothing
     Bench bench;
     bench.lock.lock_shared();
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::would_deadlock);
-    CHECK(code_of([&] { bench.lock.try_lock(); }) == errc::would_deadlock);
-    CHECK(code_of([&] { bench.lock.write_lock().try_lock_for(1s); }) == errc::would_deadlock);
+    CHECK(code_of([&] { return bench.lock.try_lock(); }) == errc::would_deadlock);
+    CHECK(code_of([&] { return bench.lock.write_lock().try_lock_for(1s); }) == errc::would_deadlock);
     std::error_code ec;
     CHECK_FALSE(bench.lock.try_lock(Lease(1s), ec));
     CHECK(ec == errc::would_deadlock);

@@ -245,7 +245,7 @@ TEST_CASE("a short wait is not worse than none: the answer to its first question
 TEST_CASE("one try is one try: a refusal for now ends it, and does not end a wait") {
     Bench bench;
     bench.redis.next("acquire permits", error("OOM command not allowed when used memory > 'maxmemory'."));
-    CHECK(code_of([&] { bench.seats.try_acquire(); }) == errc::overloaded);
+    CHECK(code_of([&] { return bench.seats.try_acquire(); }) == errc::overloaded);
     CHECK(bench.redis.count("acquire permits") == 1);
     bench.redis.next("acquire permits", error("OOM command not allowed when used memory > 'maxmemory'."));
     CHECK(bench.seats.try_acquire_for(10s));

@@ -37,12 +37,12 @@ public:
     //   lock(…, ec)      stores the error instead of throwing it
     template <class... Tail>
     requires LockTail<Tail...>
-    auto lock(Tail&&... tail) { return waiting(never, tail...); }
+    [[nodiscard]] auto lock(Tail&&... tail) { return waiting(never, tail...); }
 
     // Takes the lock if nobody holds it: one try, one round trip. May be given Lease and std::error_code&.
     template <class... Tail>
     requires TryTail<Tail...>
-    bool try_lock(Tail&&... tail) {
+    [[nodiscard]] bool try_lock(Tail&&... tail) {
         return detail::answer(
             [&] {
                 LockRequest request = request_of(tail...);
@@ -58,13 +58,13 @@ public:
     // when not held in time. May be given Lease, std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires LockTail<Tail...>
-    bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+    [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
     requires LockTail<Tail...>
-    bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+    [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), tail...);
     }
 
@@ -112,13 +112,15 @@ public:
     // Until when this thread's hold is certain, counted on the safe side; time_point::min() when it holds nothing. No
     // command. After it, others may hold the lock: check it before each write that must not come late. Time for which
     // the machine was suspended counts (Linux).
-    std::chrono::steady_clock::time_point valid_until() { return self().valid_until_of(this_thread_number()); }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
+        return self().valid_until_of(this_thread_number());
+    }
 
     // A token that is requested when this thread's present hold is lost, or can no longer be vouched for: at
     // valid_until() at the latest, plus what the machine needs to run a thread; also when the client ends while it holds.
     // Requested already when it holds nothing. Its callbacks run on a thread of the client's, one after another, and
     // should be short; those of a client that ends, on the thread that ends it. No command.
-    std::stop_token lost() { return self().lost_of(this_thread_number()); }
+    [[nodiscard]] std::stop_token lost() { return self().lost_of(this_thread_number()); }
 
     // Ends anyone's hold and wakes the waiters; whether there was one. Two round trips: it looks who holds the lock, and
     // ends that hold, so a copy of the command that arrives late ends nobody else's.
