@@ -4,6 +4,8 @@
 # - adapters use transport and core only, and only product headers use adapters;
 # - what is neither ours nor the system's is included by adapters only;
 # - no header includes itself by a detour.
+# And that all they declare is in the inline namespace of the version (major and minor): what two versions of the library
+# leave in one program are different symbols.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(include_dir ${root}/include)
@@ -32,8 +34,18 @@ function(complain text)
     set_property(GLOBAL APPEND PROPERTY complaints "${text}")
 endfunction()
 
+file(STRINGS ${include_dir}/redlatch/core/version.hpp lines REGEX "version_(major|minor) = ")
+string(REGEX REPLACE "^.*version_major = ([0-9]+).*version_minor = ([0-9]+).*$" "v\\1_\\2" version "${lines}")
+
 file(GLOB_RECURSE headers RELATIVE ${include_dir} ${include_dir}/*.hpp)
 foreach(header IN LISTS headers)
+    file(READ ${include_dir}/${header} text)
+    string(REGEX MATCHALL "\nnamespace redlatch[^\n]*\n[^\n]*" begins "${text}")
+    foreach(begin IN LISTS begins)
+        if(NOT begin STREQUAL "\nnamespace redlatch {\ninline namespace ${version} {")
+            complain("${header}: not in the inline namespace ${version}: ${begin}")
+        endif()
+    endforeach()
     layer_of(${header} layer)
     if(NOT DEFINED below_${layer})
         complain("${header}: there is no layer '${layer}'")

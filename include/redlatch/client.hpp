@@ -19,6 +19,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 class HiredisTransport;
 
@@ -90,4 +91,5 @@ Client(Text) -> Client<HiredisTransport>;
 template <std::convertible_to<std::string_view> Text>
 Client(Text, ClientOptions) -> Client<HiredisTransport>;
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -20,6 +20,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A count of the whole fleet on whose end any number of threads wait: the std::latch of several processes, and what
 // Redisson's RCountDownLatch is in Java. Unlike std::latch the count is set by try_set_count(), may be counted down
@@ -181,4 +182,5 @@ private:
 template <class T>
 CountDownLatch(Client<T>&, std::string_view) -> CountDownLatch<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch

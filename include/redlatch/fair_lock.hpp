@@ -8,6 +8,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A reentrant lock that serves its waiters strictly in the order in which they came, over threads, processes, hosts
 // and languages: what Redisson's fair lock is in Java, and the same queue as one of that name there.
@@ -33,4 +34,5 @@ public:
 template <class T>
 FairLock(Client<T>&, std::string_view) -> FairLock<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch

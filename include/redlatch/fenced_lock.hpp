@@ -15,6 +15,7 @@
 #include <type_traits>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A lock whose holds are numbered: each hold has a fencing token greater than those of all holds before it, also after
 // a server has lost its data. Hand the token to what the lock protects, and let that refuse a token smaller than one
@@ -86,4 +87,5 @@ private:
 template <class T>
 FencedLock(Client<T>&, std::string_view) -> FencedLock<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch

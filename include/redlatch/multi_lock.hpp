@@ -11,6 +11,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Several locks as one: all of them, or none. They may be of different kinds, names and servers, and are the same locks
 // to everybody who takes them one by one; what Redisson's MultiLock is in Java.
@@ -60,4 +61,5 @@ private:
     }
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

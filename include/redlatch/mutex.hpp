@@ -15,6 +15,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The lock of the Redis documentation: SET name value NX PX lease takes it, deleting the key if it holds that value
 // gives it back. The key is the name itself (behind the client's key_prefix), so it excludes, and is excluded by,
@@ -80,4 +81,5 @@ Mutex(Client<T>&, std::string_view) -> Mutex<T>;
 template <class T>
 Mutex(Client<T>&, std::string_view, SpinOptions) -> Mutex<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch

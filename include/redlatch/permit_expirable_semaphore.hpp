@@ -27,6 +27,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 template <class T>
 class Permit;
@@ -348,4 +349,5 @@ private:
     std::optional<PermitId> id_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -18,6 +18,7 @@
 #include <system_error>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 struct ReadWriteOptions {
     // While a writer of this object waits, readers that hold nothing yet stay out, so that a stream of readers cannot
@@ -152,4 +153,5 @@ ReadWriteLock(Client<T>&, std::string_view) -> ReadWriteLock<T>;
 template <class T>
 ReadWriteLock(Client<T>&, std::string_view, ReadWriteOptions) -> ReadWriteLock<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -11,6 +11,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 struct RedLockOptions {
     // How long a server may take to answer before the others decide without it.
@@ -90,4 +91,5 @@ private:
     }
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

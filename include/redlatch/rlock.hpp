@@ -9,6 +9,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A reentrant lock of the whole fleet: one thread of one process holds it at a time, for as long as its lease is
 // valid. What Redisson's RLock is in Java, and the same lock as an RLock of that name there.
@@ -29,4 +30,5 @@ public:
 template <class T>
 RLock(Client<T>&, std::string_view) -> RLock<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch

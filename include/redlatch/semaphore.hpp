@@ -19,6 +19,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A number of permits that the whole fleet shares: the std::counting_semaphore of several processes, and what
 // Redisson's RSemaphore is in Java. Nobody owns a permit: anybody may release, and the permits of a process that dies
@@ -209,4 +210,5 @@ private:
 template <class T>
 Semaphore(Client<T>&, std::string_view) -> Semaphore<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch

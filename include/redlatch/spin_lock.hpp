@@ -10,6 +10,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The lock of an RLock of that name, waited for by asking again and again instead of listening to messages. For
 // servers where subscribing is not allowed or not wanted, and for locks that are held for a moment. A waiting process
@@ -38,4 +39,5 @@ SpinLock(Client<T>&, std::string_view) -> SpinLock<T>;
 template <class T>
 SpinLock(Client<T>&, std::string_view, SpinOptions) -> SpinLock<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -8,6 +8,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp, for it needs OpenSSL (1.1.1
 // or newer): link redlatch::tls, or -lssl -lcrypto.
@@ -19,4 +20,5 @@ inline std::shared_ptr<const TlsConnector> tls(TlsOptions options = {}) {
     return std::make_shared<OpensslConnector>(std::move(options));
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -20,9 +20,11 @@
 #include "support/history.hpp"
 
 namespace redlatch {
+inline namespace v0_1 {
 class HiredisTransport;
 template <class T>
 class Client;
+}  // namespace v0_1
 }  // namespace redlatch
 
 namespace redlatch::soak {

@@ -35,6 +35,7 @@
 #include <poll.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The nodes of a Redis Cluster: sends each command to the one that serves its key, follows redirections, and keeps the
 // sharded subscriptions where their channels live. What HiredisTransport is made of for a redis-cluster:// URL; the
@@ -924,4 +925,5 @@ private:
     std::uint64_t followed_ = 0;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

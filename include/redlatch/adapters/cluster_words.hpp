@@ -16,6 +16,7 @@
 
 // What the nodes of a cluster say about who serves which slot. No I/O.
 namespace redlatch {
+inline namespace v0_1 {
 
 // Slots from `first` to `last`, and who serves them.
 struct SlotRange {
@@ -115,4 +116,5 @@ inline bool has_sharded_channels(const Reply& answer) {
            (answer.text.starts_with("NOPERM") && answer.text.find("pubsub|shardnumsub") != std::string::npos);
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -24,6 +24,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // One connection that carries the commands of many threads, without a thread of its own.
 //
@@ -739,4 +740,5 @@ private:
     SideWork opening_aside_;  // last: it ends before what it uses
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

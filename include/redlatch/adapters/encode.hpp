@@ -7,6 +7,7 @@
 #include <string>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Appends a command as Redis wants it: an array of length-prefixed strings. hiredis offers the same, but only into
 // a new allocation each time.
@@ -24,4 +25,5 @@ inline void append_command(std::string& out, const Command& command) {
     }
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -27,6 +27,7 @@
 #include <poll.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The Transport over one Redis server, on hiredis (0.14.1 or newer); with sentinels over the one that is the master at
 // the moment: its connections are left as soon as a sentinel tells of another. With nodes of a cluster it is a Cluster.
@@ -302,4 +303,5 @@ private:
 
 static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);
 
+}  // namespace v0_1
 }  // namespace redlatch

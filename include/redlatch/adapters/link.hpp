@@ -15,6 +15,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What server a connection is wanted to.
 enum class ServerRole { any, master };
@@ -123,4 +124,5 @@ private:
 // Opens a link to the server that is wanted at this moment, before the deadline; answers as Link::open() does.
 using Opener = std::function<std::optional<Reply>(Link& link, Instant deadline)>;
 
+}  // namespace v0_1
 }  // namespace redlatch

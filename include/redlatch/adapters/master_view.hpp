@@ -17,6 +17,7 @@
 
 // Which server is the master: what the answers of sentinels mean, and what is believed of them. No I/O.
 namespace redlatch {
+inline namespace v0_1 {
 
 // What one sentinel says: who is the master, and since which failover, the first having a number above 0.
 struct MasterVote {
@@ -187,4 +188,5 @@ private:
     std::uint64_t epoch_ = 0;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

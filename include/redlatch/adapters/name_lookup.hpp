@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The addresses of a host, before a deadline. The system's look-up of a name has none, so it runs in a thread of its
 // own, which is left alone when it takes too long. Numeric addresses need no look-up, and no thread.
@@ -116,4 +117,5 @@ private:
     std::thread thread_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -27,6 +27,7 @@
 #include <sys/socket.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 namespace detail {
 
@@ -357,4 +358,5 @@ private:
     const TlsOptions options_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

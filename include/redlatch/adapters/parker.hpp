@@ -20,6 +20,7 @@
 #endif
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Where one thread sleeps until another one has a word for it. On Linux a futex, because the word can then be left
 // without any mutex, for which a woken thread would have to queue again; elsewhere a condition variable.
@@ -112,4 +113,5 @@ private:
     std::atomic<std::uint32_t> word_{silence};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -15,6 +15,7 @@
 #include <hiredis/read.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Turns received bytes into replies: hiredis parses, we build Reply objects in place and refuse what is larger,
 // deeper or stranger than any answer to our commands, before anything is allocated for it.
@@ -168,4 +169,5 @@ private:
     bool no_memory_ = false;  // is why a callback refused, and not the bytes
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -22,6 +22,7 @@
 #include <poll.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 namespace detail {
 
@@ -217,4 +218,5 @@ private:
     std::vector<Watcher> watchers_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

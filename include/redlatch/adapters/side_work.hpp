@@ -8,6 +8,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Work that waits for the network (a name, a connection, a log-in), for a thread that must not: it is done on a thread
 // of its own, which exists as long as the work lasts. One piece of work at a time; one thread at a time begins it.
@@ -47,4 +48,5 @@ private:
     std::thread thread_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How long poll() may wait until `deadline`, in its own unit: rounded up, so that it never returns early and spins.
 inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
@@ -360,4 +361,5 @@ private:
     std::string_view sealed_;          // what it has encrypted and is still to be sent
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -19,6 +19,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
 // when it is lost, and then subscribed to everything again.
@@ -363,4 +364,5 @@ private:
     SideWork opening_aside_;          // last: it ends before what it uses
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

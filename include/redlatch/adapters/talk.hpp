@@ -13,6 +13,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects
 // the replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
@@ -138,4 +139,5 @@ private:
     bool closed_ = false;  // by the other side; what it said before is still to be read
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // One connection's encryption. It does no input or output: a Socket carries the bytes. So there is nothing in it that
 // waits, and a program that does without TLS needs no library for it.
@@ -56,4 +57,5 @@ public:
     virtual std::unique_ptr<TlsSession> session(const HostPort& server, std::string& why) const = 0;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Ends a poll() from another thread. Calls between two drains cost one write together.
 class WakePipe {
@@ -86,4 +87,5 @@ private:
     std::atomic<std::uint64_t> count_{0};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -12,6 +12,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Ties an object of the user's to the local state of its name in the process where it is used: after a fork that is
 // another one. Keeps the client's runtime alive.
@@ -54,4 +55,5 @@ private:
     std::atomic<State*> state_{nullptr};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -14,6 +14,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A lock of the user's, `Lock`: its public members, and below them the same for an owner that is told, for LockFace and
 // for composed locks. What is no hash of owner -> hold count on the server asks in a way of its own.
@@ -47,4 +48,5 @@ private:
     Binding<T, State> binding_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -10,6 +10,7 @@
 
 // What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
 namespace redlatch {
+inline namespace v0_1 {
 
 namespace detail {
 
@@ -83,4 +84,5 @@ concept StopTail = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
 template <class... Tail>
 concept PermitTail = detail::is_tail<Tail...>();
 
+}  // namespace v0_1
 }  // namespace redlatch

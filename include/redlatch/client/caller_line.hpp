@@ -12,6 +12,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A thread that waits for something that has no owner: permits, the end of a count.
 template <class Want>
@@ -150,4 +151,5 @@ private:
     Backoff poll_{slow_poll * 2, slow_poll * 2};  // between half and all of it
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -10,6 +10,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What a client and the primitives made from it hold together: the runtime of the process they are used in.
 //
@@ -52,4 +53,5 @@ private:
     std::atomic<Runtime<T>*> runtime_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -18,6 +18,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the count-down latch: keys and arguments of its scripts.
 template <Transport T>
@@ -106,4 +107,5 @@ private:
     const std::string round_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

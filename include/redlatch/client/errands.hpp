@@ -13,6 +13,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A request of a semaphore or latch that is to be delivered in the background, when no server answered in time.
 struct Errand {
@@ -103,4 +104,5 @@ private:
     std::uint64_t last_number_ = 0;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -25,6 +25,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The lock whose waiting threads stand, each for itself, in one queue on the server. Nobody asks in another's name and
 // nothing is handed over within the process, because either would let a thread pass others that came before it.
@@ -312,4 +313,5 @@ private:
     Instant refresh_at_ = never;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

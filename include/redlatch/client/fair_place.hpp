@@ -22,6 +22,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // One thread's own channel of one fair lock, and where the thread sleeps while it stands in the queue.
 //
@@ -179,4 +180,5 @@ private:
     Instant idle_since_{};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

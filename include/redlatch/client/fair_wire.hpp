@@ -20,6 +20,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
 // command may be sent again, and may arrive late.
@@ -119,4 +120,5 @@ private:
     const Milliseconds slot_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

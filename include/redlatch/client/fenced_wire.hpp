@@ -14,6 +14,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the fenced lock: the reentrant lock's, but taking and handing over draw a token.
 template <Transport T>
@@ -72,4 +73,5 @@ private:
     const std::string counter_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -31,6 +31,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
 // to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
@@ -944,4 +945,5 @@ private:
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -13,6 +13,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What one owner holds of one lock. Reentry stacks levels, each taken with a lease of its own or under the watchdog.
 // The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
@@ -178,4 +179,5 @@ private:
     std::vector<Hold> holds_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -20,6 +20,7 @@
 // What the server says of a lock, most of all of one that is a hash of owner -> hold count. One round trip each; an
 // unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
 namespace redlatch {
+inline namespace v0_1 {
 
 namespace detail {
 
@@ -124,4 +125,5 @@ std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string
     return ask_lease(runtime, key, ask, limit);
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -11,6 +11,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Who of this process holds a key, whatever the kind of lock. Two kinds of locks on one key would take each other's
 // holds for their own, so the second kind is refused while the process holds the first. Both sides of a read-write
@@ -58,4 +59,5 @@ private:
     std::vector<Entry> entries_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

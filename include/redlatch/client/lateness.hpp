@@ -7,6 +7,7 @@
 #include <atomic>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How late one thread was of late to do what was due: the longest of the last one or two spans, a span being longer than
 // the time between two looks at a quiet client. One thread measures; any may ask.
@@ -39,4 +40,5 @@ private:
     Instant begun_{};                                                // of this span; the measuring thread's own
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -11,6 +11,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What an acquire script answered.
 struct AcquireAnswer {
@@ -59,4 +60,5 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
     return {ReleaseAnswer::Kind::released, reply.integer};
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

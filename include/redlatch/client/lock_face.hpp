@@ -18,6 +18,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The public members of every lock, on top of what the lock itself does for an owner that it is told:
 //   bool acquire(const LockRequest&), std::error_code release(OwnerNumber), and the inquiries.
@@ -171,4 +172,5 @@ private:
     }
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

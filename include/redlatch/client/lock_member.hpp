@@ -25,6 +25,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A lock that can be a member of a lock over several: one that lives on one server.
 template <class Lock>
@@ -144,4 +145,5 @@ private:
     Lock& lock_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -13,6 +13,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How a lock without messages is waited for: by asking again after pauses that double, with jitter.
 struct Polling {
@@ -57,4 +58,5 @@ inline std::vector<std::string_view> with_owners(const std::array<std::string_vi
     return arguments;
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -21,6 +21,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The lock whose waiting threads share one representative: it asks the server and listens, the others queue up behind
 // it in this process and send nothing, and a hold that is given back goes to one of them where there is one.
@@ -371,4 +372,5 @@ private:
     unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -17,6 +17,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What tells a hold's owner that it is lost. Made with all that telling needs, so that telling cannot fail.
 class LossSource {
@@ -142,4 +143,5 @@ private:
     std::thread thread_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

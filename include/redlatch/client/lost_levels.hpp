@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Levels of holds that were lost, and whose unlock() is still to come: it finds out then, and is no error of its
 // thread's. Kept for the process rather than with the lock, because the object that was locked may be gone by then. Many
@@ -54,4 +55,5 @@ private:
     std::deque<std::string> order_;  // of their first coming
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -18,6 +18,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Sends the scripts that use scripts/request_marks.hpp. Their first keys are the primitive's own and that of the marks,
 // their first arguments lane, request, until when it is wanted, the margin, and whether a copy of it may be on its way.
@@ -177,4 +178,5 @@ private:
 // A flag in a script's arguments.
 constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -17,6 +17,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner's text. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
 template <Transport T>
@@ -139,4 +140,5 @@ private:
     const std::string no_channel_{};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

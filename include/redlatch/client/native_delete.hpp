@@ -4,6 +4,7 @@
 #include <atomic>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Which command of its own the server has for deleting a key that holds a certain value. Found out by using them, the
 // first one first: a command that the server refuses is not sent to it again. For any number of threads.
@@ -26,4 +27,5 @@ private:
     std::atomic<Form> form_{Form::delex};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

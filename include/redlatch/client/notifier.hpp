@@ -13,6 +13,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Runs the user's event handlers on a thread of its own, in order, with no lock of ours held: so a handler that blocks,
 // throws or uses the library harms neither renewals nor wake-ups, and delays no lost() token. The thread exists from the
@@ -92,4 +93,5 @@ private:
     std::thread thread_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

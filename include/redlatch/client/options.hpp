@@ -10,6 +10,7 @@
 #include <string>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 class TlsConnector;
 
@@ -71,4 +72,5 @@ struct ClientOptions {
     std::function<void(const Event&)> on_event = {};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -11,6 +11,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Releases that could not be delivered in the foreground: of holds given back while no server answered, and of numbers
 // of which nobody knows what they have, because an answer did not come. Each is sent until it is answered by a server
@@ -94,4 +95,5 @@ private:
     std::vector<Item> items_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

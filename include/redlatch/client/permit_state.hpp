@@ -16,6 +16,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog
 // renews.
@@ -225,4 +226,5 @@ private:
     std::condition_variable renewals_;  // with mutex_: each answer to a renewal wakes who waits in unwatch_settled()
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -23,6 +23,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How long a permit is taken: for a lease of its own, for ever, or under the watchdog.
 struct PermitLease {
@@ -202,4 +203,5 @@ private:
     const std::string leases_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

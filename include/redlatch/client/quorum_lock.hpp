@@ -26,6 +26,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What MultiLock and RedLock have in common: the public members of a lock, over those of its members.
 template <class Lock>
@@ -185,4 +186,5 @@ concept LockRange = requires(Range& range) {
     std::end(range);
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -13,6 +13,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // When the members of a lock over several make it one.
 struct QuorumRules {
@@ -136,4 +137,5 @@ private:
     std::optional<Error> why_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -33,6 +33,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A lock that is held where `needed` of its members are. All members are asked at once, and given back at once when too
 // few could be had. Whoever waits holds none: it waits for one that somebody else has, takes it, and asks the others
@@ -792,4 +793,5 @@ private:
     std::vector<Instant> ends_;  // validity()'s own, with room for all members
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

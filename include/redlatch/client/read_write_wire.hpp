@@ -18,6 +18,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The names that both sides of a read-write lock have in common, and how they speak: both listen to one channel.
 template <Transport T>
@@ -188,4 +189,5 @@ private:
     std::atomic<bool> marked_{false};  // a mark of this process may be on the server
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Milliseconds since 1970 by a server's clock.
 using ServerMilliseconds = std::int64_t;
@@ -120,4 +121,5 @@ private:
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

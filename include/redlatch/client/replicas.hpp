@@ -21,6 +21,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed
 // by WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
@@ -124,4 +125,5 @@ private:
     std::map<std::uint32_t, std::size_t> known_;  // the most that the present master of each route has had
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -9,6 +9,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // By what a command that must take effect once is known to the server, see scripts/request_marks.hpp; and what is known
 // of it here.
@@ -41,4 +42,5 @@ private:
     std::vector<bool> busy_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -11,6 +11,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What a reply means for the command that it answers.
 enum class Verdict {
@@ -141,4 +142,5 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
                 " where a script gives none"};
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

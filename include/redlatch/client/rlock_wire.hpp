@@ -16,6 +16,7 @@
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the reentrant lock: keys and arguments of its scripts, for `send`, which calls or posts them
 // (Runtime::calling, Runtime::posting). Every command may be sent again, and may arrive late.
@@ -86,4 +87,5 @@ private:
     const std::string channel_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

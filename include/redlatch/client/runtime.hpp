@@ -43,6 +43,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Keys or arguments of a script. The temporaries behind the words live until the call that takes them returns.
 template <std::size_t N>
@@ -782,4 +783,5 @@ private:
     std::thread background_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -17,6 +17,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the semaphore: keys and arguments of its scripts.
 template <Transport T>
@@ -105,4 +106,5 @@ private:
     const std::string channel_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -24,6 +24,7 @@
 
 // What about a server endangers the locks on it, in words. The judging part does no I/O.
 namespace redlatch {
+inline namespace v0_1 {
 
 // What a server says of itself; nothing where it may not be asked.
 struct ServerFacts {
@@ -162,4 +163,5 @@ std::vector<std::string> check_server(Runtime<T>& runtime) {
     return warnings_about(facts, runtime.options());
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

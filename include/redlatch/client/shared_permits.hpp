@@ -7,6 +7,7 @@
 #include <span>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What the server answered to a question for permits, or for the end of a count.
 struct Answer {
@@ -30,4 +31,5 @@ bool share(std::int64_t taken, std::span<Want> wants) {
     return left == 0;
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

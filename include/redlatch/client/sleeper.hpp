@@ -10,6 +10,7 @@
 #include <thread>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Where one waiting thread sleeps: in its own condition variable, or in the transport, to receive a message itself. The
 // mutex of the local state that it waits in, which every call here holds, guards it.
@@ -44,4 +45,5 @@ private:
     const std::thread::id thread_ = std::this_thread::get_id();
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

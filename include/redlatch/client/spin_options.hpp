@@ -9,6 +9,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How a SpinLock or a Mutex waits: pauses that begin with initial_delay and double up to max_delay, each shortened at
 // random by up to a half, so that waiters do not come together.
@@ -27,4 +28,5 @@ inline Polling polling_of(const SpinOptions& options, std::string_view name) {
     return {options.initial_delay, options.max_delay};
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

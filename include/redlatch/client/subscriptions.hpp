@@ -16,6 +16,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Which channels this client listens to and for whom. A subscription is shared by all who want its channel, and is
 // kept for a while after the last of them lost interest: a contended lock would otherwise subscribe again and again.
@@ -221,4 +222,5 @@ private:
     Instant next_sweep_ = never;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -29,6 +29,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // One semaphore or latch, as this process knows it: who of its threads waits, which requests are on their way, what is
 // still to be delivered. Nobody owns anything here. `Wire` knows the commands:
@@ -522,4 +523,5 @@ private:
     bool subscribed_ = false;  // confirmed, so messages do come
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -11,6 +11,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The deadlines of everything that one thread looks after, earliest first. A client has two: of the background thread,
 // and of the one that tells losses.
@@ -101,4 +102,5 @@ private:
     Instant sleeping_until_{};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

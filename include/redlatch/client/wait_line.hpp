@@ -13,6 +13,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A thread that waits for a lock.
 struct Waiter {
@@ -103,4 +104,5 @@ private:
     Instant ask_again_{};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

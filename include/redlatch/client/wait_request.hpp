@@ -8,6 +8,7 @@
 #include <type_traits>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How long somebody is ready to wait.
 struct WaitRequest {
@@ -31,4 +32,5 @@ WaitRequest wait_until(Instant deadline, const Tail&... tail) {
 
 }  // namespace detail
 
+}  // namespace v0_1
 }  // namespace redlatch

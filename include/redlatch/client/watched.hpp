@@ -17,6 +17,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 class Watched;
 
@@ -88,4 +89,5 @@ private:
     TimerSlot loss_{*this};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

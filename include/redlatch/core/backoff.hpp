@@ -7,6 +7,7 @@
 #include <cstdint>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The longest pause before something is tried again that needs a server: once it is back, everybody is to work again
 // within a second.
@@ -41,4 +42,5 @@ private:
     Milliseconds bound_{0};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

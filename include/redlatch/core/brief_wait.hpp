@@ -9,6 +9,7 @@
 #include <thread>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Waits for a reply awake, for a moment, before the thread goes to sleep: waking a thread on an idle CPU takes longer
 // than a near server's answer, and costs about as much CPU as yielding until then. Whether that pays is learned: a
@@ -73,4 +74,5 @@ private:
     std::atomic<bool> pays_{true};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -12,6 +12,7 @@
 // How durations of any kind become what the library works with: waits are rounded up and saturate, leases are
 // rounded down and are refused when they make no sense.
 namespace redlatch {
+inline namespace v0_1 {
 
 using Clock = std::chrono::steady_clock;
 using Instant = Clock::time_point;
@@ -91,4 +92,5 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
     return sent + lease - std::chrono::duration_cast<Clock::duration>(lease) / 500;
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -8,6 +8,7 @@
 #include <system_error>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Why an operation failed. The values are grouped by what a caller can do about them.
 enum class errc {
@@ -26,12 +27,14 @@ enum class errc {
     not_replicated,        // fewer replicas than required have confirmed it; what was taken is given back
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 template <>
 struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Visible, for codes of another category are never equal: it must be one for all shared objects of the process.
 [[gnu::visibility("default")]] inline const std::error_category& error_category() noexcept {
@@ -89,4 +92,5 @@ private:
     std::string name_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -14,6 +14,7 @@
 #include <sys/random.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Random bytes from the system's CSPRNG. Throws std::system_error where there is none.
 template <std::size_t N>
@@ -45,6 +46,8 @@ using OwnerNumber = std::uint64_t;
 
 // The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids. Visible, for all
 // shared objects of the process must have the same numbers, or two threads would be one owner.
+// An object that clang built and dlopen() loads for itself (RTLD_LOCAL) has numbers of its own nevertheless: such objects
+// must not share a client, nor its locks. What the system calls a thread is no remedy, for it uses those names again.
 [[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
     static std::atomic<OwnerNumber> last{0};
     thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -91,4 +94,5 @@ private:
     std::size_t size_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Leaves errno as it was: for what runs where nobody expects a system call, at the end of a guard or of an object.
 class KeepErrno {
@@ -17,4 +18,5 @@ private:
     const int before_ = errno;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -10,6 +10,7 @@
 
 // The key rules shared with Redisson: how the names of extra keys and channels follow from a primitive's name.
 namespace redlatch {
+inline namespace v0_1 {
 
 inline constexpr std::size_t longest_name = 1024;
 
@@ -51,4 +52,5 @@ inline std::string suffixed_key(std::string_view name, std::string_view suffix) 
     return key;
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

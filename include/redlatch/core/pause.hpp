@@ -8,6 +8,7 @@
 #include <stop_token>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Sleeps; wakes up early when stop is requested.
 inline void pause(Instant until, const std::stop_token& stop) {
@@ -17,4 +18,5 @@ inline void pause(Instant until, const std::stop_token& stop) {
     never_notified.wait_until(lock, stop, until, [] { return false; });
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -14,6 +14,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Names one permit that somebody holds: 16 random bytes. Who knows it may release the permit, in whatever process or
 // language; as text it is 32 hex digits, the same that Redisson shows.
@@ -67,6 +68,7 @@ private:
     std::array<unsigned char, 16> bytes_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 template <>

@@ -6,6 +6,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Foreign text made fit for a message: at most 64 bytes of it, control and non-ASCII bytes as \xNN.
 inline std::string escaped(std::string_view text, std::size_t most = 64) {
@@ -27,4 +28,5 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
 // The same in quotation marks.
 inline std::string printable(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
 
+}  // namespace v0_1
 }  // namespace redlatch

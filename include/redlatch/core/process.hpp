@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What is said of a process here counts for all shared objects in it, those that hide their symbols as well: hence the
 // visibility.
@@ -70,4 +71,5 @@ struct ProcessMark {
 
 inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
 
+}  // namespace v0_1
 }  // namespace redlatch

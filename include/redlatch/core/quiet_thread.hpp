@@ -7,6 +7,7 @@
 #include <signal.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Starts a thread that receives none of the program's signals: they stay with the program's own threads.
 template <class Function>
@@ -22,4 +23,5 @@ std::thread quiet_thread(Function&& function) {
     return std::thread(std::forward<Function>(function));
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -7,6 +7,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Whether a text repeats the secret, or a part of it: four bytes in a row are one.
 inline bool repeats(std::string_view text, std::string_view secret) {
@@ -26,4 +27,5 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
     return (repeats(code, secret) ? "ERR" : std::string(code)) + " (its words repeat a part of the login)";
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -7,6 +7,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
 //
@@ -74,4 +75,5 @@ constexpr std::array<char, 40> sha1_hex(std::string_view text) {
     return hex;
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

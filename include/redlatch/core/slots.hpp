@@ -8,6 +8,7 @@
 
 // In which slot of a Redis Cluster a key or a sharded channel lives.
 namespace redlatch {
+inline namespace v0_1 {
 
 inline constexpr std::uint16_t slot_count = 16384;
 
@@ -44,4 +45,5 @@ constexpr std::uint16_t key_slot(std::string_view key) {
     return static_cast<std::uint16_t>(detail::crc16(key) % slot_count);
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -9,6 +9,7 @@
 #include <time.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 #ifdef CLOCK_BOOTTIME
 
@@ -63,4 +64,5 @@ private:
     Clock::duration suspended_ = suspended();
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -4,6 +4,7 @@
 #include <string>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 enum class TlsVersion { v1_2, v1_3 };
 
@@ -28,4 +29,5 @@ struct TlsOptions {
     TlsVersion minimum_version = TlsVersion::v1_2;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

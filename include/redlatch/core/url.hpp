@@ -13,6 +13,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 class TlsConnector;
 
@@ -245,4 +246,5 @@ inline Url Url::parse(std::string_view text) {
     detail::bad_url("the scheme is unknown");
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -7,6 +7,7 @@
 #include <mutex>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Waits until notified, at the latest until the instant; also wakes for no reason. `never` is no instant that a system
 // call could be given.
@@ -17,4 +18,5 @@ inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>&
         wake.wait_until(lock, until);
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -5,7 +5,9 @@
 
 // Access rights may allow some commands of a script and refuse others in its middle, and what was written before such a
 // refusal stays. So what may be refused comes first, or is undone.
-namespace redlatch::scripts::detail {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
 
 // Put before the scripts that use it.
 inline constexpr std::string_view all_or_none{R"lua(
@@ -24,4 +26,6 @@ local function all_or_none(changes)
 end
 )lua"};
 
-}  // namespace redlatch::scripts::detail
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch

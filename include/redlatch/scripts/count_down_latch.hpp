@@ -10,7 +10,9 @@
 //
 // A second key, the round, is ours: it changes whenever a count ends, and stays long enough for waiters that look only
 // after the next count was set to see that theirs is over.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -79,4 +81,6 @@ inline constexpr std::string_view count_down_latch_look{R"lua(
 return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 )lua"};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch

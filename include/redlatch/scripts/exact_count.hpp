@@ -5,7 +5,9 @@
 
 // What a key holds that should be a number is not always one, and Lua takes much for a number that is none for Redis:
 // '0x10', 'nan', ' 7'. Above 2^53 it has not even whole numbers. So scripts look before they change anything.
-namespace redlatch::scripts::detail {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
 
 // Put before the scripts that use it.
 inline constexpr std::string_view exact_count{R"lua(
@@ -18,4 +20,6 @@ local function count_in(text)
 end
 )lua"};
 
-}  // namespace redlatch::scripts::detail
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch

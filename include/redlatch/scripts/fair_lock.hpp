@@ -19,7 +19,9 @@
 //
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. A time in
 // the shared set is therefore our slot's, and one such patience more for each waiter of that kind before us.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -236,4 +238,6 @@ inline constexpr std::string_view fair_release = detail::with_fair_queue<detail:
 inline constexpr std::string_view fair_leave = detail::with_fair_queue<detail::fair_leave>;
 inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail::fair_refresh>;
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch

@@ -13,7 +13,9 @@
 // than all before. The counter is at the same time a clock: should it be lost with the server's data, the server's
 // time in microseconds has gone on meanwhile. It never gets a TTL and is never deleted, and stays below 2^53, where
 // Lua's numbers are exact.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -115,4 +117,6 @@ inline constexpr std::string_view fenced_acquire{
 inline constexpr std::string_view fenced_hand_over{joined<detail::wanted_until, detail::next_owner, detail::exact_count,
                                                           detail::fenced_token, detail::fenced_hand_over>};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch

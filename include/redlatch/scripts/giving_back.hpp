@@ -5,7 +5,9 @@
 
 // What the scripts of all locks have in common that give something back. Before the first two stands a function
 // release(owner, count that remains, lease in ms for a remaining hold, publish command, tag).
-namespace redlatch::scripts::detail {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
 
 inline constexpr std::string_view release_levels{R"lua(
 -- ARGV: owner, count that remains, lease in ms for a remaining hold, publish command, tag (where there is one).
@@ -29,4 +31,6 @@ inline constexpr std::string_view no_lease{R"lua(
 local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
 )lua"};
 
-}  // namespace redlatch::scripts::detail
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch

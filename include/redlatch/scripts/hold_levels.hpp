@@ -11,7 +11,9 @@
 //
 // A last release is the exception: it stands even where the user may not tell those who wait, and is refused all the
 // same. They ask again when the lease would have been over.
-namespace redlatch::scripts::detail {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
 
 inline constexpr std::string_view first_level{R"lua(
 -- A hold that was just written gets its lease: nil, or the refusal. Better no lock than one for ever.
@@ -67,4 +69,6 @@ end
 inline constexpr std::string_view levels{joined<first_level, more_levels>};
 inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
 
-}  // namespace redlatch::scripts::detail
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch

@@ -13,7 +13,9 @@
 //
 // Order of writes: under maxmemory Redis refuses SET, unless the script has written before; so what must always succeed
 // begins with PEXPIRE or DEL.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -100,4 +102,6 @@ if not redis.call('get', KEYS[1]) then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch

@@ -8,7 +8,9 @@
 // semaphore's; and a sorted set of the permits that are taken: id -> the time when its lease is over, in ms since 1970
 // by the server's clock. A permit whose time is over counts as available; whoever looks puts it back. Message: the
 // new number of permits, when there are any; it goes out before the number changes, as the semaphore's.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -303,4 +305,6 @@ inline constexpr std::string_view permit_remaining{
 inline constexpr std::string_view permit_renew{
     joined<detail::wanted_until, detail::permit_clock, detail::permit_renew>};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch

@@ -19,7 +19,9 @@
 // Counts are absolute, as in the scripts of RLock, and what gives back or renews begins with a PEXPIRE or DEL, which a
 // server that is out of memory lets through. The mark of a waiting writer is ours alone: a reader of ours that holds
 // nothing yet stays out while it is there.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -310,4 +312,6 @@ redis.call(publish, channel, '1')
 return 1
 )lua"};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch

@@ -18,7 +18,9 @@
 // All copies say until when the request is wanted, by the server's clock, and change nothing beyond that instant. Its
 // mark stays for a margin longer. So as long as a copy could take effect the mark is there; and whoever asks within the
 // margin and finds no mark knows that no copy has taken effect, nor will.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -71,4 +73,6 @@ inline constexpr std::string_view with_request_marks =
 
 inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch

@@ -16,7 +16,9 @@
 // Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
 // must always succeed, giving back and renewing, begins with PEXPIRE or DEL. Arguments of redis.call are strings even
 // where they are numbers: Redis prints a Lua number with %.17g, which costs more than the command itself.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -116,4 +118,6 @@ if redis.call('hlen', KEYS[1]) == 0 then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch

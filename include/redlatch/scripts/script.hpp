@@ -8,6 +8,7 @@
 #include <string_view>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A Lua script and the digest by which EVALSHA calls it.
 struct Script {
@@ -44,4 +45,5 @@ inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), 
 
 }  // namespace scripts
 
+}  // namespace v0_1
 }  // namespace redlatch

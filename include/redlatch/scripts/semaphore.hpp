@@ -9,7 +9,9 @@
 //
 // A message goes out before the number changes, which nobody can tell, because a script is one step. So nothing has
 // changed yet where the user may not publish.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -147,4 +149,6 @@ inline constexpr std::string_view semaphore_add{with_request_marks<detail::semap
 inline constexpr std::string_view semaphore_set{with_request_marks<detail::semaphore_set>};
 inline constexpr std::string_view semaphore_drain{with_request_marks<detail::semaphore_drain>};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch

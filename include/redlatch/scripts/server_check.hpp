@@ -3,7 +3,9 @@
 
 #include "redlatch/scripts/script.hpp"
 
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 // Tries what the other scripts use, on a key of its own, which is gone afterwards.
 inline constexpr std::string_view server_check{R"lua(
@@ -61,4 +63,6 @@ try(ARGV[2], ARGV[1], '')
 return refused
 )lua"};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch

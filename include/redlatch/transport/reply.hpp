@@ -8,6 +8,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What a command gave: the server's answer, or the reason why there is none. Short texts and numbers need no
 // allocation.
@@ -46,4 +47,5 @@ struct Reply {
     bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
 };
 
+}  // namespace v0_1
 }  // namespace redlatch

@@ -20,6 +20,7 @@
 // Nothing throws but std::bad_alloc. The commands of one thread reach the server in the order of its calls for as
 // long as a connection lives. A connection whose answers can no longer be told apart is closed and never reused.
 namespace redlatch {
+inline namespace v0_1 {
 
 // The words of one command, each sent as it is, whatever bytes it holds. They need to live only during the call.
 struct Command {
@@ -150,4 +151,5 @@ constexpr bool explain_transport() {
 
 }  // namespace detail
 
+}  // namespace v0_1
 }  // namespace redlatch
