@@ -800,6 +800,18 @@ mutate(earlier_loss_wakes_nobody client/losses.hpp
     "Timers timers{[] {}, Timers::Of::loss};"
     "unit/losses")
 
+# Nobody is told before all that are lost at that instant have been looked at.
+mutate(first_is_told_with_the_last client/losses.hpp
+    "while (expire_first_due(desk, now)) tell_all(desk);"
+    "while (expire_first_due(desk, now)) {}"
+    "unit/losses|faults/lost_in_time")
+
+# Telling many is begun no sooner than telling one.
+mutate(telling_many_begins_late client/losses.hpp
+    "desk_->lateness.notice() + all"
+    "desk_->lateness.notice() + 0 * all"
+    "unit/losses|faults/lost_in_time")
+
 # A client that ends while something is held says nothing.
 mutate(end_of_client_is_silent client/runtime.hpp
     "for (const auto& [_, entry] : states_) entry.state->abandon();"
@@ -808,7 +820,7 @@ mutate(end_of_client_is_silent client/runtime.hpp
 
 # What could not expire for want of memory never does.
 mutate(loss_forgotten_for_want_of_memory client/losses.hpp
-    "desk.timers.schedule(watched, now + again);"
+    "desk.timers.schedule(*watched, now + again);"
     ""
     "unit/losses")
 

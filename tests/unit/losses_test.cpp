@@ -136,6 +136,41 @@ TEST_CASE("what cannot expire for want of memory does so a moment later, and hol
     CHECK(first->expired.load() >= second->expired.load());
 }
 
+// What was renewed together is lost together: the first of ten thousand was told when the last had been looked at.
+TEST_CASE("of those that are lost at one instant each is told before the next is looked at") {
+    Losses losses;
+    const auto first = std::make_shared<Mortal>(losses);
+    const auto second = std::make_shared<Mortal>(losses);
+    first->lost.emplace();
+    std::promise<bool> told;
+    const std::stop_callback on_first{first->lost->get_token(),
+                                      [&] { told.set_value(second->expired.load() == Instant()); }};
+    const Instant at = Clock::now();
+    losses.timers().schedule(*first, at - 1ms);
+    losses.timers().schedule(*second, at);
+    losses.start();
+    CHECK(told.get_future().get());
+    CHECK(eventually([&] { return second->expired.load() != Instant(); }));
+}
+
+TEST_CASE("the more is held, the sooner its loss is told, for telling everybody takes longer") {
+    Losses losses;
+    const auto before = losses.notice();
+    std::vector<std::shared_ptr<Mortal>> held;
+    const auto hold_until = [&](std::size_t many) {
+        while (held.size() < many) {
+            held.push_back(std::make_shared<Mortal>(losses));
+            losses.timers().schedule(*held.back(), Clock::now() + 1h);
+        }
+    };
+    hold_until(10'000);
+    CHECK(losses.notice() >= before + 50ms);
+    hold_until(50'000);
+    CHECK(losses.notice() == Lateness::longest_notice);
+    held.clear();
+    CHECK(losses.notice() == before);
+}
+
 TEST_CASE("a callback runs on a thread that holds no lock of the library, and may tell of more losses") {
     Losses losses;
     losses.start();

@@ -260,8 +260,7 @@ public:
         }
         holds_.erase_lost();
         schedule();
-        // The state may be forgotten now.
-        runtime_.timers().schedule(*this, now);
+        forget_later();
     }
 
     void abandon() noexcept override {
@@ -376,9 +375,11 @@ protected:
 
     void end_errand() {
         --errands_;
-        // The state may be forgotten when nobody uses it any more; that is not urgent.
-        runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000));
+        forget_later();
     }
+
+    // The state may be forgotten when nobody uses it any more; that is not urgent.
+    void forget_later() { runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000)); }
 
     void end_try(OwnerNumber owner) {
         if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())

@@ -8,7 +8,10 @@
 #include "redlatch/core/quiet_thread.hpp"
 #include "redlatch/core/wait_on.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -59,8 +62,11 @@ public:
     }
 
     // How long before the end of a lease its loss is to be told, for telling takes a moment, too: as long as it took of
-    // late, and as much again.
-    Clock::duration notice() const noexcept { return desk_->lateness.notice(); }
+    // late, and as much again; and what it takes to tell everybody, for what is renewed together is lost together.
+    Clock::duration notice() const noexcept {
+        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
+        return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
+    }
 
     // Tells what is still to be told, and ends the thread, unless it is the one that calls: then that ends by itself.
     void end() {
@@ -97,25 +103,31 @@ private:
     };
 
     static constexpr Milliseconds again{5};
+    static constexpr std::chrono::microseconds one_telling{10};  // rather more than it takes
 
     static void work(Desk& desk) {
         while (sleep(desk, desk.timers.sleep_until())) {
             const Instant due = desk.timers.sleep_until();  // another one, perhaps, for which it was woken
             const Instant now = Clock::now();
-            // Nothing of a client is referred to while user code runs, which may end the client.
-            while (const auto watched = desk.timers.take_first_due(now)) expire(desk, *watched, now);
+            // One after another, so that nobody waits for what those behind it are up to.
+            while (expire_first_due(desk, now)) tell_all(desk);
             tell_all(desk);
             if (due <= now) desk.lateness.add(due, Clock::now());
         }
         tell_all(desk);
     }
 
-    static void expire(Desk& desk, Watched& watched, Instant now) noexcept {
+    // Whether there was one. When it returns, nothing of a client is referred to: user code runs next, which may end the
+    // client.
+    static bool expire_first_due(Desk& desk, Instant now) noexcept {
+        const auto watched = desk.timers.take_first_due(now);
+        if (!watched) return false;
         try {
-            watched.expire(now);
+            watched->expire(now);
         } catch (...) {
-            desk.timers.schedule(watched, now + again);
+            desk.timers.schedule(*watched, now + again);
         }
+        return true;
     }
 
     // Until there is something to do; false at the end.

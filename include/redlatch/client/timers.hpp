@@ -3,6 +3,8 @@
 
 #include "redlatch/client/watched.hpp"
 
+#include <atomic>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,8 +22,8 @@ inline namespace v0_1 {
 // entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
 // costs no shared work here, and each entry comes up in vain at most once a renewal period.
 //
-// mutex_ guards all members and the writing of TimerSlot::scheduled_. Nobody waits here; schedule() wakes the thread when
-// it sleeps beyond the new deadline.
+// mutex_ guards all members, and the writing of size_ and of TimerSlot::scheduled_. Nobody waits here; schedule() wakes
+// the thread when it sleeps beyond the new deadline.
 class Timers {
 public:
     // Which of a Watched's times these are.
@@ -43,6 +45,7 @@ public:
             slot.scheduled_ = at;
             slot.entry_.value().first = at;
             entries_.insert(std::move(slot.entry_));
+            size_ = entries_.size();
             if (at >= sleeping_until_) return;
         }
         wake_();
@@ -54,6 +57,7 @@ public:
         const std::lock_guard lock(mutex_);
         if (const Instant scheduled = slot.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
         slot.scheduled_ = never;
+        size_ = entries_.size();
     }
 
     // Takes out what is due at `until`.
@@ -77,6 +81,9 @@ public:
         return nullptr;
     }
 
+    // How many have a time. Without our mutex, so that it may be asked whenever something is held.
+    std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
+
     // The thread is about to sleep: until when at most?
     Instant sleep_until() {
         const std::lock_guard lock(mutex_);
@@ -92,6 +99,7 @@ private:
         TimerSlot& slot = watched.*slot_;
         slot.entry_ = entries_.extract(entries_.begin());
         slot.scheduled_ = never;
+        size_ = entries_.size();
         return watched.weak_from_this().lock();
     }
 
@@ -99,6 +107,7 @@ private:
     TimerSlot Watched::*const slot_;
     std::mutex mutex_;
     TimerEntries entries_;
+    std::atomic<std::size_t> size_{0};  // of entries_
     Instant sleeping_until_{};
 };
 
