@@ -383,6 +383,23 @@ TEST_CASE("held messages wait for their release") {
     CHECK(proxy.counts().matched == 2);
 }
 
+TEST_CASE("messages that are held for a time arrive then, also when their sender is gone") {
+    RedisServer server;
+    RawRedis direct{server};
+    Proxy proxy{server.url()};
+    proxy.hold_next_requests(1, "INCR", 200ms);
+    const Stopwatch watch;
+    {
+        RawRedis client{proxy.url()};
+        client.send({"INCR", "count"});
+        REQUIRE(eventually([&] { return proxy.counts().matched == 1; }));
+    }
+    REQUIRE(eventually([&] { return direct.exists("count"); }));
+    CHECK(watch.elapsed() >= 200ms);
+    CHECK(direct.integer("GET", "count") == 1);
+    CHECK(eventually([&] { return proxy.counts().open == 0; }));
+}
+
 TEST_CASE("messages can be slow, in each direction and byte by byte") {
     RedisServer server;
     Proxy proxy{server.url()};

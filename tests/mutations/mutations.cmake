@@ -37,6 +37,24 @@ mutate(renewal_creates_the_key scripts/rlock.hpp
     "renewed[i] = 1 redis.call('hset', lock, ARGV[i + 2], 1)"
     "integration/rlock_watchdog")
 
+# A release that finds no memory is taken to be on its way for ever.
+mutate(release_on_its_way_for_ever client/hold_keeper.hpp
+    "if (!Wire<T>::shared) keeper_.releasing_ = false;"
+    "if (!Wire<T>::shared && std::uncaught_exceptions() == 0) keeper_.releasing_ = false;"
+    "unit/rlock_release")
+
+# The answer to a renewal counts for whatever its thread holds by then.
+mutate(renewal_answers_for_the_next_hold client/hold_keeper.hpp
+    "if (hold && hold->live() && hold->id == renewal.hold) {"
+    "if (hold && hold->live()) {"
+    "unit/rlock_watchdog")
+
+# Nobody knows any more that a thread had what was lost.
+mutate(lost_levels_forgotten client/hold_keeper.hpp
+    "runtime_.lost_levels().add(kind, key(), hold.owner, hold.count);"
+    ""
+    "unit/rlock_release|integration/rlock_watchdog")
+
 # What was published between the try and the subscription is lost.
 mutate(no_second_try_once_subscribed client/lock_state.hpp
     "subscribed_ = true;\n        expect_anything();\n        tell_representative();"

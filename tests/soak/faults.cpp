@@ -20,6 +20,31 @@ test::RedisServerOptions server_options(const test::ServerClock& clock) {
             .start_timeout = 60s};
 }
 
+// Commands that the user may lose: those that semaphores, permits and latches write with, some of which locks need, too.
+constexpr std::array<std::string_view, 6> rights{"decrby", "incrby", "zadd", "zrem", "publish", "set"};
+
+std::string right_of(const PlannedFault& planned) { return std::string{rights[planned.draw % rights.size()]}; }
+
+// What a rule of a proxy strikes.
+const std::array<std::string, 9> acquires{std::string{digested<scripts::rlock_acquire>.digest()},
+                                          std::string{digested<scripts::fair_acquire>.digest()},
+                                          std::string{digested<scripts::fenced_acquire>.digest()},
+                                          std::string{digested<scripts::read_acquire>.digest()},
+                                          std::string{digested<scripts::write_acquire>.digest()},
+                                          std::string{digested<scripts::semaphore_acquire>.digest()},
+                                          std::string{digested<scripts::permit_acquire>.digest()},
+                                          std::string{digested<scripts::count_down_latch_set>.digest()},
+                                          "PXAT"};
+const std::array<std::string, 9> releases{std::string{digested<scripts::rlock_release>.digest()},
+                                          std::string{digested<scripts::rlock_hand_over>.digest()},
+                                          std::string{digested<scripts::fair_release>.digest()},
+                                          std::string{digested<scripts::read_release>.digest()},
+                                          std::string{digested<scripts::write_release>.digest()},
+                                          std::string{digested<scripts::mutex_release>.digest()},
+                                          std::string{digested<scripts::semaphore_add>.digest()},
+                                          std::string{digested<scripts::permit_release>.digest()},
+                                          std::string{digested<scripts::count_down_latch_lower>.digest()}};
+
 constexpr std::array plain_locks{Kind::rlock, Kind::fair, Kind::fenced, Kind::spin, Kind::writer, Kind::mutex};
 
 }  // namespace
@@ -28,7 +53,8 @@ Troublemaker::Troublemaker(Crowd& crowd, Shared& shared)
     : crowd_(crowd),
       shared_(shared),
       server_(server_options(clock_)),
-      proxies_{test::Proxy{server_.url()}, test::Proxy{server_.url()}} {}
+      late_(server_.url()),
+      proxies_{test::Proxy{late_.url()}, test::Proxy{late_.url()}} {}
 
 test::RawRedis& Troublemaker::admin() {
     if (!admin_) admin_.emplace(server_.url(), 5s);
@@ -40,7 +66,7 @@ void Troublemaker::begin(const PlannedFault& planned) {
     const auto in_the_way = [&](const Active& active) {
         const Lane lane = info(active.planned.kind).lane;
         return lane == info(planned.kind).lane &&
-               (lane == Lane::server || active.planned.target == planned.target ||
+               (lane == Lane::server || active.planned.target == planned.target || lane == Lane::late ||
                 (lane == Lane::network && planned.target % 2 == active.planned.target % 2));
     };
     for (Active& active : active_)
@@ -54,6 +80,7 @@ void Troublemaker::begin(const PlannedFault& planned) {
         switch (info(planned.kind).lane) {
             case Lane::server: fault.bit = begin_at_server(planned, fault); break;
             case Lane::network: fault.bit = begin_in_network(planned, active); break;
+            case Lane::late: fault.bit = hold_back(planned, active); break;
             case Lane::workers:
                 if (planned.kind == FaultKind::worker_killed)
                     crowd_.replace(fault.worker);
@@ -73,6 +100,7 @@ void Troublemaker::begin(const PlannedFault& planned) {
 
 void Troublemaker::end_all() {
     end_due(0, true);
+    late_.release();
     admin_.reset();
 }
 
@@ -83,6 +111,10 @@ void Troublemaker::end_due(std::int64_t now, bool all) {
             switch (info(active.planned.kind).lane) {
                 case Lane::server: end_at_server(active); break;
                 case Lane::network: end_in_network(active); break;
+                case Lane::late:
+                    faults_[active.fault].bit = late_.counts().matched > active.before;
+                    late_.clear_rules();
+                    break;
                 case Lane::workers:
                     if (active.planned.kind == FaultKind::worker_frozen) crowd_.thaw(faults_[active.fault].worker);
             }
@@ -121,6 +153,7 @@ bool Troublemaker::begin_at_server(const PlannedFault& planned, Fault& fault) {
         case FaultKind::scripts_forbidden:
             test::forbid_scripts(admin(), true);
             return admin().call("EVAL", "return 1", 0).string.starts_with("NOPERM");
+        case FaultKind::right_missing: return test::take_right(admin(), right_of(planned));
         case FaultKind::script_flush: return admin().text("SCRIPT", "FLUSH") == "OK";
         case FaultKind::flush_all: {
             const bool had_keys = admin().integer("DBSIZE") > 0;
@@ -152,6 +185,7 @@ void Troublemaker::end_at_server(Active& active) {
         case FaultKind::failed_snapshot: snapshot_.end(admin()); break;
         case FaultKind::no_replicas: test::miss_replicas(admin(), false); break;
         case FaultKind::scripts_forbidden: test::forbid_scripts(admin(), false); break;
+        case FaultKind::right_missing: test::give_right(admin(), right_of(active.planned)); break;
         case FaultKind::clock_back: clock_.set(clock_.offset() + longest_lease); break;
         default: break;
     }
@@ -237,6 +271,19 @@ bool Troublemaker::begin_in_network(const PlannedFault& planned, Active& active)
         default: return false;
     }
     return counts.open > 0;
+}
+
+// The next such command stays behind on its connection, with all that follows it there, and arrives when its sender has
+// long gone on by another one: still wanted, then not any more, and when whatever it was about is over.
+bool Troublemaker::hold_back(const PlannedFault& planned, Active& active) {
+    const auto& commands = planned.kind == FaultKind::acquire_held_back ? acquires : releases;
+    const std::array<milliseconds, 5> times{milliseconds{50 + static_cast<std::int64_t>(planned.draw % 700)}, 1000ms,
+                                            longest_lease + 500ms, longest_lease * 3,
+                                            milliseconds{static_cast<std::int64_t>(planned.draw % 40'000)}};
+    active.before = late_.counts().matched;
+    late_.hold_next_requests(1, commands[planned.target % commands.size()],
+                             times[planned.target / commands.size() % times.size()]);
+    return false;  // not yet
 }
 
 void Troublemaker::end_in_network(Active& active) {

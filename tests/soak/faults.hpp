@@ -31,7 +31,7 @@ struct Fault {
     static constexpr std::uint64_t all_locks = 0xffff;
 };
 
-// The server, the two proxies before it, and whatever is done to them and to the workers.
+// The server, the two proxies before it, the one behind those in which messages are late, and whatever is done to them and to the workers.
 class Troublemaker {
 public:
     Troublemaker(Crowd& crowd, Shared& shared);
@@ -58,6 +58,7 @@ private:
     void end_at_server(Active& active);
     bool begin_in_network(const PlannedFault& planned, Active& active);
     void end_in_network(Active& active);
+    bool hold_back(const PlannedFault& planned, Active& active);
     bool restart(const PlannedFault& planned);
     bool publish_garbage(std::uint64_t draw);
     bool force_unlock(const std::string& name);
@@ -69,6 +70,7 @@ private:
     Shared& shared_;
     test::ServerClock clock_;
     test::RedisServer server_;
+    test::Proxy late_;  // delivers also what its sender has given up
     std::array<test::Proxy, 2> proxies_;
     std::optional<test::RawRedis> admin_;
     std::unique_ptr<test::EndlessScript> script_;

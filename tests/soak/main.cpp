@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// redlatch_soak <seconds> <seed>: all primitives, in many processes, under every fault that we can make, at least one a
+// redlatch_soak <seconds> <seed> [kind of fault]: all primitives, in many processes, under every fault that we can make, at least one a
 // second; and at the end the question whether each promise was kept. Started by cmake/soak.cmake.
 #include <array>
 #include <cstdlib>
@@ -51,7 +51,7 @@ bool make_trouble(const std::vector<PlannedFault>& plan, std::int64_t began, std
     return true;
 }
 
-int soak(std::int64_t seconds, std::uint64_t seed) {
+int soak(std::int64_t seconds, std::uint64_t seed, const std::string& only) {
     std::cout << "soak: seed=" << seed << " seconds=" << seconds << std::endl;
     const test::TempDir dir;
     const Paths paths{dir.path()};
@@ -71,7 +71,7 @@ int soak(std::int64_t seconds, std::uint64_t seed) {
 
     const std::int64_t began = test::monotonic_ns();
     QueueWatch queue{troublemaker.server()};
-    const bool alive = make_trouble(make_plan(seed, seconds), began, seconds, crowd, troublemaker, verdict);
+    const bool alive = make_trouble(make_plan(seed, seconds, only), began, seconds, crowd, troublemaker, verdict);
     troublemaker.end_all();
     const std::vector<test::QueueSight> sights = queue.end();
     shared->stop = true;
@@ -80,7 +80,7 @@ int soak(std::int64_t seconds, std::uint64_t seed) {
 
     const std::vector<Entry> entries = journal.read();
     judge(entries, troublemaker.faults(), sights, began, verdict);
-    judge_coverage(entries, troublemaker.faults(), seconds, verdict);
+    if (only.empty()) judge_coverage(entries, troublemaker.faults(), seconds, verdict);
     print(verdict, seconds, troublemaker.faults());
     if (!verdict.complaints.empty()) {
         for (const Fault& fault : troublemaker.faults())
@@ -93,11 +93,11 @@ int soak(std::int64_t seconds, std::uint64_t seed) {
 }
 
 int run(int argc, char** argv) {
-    if (argc != 3) {
-        std::cerr << "usage: redlatch_soak <seconds> <seed>\n";
+    if (argc != 3 && argc != 4) {
+        std::cerr << "usage: redlatch_soak <seconds> <seed> [kind of fault]\n";
         return 2;
     }
-    return soak(std::atoll(argv[1]), std::strtoull(argv[2], nullptr, 10));
+    return soak(std::atoll(argv[1]), std::strtoull(argv[2], nullptr, 10), argc == 4 ? argv[3] : "");
 }
 
 }  // namespace

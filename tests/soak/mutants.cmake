@@ -12,10 +12,10 @@ if(NOT CHECK)
     copy_tree(${root}/build/soak_mutants/tree)
 endif()
 
-# The soak must fail, and say something that matches `complaint`.
+# The soak must fail, and say something that matches `complaint`; under faults of one kind, if it is named.
 function(try_mutant name complaint)
     build_mutant(${name} ${build} -DREDLATCH_BUILD_SOAK=ON -DREDLATCH_BUILD_TESTS=OFF)
-    execute_process(COMMAND ${build}/bin/redlatch_soak 30 1 OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE failed)
+    execute_process(COMMAND ${build}/bin/redlatch_soak 30 1 ${ARGN} OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE failed)
     set(how "")
     if(failed)
         string(REGEX MATCH "WRONG: [^\n]*(${complaint})[^\n]*" how "${said}")
@@ -58,5 +58,19 @@ mutate(fair_lets_others_pass scripts/fair_lock.hpp
     "if free and (not head or head == owner) then"
     "if free then"
     "fair: overtaken")
+
+# An acquire takes the lock however late it comes: for nobody.
+mutate(late_acquire_takes_effect scripts/rlock.hpp
+    "if now > tonumber(wanted_until) then return late(now) end\nif redis.call('exists', lock) == 0 then"
+    "if redis.call('exists', lock) == 0 then"
+    "rlock: nobody came in"
+    acquire_held_back)
+
+# What a refused script has begun is not undone: a release that is sent again counts as done.
+mutate(right_missing_halfway scripts/request_marks.hpp
+    "if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end"
+    ""
+    "soak:semaphore:[0-9]*: [0-9]* permits are there"
+    right_missing)
 
 sum_up("soak mutants")

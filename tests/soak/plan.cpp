@@ -51,12 +51,14 @@ std::vector<FaultKind> kinds_that(Condition condition) {
 
 class Planner {
 public:
-    Planner(std::uint64_t seed, std::int64_t seconds) : random_(seed), end_ms_(seconds * 1000 - settle_ms) {}
+    Planner(std::uint64_t seed, std::int64_t seconds, std::string_view only)
+        : random_(seed), end_ms_(seconds * 1000 - settle_ms), only_(only) {}
 
     std::vector<PlannedFault> plan() && {
         storms(Lane::server, 150);
         storms(Lane::network, 250);
         storms(Lane::network, 250);
+        storms(Lane::late, 600);
         storms(Lane::workers, 600);
         calms();
         std::stable_sort(plan_.begin(), plan_.end(),
@@ -67,7 +69,9 @@ public:
 private:
     // One lane's: the next begins some time after the last is over.
     void storms(Lane lane, std::int64_t most_pause_ms) {
-        Deck deck{random_, kinds_that([&](const FaultInfo& one) { return one.lane == lane; })};
+        const auto kinds = kinds_that([&](const FaultInfo& one) { return one.lane == lane && is_wanted(one); });
+        if (kinds.empty()) return;
+        Deck deck{random_, kinds};
         const std::uint64_t fixed_target = network_lanes_;
         std::int64_t data_lost_ms = -clock_rest_ms;
         if (lane == Lane::network) ++network_lanes_;
@@ -87,11 +91,16 @@ private:
     }
 
     void calms() {
-        Deck deck{random_, kinds_that([](const FaultInfo& one) { return one.cost == Cost::nothing; })};
+        const auto kinds =
+            kinds_that([&](const FaultInfo& one) { return one.cost == Cost::nothing && is_wanted(one); });
+        if (kinds.empty()) return;
+        Deck deck{random_, kinds};
         for (std::int64_t round = 0; round < end_ms_; round += round_ms)
             for (std::int64_t at = round + storm_ms; at < std::min(round + round_ms, end_ms_); at += between(500, 1200))
                 add(deck.next(), at, random_());
     }
+
+    bool is_wanted(const FaultInfo& one) const { return only_.empty() || one.name == only_; }
 
     std::int64_t add(FaultKind kind, std::int64_t at, std::uint64_t target) {
         const FaultInfo& about = info(kind);
@@ -106,12 +115,15 @@ private:
 
     std::mt19937_64 random_;
     const std::int64_t end_ms_;
+    const std::string_view only_;
     std::uint64_t network_lanes_ = 0;
     std::vector<PlannedFault> plan_;
 };
 
 }  // namespace
 
-std::vector<PlannedFault> make_plan(std::uint64_t seed, std::int64_t seconds) { return Planner{seed, seconds}.plan(); }
+std::vector<PlannedFault> make_plan(std::uint64_t seed, std::int64_t seconds, std::string_view only) {
+    return Planner{seed, seconds, only}.plan();
+}
 
 }  // namespace redlatch::soak

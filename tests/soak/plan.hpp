@@ -13,7 +13,7 @@
 // Which faults come when. A plan depends on the seed and the time alone, so that a failure can be had again.
 namespace redlatch::soak {
 
-enum class Lane : std::uint32_t { server, network, workers };
+enum class Lane : std::uint32_t { server, network, late, workers };
 
 // What a fault may cost, beyond time.
 enum class Cost : std::uint32_t {
@@ -35,6 +35,7 @@ enum class FaultKind : std::uint32_t {
     failed_snapshot,
     no_replicas,
     scripts_forbidden,
+    right_missing,
     script_flush,
     flush_all,
     key_deleted,
@@ -58,6 +59,8 @@ enum class FaultKind : std::uint32_t {
     one_byte_segments,
     throttled,
     connections_refused,
+    acquire_held_back,
+    release_held_back,
     worker_killed,
     worker_frozen
 };
@@ -84,6 +87,7 @@ inline constexpr std::array fault_kinds{
     FaultInfo{FaultKind::failed_snapshot, "failed_snapshot", Lane::server, Cost::time, 50, 500},
     FaultInfo{FaultKind::no_replicas, "no_replicas", Lane::server, Cost::time, 50, 1800},
     FaultInfo{FaultKind::scripts_forbidden, "scripts_forbidden", Lane::server, Cost::time, 20, 300},
+    FaultInfo{FaultKind::right_missing, "right_missing", Lane::server, Cost::time, 50, 1200},
     FaultInfo{FaultKind::script_flush, "script_flush", Lane::server, Cost::nothing, 0, 0},
     FaultInfo{FaultKind::flush_all, "flush_all", Lane::server, Cost::holds, 0, 0},
     FaultInfo{FaultKind::key_deleted, "key_deleted", Lane::server, Cost::holds, 0, 0},
@@ -107,6 +111,8 @@ inline constexpr std::array fault_kinds{
     FaultInfo{FaultKind::one_byte_segments, "one_byte_segments", Lane::network, Cost::time, 100, 800},
     FaultInfo{FaultKind::throttled, "throttled", Lane::network, Cost::time, 100, 800},
     FaultInfo{FaultKind::connections_refused, "connections_refused", Lane::network, Cost::time, 100, 1000},
+    FaultInfo{FaultKind::acquire_held_back, "acquire_held_back", Lane::late, Cost::time, 300, 600},
+    FaultInfo{FaultKind::release_held_back, "release_held_back", Lane::late, Cost::time, 300, 600},
     FaultInfo{FaultKind::worker_killed, "worker_killed", Lane::workers, Cost::time, 0, 0},
     FaultInfo{FaultKind::worker_frozen, "worker_frozen", Lane::workers, Cost::time, 50, 3000},
 };
@@ -128,6 +134,7 @@ struct PlannedFault {
 
 // Storms, in which every lane has one fault after another, and between them calm times with faults that cost nothing,
 // in which waiters are to be prompt. In order of time; in each lane every kind comes once before any comes again.
-std::vector<PlannedFault> make_plan(std::uint64_t seed, std::int64_t seconds);
+// `only`: the name of the one kind that comes; all of them when it is empty.
+std::vector<PlannedFault> make_plan(std::uint64_t seed, std::int64_t seconds, std::string_view only = {});
 
 }  // namespace redlatch::soak

@@ -13,13 +13,19 @@ namespace {
 
 constexpr std::size_t most_queued = 1 << 20;
 
+TimePoint until(const ProxyRule& rule) {
+    return rule.hold_for ? std::chrono::steady_clock::now() + *rule.hold_for : TimePoint::max();
+}
+
 }  // namespace
 
 struct Proxy::Direction {
     Outgoing out = {};
-    bool eof = false;       // the source has ended
-    bool finished = false;  // the target has been told so: further bytes are thrown away
-    bool held = false;
+    bool eof = false;           // the source has ended
+    bool finished = false;      // the target has been told so: further bytes are thrown away
+    TimePoint held_until = {};  // max: until release()
+
+    bool is_held(TimePoint now) const { return now < held_until; }
     bool silent = false;
 };
 
@@ -62,32 +68,32 @@ int Proxy::port() const {
 }
 
 void Proxy::drop_next_requests(int count, std::string containing, Then then) {
-    add({ProxyRule::Fault::drop_request, std::move(containing), count, 0, then, 0});
+    add({ProxyRule::Fault::drop_request, std::move(containing), count, 0, then, 0, {}});
 }
 
 void Proxy::drop_next_replies(int count, std::string containing, Then then) {
-    add({ProxyRule::Fault::drop_reply, std::move(containing), count, 0, then, 0});
+    add({ProxyRule::Fault::drop_reply, std::move(containing), count, 0, then, 0, {}});
 }
 
 void Proxy::cut_after_request_bytes(std::size_t bytes, std::string containing) {
-    add({ProxyRule::Fault::drop_request, std::move(containing), 1, 0, Then::close, bytes});
+    add({ProxyRule::Fault::drop_request, std::move(containing), 1, 0, Then::close, bytes, {}});
 }
 
 void Proxy::cut_after_reply_bytes(std::size_t bytes, std::string containing) {
-    add({ProxyRule::Fault::drop_reply, std::move(containing), 1, 0, Then::close, bytes});
+    add({ProxyRule::Fault::drop_reply, std::move(containing), 1, 0, Then::close, bytes, {}});
 }
 
-void Proxy::hold_next_requests(int count, std::string containing) {
-    add({ProxyRule::Fault::hold_request, std::move(containing), count, 0, Then::close, 0});
+void Proxy::hold_next_requests(int count, std::string containing, std::optional<std::chrono::milliseconds> hold_for) {
+    add({ProxyRule::Fault::hold_request, std::move(containing), count, 0, Then::close, 0, hold_for});
 }
 
 void Proxy::hold_next_replies(int count, std::string containing) {
-    add({ProxyRule::Fault::hold_reply, std::move(containing), count, 0, Then::close, 0});
+    add({ProxyRule::Fault::hold_reply, std::move(containing), count, 0, Then::close, 0, {}});
 }
 
 void Proxy::release() {
     thread_->call([this] {
-        for (Connection& connection : connections_) connection.up.held = connection.down.held = false;
+        for (Connection& connection : connections_) connection.up.held_until = connection.down.held_until = {};
     });
 }
 
@@ -152,9 +158,10 @@ ProxyCounts Proxy::counts() {
     thread_->call([&] {
         result = counts_;
         result.open = connections_.size();
+        const TimePoint now = std::chrono::steady_clock::now();
         for (const Connection& connection : connections_) {
-            result.held += (connection.up.held && !connection.up.out.empty()) ||
-                           (connection.down.held && !connection.down.out.empty());
+            result.held += (connection.up.is_held(now) && !connection.up.out.empty()) ||
+                           (connection.down.is_held(now) && !connection.down.out.empty());
         }
     });
     return result;
@@ -165,8 +172,9 @@ std::optional<TimePoint> Proxy::prepare(std::vector<pollfd>& fds) {
     const TimePoint now = std::chrono::steady_clock::now();
     const auto events = [&](bool read, const Direction& write) {
         short wanted = read ? POLLIN : short{0};
-        const auto due = write.out.due();
-        if (due && !write.held) {
+        auto due = write.out.due();
+        if (due && write.held_until != TimePoint::max()) {
+            due = std::max(*due, write.held_until);
             if (*due <= now)
                 wanted = static_cast<short>(wanted | POLLOUT);
             else
@@ -246,8 +254,8 @@ void Proxy::from_client(Connection& connection) {
 void Proxy::strike(Connection& connection, const ProxyRule& rule, std::string& bytes) {
     ++counts_.matched;
     switch (rule.fault) {
-        case ProxyRule::Fault::hold_request: connection.up.held = true; break;
-        case ProxyRule::Fault::hold_reply: connection.down.held = true; break;
+        case ProxyRule::Fault::hold_request: connection.up.held_until = until(rule); break;
+        case ProxyRule::Fault::hold_reply: connection.down.held_until = until(rule); break;
         case ProxyRule::Fault::drop_reply: connection.drop_reply = rule; break;
         case ProxyRule::Fault::drop_request:
             ++counts_.dropped;
@@ -290,7 +298,7 @@ void Proxy::drain(Connection& connection) {
 }
 
 void Proxy::write_out(Connection& connection, Direction& direction, const Fd& to, std::uint64_t& count) {
-    if (connection.broken || direction.held) return;
+    if (connection.broken || direction.is_held(std::chrono::steady_clock::now())) return;
     if (const auto sent = direction.out.flush(to))
         count += *sent;
     else

@@ -51,8 +51,9 @@ public:
     /// The client gets that many bytes of the next such reply, then both ends are closed.
     void cut_after_reply_bytes(std::size_t bytes, std::string containing = {});
 
-    /// These requests wait in the proxy until release().
-    void hold_next_requests(int count, std::string containing = {});
+    /// These requests wait in the proxy until release(), or for so long.
+    void hold_next_requests(int count, std::string containing = {},
+                            std::optional<std::chrono::milliseconds> hold_for = std::nullopt);
 
     /// The server executes these requests, and their replies wait in the proxy until release().
     void hold_next_replies(int count, std::string containing = {});

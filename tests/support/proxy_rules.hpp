@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -27,6 +28,7 @@ struct ProxyRule {
     int after = 0;                // how many it lets pass before
     Then then = Then::close;
     std::size_t bytes = 0;  // of a dropped message that is closed: how many of its bytes come through before the cut
+    std::optional<std::chrono::milliseconds> hold_for = {};  // of a held message: until release() when there is none
 };
 
 /// What a proxy has seen and done.

@@ -28,6 +28,16 @@ inline void forbid_scripts(RawRedis& redis, bool on) {
     redis.text("ACL", "SETUSER", "default", on ? "-@scripting" : "+@scripting");
 }
 
+/// The default user may not use that command, in no script either: false when nothing came of it.
+inline bool take_right(RawRedis& redis, const std::string& command) {
+    redis.text("ACL", "SETUSER", "default", "-" + command);
+    return redis.list("ACL", "GETUSER", "default").at(5).find("-" + command) != std::string::npos;
+}
+
+inline void give_right(RawRedis& redis, const std::string& command) {
+    redis.text("ACL", "SETUSER", "default", "+" + command);
+}
+
 /// All commands, or those that write, wait for so long.
 inline void pause_commands(RawRedis& redis, std::chrono::milliseconds time, bool only_writes) {
     redis.text("CLIENT", "PAUSE", time.count(), only_writes ? "WRITE" : "ALL");
