@@ -59,12 +59,12 @@ mutate(fair_lets_others_pass scripts/fair_lock.hpp
     "if free then"
     "fair: overtaken")
 
-# An acquire takes the lock however late it comes: for nobody.
-mutate(late_acquire_takes_effect scripts/rlock.hpp
-    "if now > tonumber(wanted_until) then return late(now) end\nif redis.call('exists', lock) == 0 then"
-    "if redis.call('exists', lock) == 0 then"
-    "rlock: nobody came in"
-    acquire_held_back)
+# All holds of a thread have one number, and a release that is late ends the next one.
+mutate(numbers_used_again client/hold_keeper.hpp
+    "Claim claim{owner, number, count, lease_of(lease)};"
+    "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};"
+    "overlap|lost update|ended before its lease"
+    release_held_back)
 
 # What a refused script has begun is not undone: a release that is sent again counts as done.
 mutate(right_missing_halfway scripts/request_marks.hpp
