@@ -13,6 +13,7 @@
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Connections for what keeps the server from answering that comes after it on the same one (WAIT): each is used by one
 // caller at a time, or for what was posted together, until that is answered. So nobody else waits for it, nor takes the
@@ -79,4 +80,5 @@ private:
     std::vector<std::unique_ptr<Line>> lines_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
