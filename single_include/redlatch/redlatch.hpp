@@ -51,6 +51,7 @@
 // redlatch/core/ids.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Random bytes from the system's CSPRNG. Throws std::system_error where there is none.
 template <std::size_t N>
@@ -82,6 +83,8 @@ using OwnerNumber = std::uint64_t;
 
 // The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids. Visible, for all
 // shared objects of the process must have the same numbers, or two threads would be one owner.
+// An object that clang built and dlopen() loads for itself (RTLD_LOCAL) has numbers of its own nevertheless: such objects
+// must not share a client, nor its locks. What the system calls a thread is no remedy, for it uses those names again.
 [[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
     static std::atomic<OwnerNumber> last{0};
     thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -128,11 +131,13 @@ private:
     std::size_t size_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/key_holds.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Who of this process holds a key, whatever the kind of lock. Two kinds of locks on one key would take each other's
 // holds for their own, so the second kind is refused while the process holds the first. Both sides of a read-write
@@ -180,11 +185,13 @@ private:
     std::vector<Entry> entries_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/printable.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Foreign text made fit for a message: at most 64 bytes of it, control and non-ASCII bytes as \xNN.
 inline std::string escaped(std::string_view text, std::size_t most = 64) {
@@ -206,11 +213,13 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
 // The same in quotation marks.
 inline std::string printable(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/error.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Why an operation failed. The values are grouped by what a caller can do about them.
 enum class errc {
@@ -229,12 +238,14 @@ enum class errc {
     not_replicated,        // fewer replicas than required have confirmed it; what was taken is given back
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 template <>
 struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Visible, for codes of another category are never equal: it must be one for all shared objects of the process.
 [[gnu::visibility("default")]] inline const std::error_category& error_category() noexcept {
@@ -292,6 +303,7 @@ private:
     std::string name_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/deadline.hpp
@@ -299,6 +311,7 @@ private:
 // How durations of any kind become what the library works with: waits are rounded up and saturate, leases are
 // rounded down and are refused when they make no sense.
 namespace redlatch {
+inline namespace v0_1 {
 
 using Clock = std::chrono::steady_clock;
 using Instant = Clock::time_point;
@@ -378,11 +391,13 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
     return sent + lease - std::chrono::duration_cast<Clock::duration>(lease) / 500;
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/lateness.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How late one thread was of late to do what was due: the longest of the last one or two spans, a span being longer than
 // the time between two looks at a quiet client. One thread measures; any may ask.
@@ -415,11 +430,13 @@ private:
     Instant begun_{};                                                // of this span; the measuring thread's own
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/sha1.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
 //
@@ -487,11 +504,13 @@ constexpr std::array<char, 40> sha1_hex(std::string_view text) {
     return hex;
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/scripts/script.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A Lua script and the digest by which EVALSHA calls it.
 struct Script {
@@ -528,11 +547,13 @@ inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), 
 
 }  // namespace scripts
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/transport/reply.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What a command gave: the server's answer, or the reason why there is none. Short texts and numbers need no
 // allocation.
@@ -571,11 +592,13 @@ struct Reply {
     bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/watched.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 class Watched;
 
@@ -647,11 +670,13 @@ private:
     TimerSlot loss_{*this};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/timers.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The deadlines of everything that one thread looks after, earliest first. A client has two: of the background thread,
 // and of the one that tells losses.
@@ -660,8 +685,8 @@ namespace redlatch {
 // entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
 // costs no shared work here, and each entry comes up in vain at most once a renewal period.
 //
-// mutex_ guards all members and the writing of TimerSlot::scheduled_. Nobody waits here; schedule() wakes the thread when
-// it sleeps beyond the new deadline.
+// mutex_ guards all members, and the writing of size_ and of TimerSlot::scheduled_. Nobody waits here; schedule() wakes
+// the thread when it sleeps beyond the new deadline.
 class Timers {
 public:
     // Which of a Watched's times these are.
@@ -683,6 +708,7 @@ public:
             slot.scheduled_ = at;
             slot.entry_.value().first = at;
             entries_.insert(std::move(slot.entry_));
+            size_ = entries_.size();
             if (at >= sleeping_until_) return;
         }
         wake_();
@@ -694,6 +720,7 @@ public:
         const std::lock_guard lock(mutex_);
         if (const Instant scheduled = slot.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
         slot.scheduled_ = never;
+        size_ = entries_.size();
     }
 
     // Takes out what is due at `until`.
@@ -717,6 +744,9 @@ public:
         return nullptr;
     }
 
+    // How many have a time. Without our mutex, so that it may be asked whenever something is held.
+    std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
+
     // The thread is about to sleep: until when at most?
     Instant sleep_until() {
         const std::lock_guard lock(mutex_);
@@ -732,6 +762,7 @@ private:
         TimerSlot& slot = watched.*slot_;
         slot.entry_ = entries_.extract(entries_.begin());
         slot.scheduled_ = never;
+        size_ = entries_.size();
         return watched.weak_from_this().lock();
     }
 
@@ -739,14 +770,17 @@ private:
     TimerSlot Watched::*const slot_;
     std::mutex mutex_;
     TimerEntries entries_;
+    std::atomic<std::size_t> size_{0};  // of entries_
     Instant sleeping_until_{};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/quiet_thread.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Starts a thread that receives none of the program's signals: they stay with the program's own threads.
 template <class Function>
@@ -762,11 +796,13 @@ std::thread quiet_thread(Function&& function) {
     return std::thread(std::forward<Function>(function));
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/wait_on.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Waits until notified, at the latest until the instant; also wakes for no reason. `never` is no instant that a system
 // call could be given.
@@ -777,11 +813,13 @@ inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>&
         wake.wait_until(lock, until);
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/losses.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What tells a hold's owner that it is lost. Made with all that telling needs, so that telling cannot fail.
 class LossSource {
@@ -823,8 +861,11 @@ public:
     }
 
     // How long before the end of a lease its loss is to be told, for telling takes a moment, too: as long as it took of
-    // late, and as much again.
-    Clock::duration notice() const noexcept { return desk_->lateness.notice(); }
+    // late, and as much again; and what it takes to tell everybody, for what is renewed together is lost together.
+    Clock::duration notice() const noexcept {
+        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
+        return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
+    }
 
     // Tells what is still to be told, and ends the thread, unless it is the one that calls: then that ends by itself.
     void end() {
@@ -861,25 +902,31 @@ private:
     };
 
     static constexpr Milliseconds again{5};
+    static constexpr std::chrono::microseconds one_telling{10};  // rather more than it takes
 
     static void work(Desk& desk) {
         while (sleep(desk, desk.timers.sleep_until())) {
             const Instant due = desk.timers.sleep_until();  // another one, perhaps, for which it was woken
             const Instant now = Clock::now();
-            // Nothing of a client is referred to while user code runs, which may end the client.
-            while (const auto watched = desk.timers.take_first_due(now)) expire(desk, *watched, now);
+            // One after another, so that nobody waits for what those behind it are up to.
+            while (expire_first_due(desk, now)) tell_all(desk);
             tell_all(desk);
             if (due <= now) desk.lateness.add(due, Clock::now());
         }
         tell_all(desk);
     }
 
-    static void expire(Desk& desk, Watched& watched, Instant now) noexcept {
+    // Whether there was one. When it returns, nothing of a client is referred to: user code runs next, which may end the
+    // client.
+    static bool expire_first_due(Desk& desk, Instant now) noexcept {
+        const auto watched = desk.timers.take_first_due(now);
+        if (!watched) return false;
         try {
-            watched.expire(now);
+            watched->expire(now);
         } catch (...) {
-            desk.timers.schedule(watched, now + again);
+            desk.timers.schedule(*watched, now + again);
         }
+        return true;
     }
 
     // Until there is something to do; false at the end.
@@ -907,11 +954,13 @@ private:
     std::thread thread_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/lost_levels.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Levels of holds that were lost, and whose unlock() is still to come: it finds out then, and is no error of its
 // thread's. Kept for the process rather than with the lock, because the object that was locked may be gone by then. Many
@@ -954,11 +1003,13 @@ private:
     std::deque<std::string> order_;  // of their first coming
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/native_delete.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Which command of its own the server has for deleting a key that holds a certain value. Found out by using them, the
 // first one first: a command that the server refuses is not sent to it again. For any number of threads.
@@ -981,11 +1032,13 @@ private:
     std::atomic<Form> form_{Form::delex};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/notifier.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Runs the user's event handlers on a thread of its own, in order, with no lock of ours held: so a handler that blocks,
 // throws or uses the library harms neither renewals nor wake-ups, and delays no lost() token. The thread exists from the
@@ -1065,6 +1118,7 @@ private:
     std::thread thread_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/transport/transport.hpp
@@ -1076,6 +1130,7 @@ private:
 // Nothing throws but std::bad_alloc. The commands of one thread reach the server in the order of its calls for as
 // long as a connection lives. A connection whose answers can no longer be told apart is closed and never reused.
 namespace redlatch {
+inline namespace v0_1 {
 
 // The words of one command, each sent as it is, whatever bytes it holds. They need to live only during the call.
 struct Command {
@@ -1206,11 +1261,13 @@ constexpr bool explain_transport() {
 
 }  // namespace detail
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/options.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 class TlsConnector;
 
@@ -1272,11 +1329,13 @@ struct ClientOptions {
     std::function<void(const Event&)> on_event = {};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/remote_clock.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Milliseconds since 1970 by a server's clock.
 using ServerMilliseconds = std::int64_t;
@@ -1385,11 +1444,13 @@ private:
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/replicas.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed
 // by WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
@@ -1493,12 +1554,14 @@ private:
     std::map<std::uint32_t, std::size_t> known_;  // the most that the present master of each route has had
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/names.hpp
 
 // The key rules shared with Redisson: how the names of extra keys and channels follow from a primitive's name.
 namespace redlatch {
+inline namespace v0_1 {
 
 inline constexpr std::size_t longest_name = 1024;
 
@@ -1540,11 +1603,13 @@ inline std::string suffixed_key(std::string_view name, std::string_view suffix) 
     return key;
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/retry.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What a reply means for the command that it answers.
 enum class Verdict {
@@ -1675,11 +1740,13 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
                 " where a script gives none"};
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/subscriptions.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Which channels this client listens to and for whom. A subscription is shared by all who want its channel, and is
 // kept for a while after the last of them lost interest: a contended lock would otherwise subscribe again and again.
@@ -1885,11 +1952,17 @@ private:
     Instant next_sweep_ = never;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/backoff.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
+
+// The longest pause before something is tried again that needs a server: once it is back, everybody is to work again
+// within a second.
+inline constexpr Milliseconds longest_pause{500};
 
 // Exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from `first`
 // to `most`. The jitter keeps clients that failed together from coming back together; it needs no good randomness.
@@ -1920,11 +1993,13 @@ private:
     Milliseconds bound_{0};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/pause.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Sleeps; wakes up early when stop is requested.
 inline void pause(Instant until, const std::stop_token& stop) {
@@ -1934,11 +2009,13 @@ inline void pause(Instant until, const std::stop_token& stop) {
     never_notified.wait_until(lock, stop, until, [] { return false; });
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/process.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What is said of a process here counts for all shared objects in it, those that hide their symbols as well: hence the
 // visibility.
@@ -1998,11 +2075,13 @@ struct ProcessMark {
 
 inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/suspended.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 #ifdef CLOCK_BOOTTIME
 
@@ -2057,11 +2136,13 @@ private:
     Clock::duration suspended_ = suspended();
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/runtime.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Keys or arguments of a script. The temporaries behind the words live until the call that takes them returns.
 template <std::size_t N>
@@ -2325,7 +2406,7 @@ public:
     // the server refuses for now is refused.
     template <class Send>
     Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
-        Backoff backoff(Milliseconds(2), Milliseconds(500));
+        Backoff backoff(Milliseconds(2), longest_pause);
         bool again = false;
         for (;;) {
             const Instant now = Clock::now();
@@ -2801,11 +2882,13 @@ private:
     std::thread background_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/keep_errno.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Leaves errno as it was: for what runs where nobody expects a system call, at the end of a guard or of an object.
 class KeepErrno {
@@ -2819,11 +2902,13 @@ private:
     const int before_ = errno;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/core.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What a client and the primitives made from it hold together: the runtime of the process they are used in.
 //
@@ -2866,13 +2951,16 @@ private:
     std::atomic<Runtime<T>*> runtime_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/scripts/giving_back.hpp
 
 // What the scripts of all locks have in common that give something back. Before the first two stands a function
 // release(owner, count that remains, lease in ms for a remaining hold, publish command, tag).
-namespace redlatch::scripts::detail {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
 
 inline constexpr std::string_view release_levels{R"lua(
 -- ARGV: owner, count that remains, lease in ms for a remaining hold, publish command, tag (where there is one).
@@ -2883,8 +2971,12 @@ return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 inline constexpr std::string_view give_up{R"lua(
 -- ARGV: publish command, tag (where there is one), owners that want nothing any more.
 -- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
-for i = 3, #ARGV do release(ARGV[i], '0', '0', ARGV[1], ARGV[2]) end
-return time_in_ms()
+local now, refusal = time_in_ms(), nil
+for i = 3, #ARGV do
+    local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
+    if type(answer) == 'table' then refusal = answer end
+end
+return refusal or now
 )lua"};
 
 // A key that never comes free.
@@ -2892,14 +2984,116 @@ inline constexpr std::string_view no_lease{R"lua(
 local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
 )lua"};
 
-}  // namespace redlatch::scripts::detail
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/scripts/all_or_none.hpp
+
+// Access rights may allow some commands of a script and refuse others in its middle, and what was written before such a
+// refusal stays. So what may be refused comes first, or is undone.
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
+
+// Put before the scripts that use it.
+inline constexpr std::string_view all_or_none{R"lua(
+-- Makes all changes or, should one be refused (access rights may allow some and not others), none: each may say what
+-- undoes it. Answer: nil, or the refusal.
+local function all_or_none(changes)
+    for i = 1, #changes do
+        local reply = redis.pcall(unpack(changes[i]))
+        if type(reply) == 'table' and reply.err then
+            for k = i - 1, 1, -1 do
+                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
+            end
+            return reply
+        end
+    end
+end
+)lua"};
+
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/scripts/hold_levels.hpp
+
+// How the locks write whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. Should a
+// command be refused, the hash is what it was: it is never left without a lease, nor with a holder whom nobody knows of.
+//
+// A last release is the exception: it stands even where the user may not tell those who wait, and is refused all the
+// same. They ask again when the lease would have been over.
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
+
+inline constexpr std::string_view first_level{R"lua(
+-- A hold that was just written gets its lease: nil, or the refusal. Better no lock than one for ever.
+local function give_lease(lock, lease)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    redis.call('del', lock)
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view more_levels{R"lua(
+-- The hold is there and gets this count; its lease becomes no shorter: nil, or the refusal.
+local function enter_again(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    if left >= tonumber(lease) then return nil end
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    if current ~= count then redis.call('hincrby', lock, owner, current - count) end
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view fewer_levels{R"lua(
+-- The same with fewer levels: -1 = still held, or the refusal.
+local function leave_level(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
+    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
+    return all_or_none(changes) or -1
+end
+)lua"};
+
+inline constexpr std::string_view next_owner{R"lua(
+-- The hold is the owner's as it was, whatever was written since.
+local function put_back(lock, owner, count, left)
+    redis.pcall('del', lock)
+    redis.pcall('hset', lock, owner, count)
+    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
+end
+-- The heir takes the owner's place: nil, or the refusal.
+local function replace(lock, owner, count, heir, lease, left)
+    redis.call('pexpire', lock, lease)
+    local reply = redis.pcall('hincrby', lock, heir, '1')
+    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
+    if type(reply) ~= 'table' then return nil end
+    put_back(lock, owner, count, left)
+    return reply
+end
+)lua"};
+
+inline constexpr std::string_view levels{joined<first_level, more_levels>};
+inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
+
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/scripts/wanted_until.hpp
 
 // A command may reach the server long after its sender has given it up: a closed connection is delivered for half a
 // minute, a proxy may hold one for longer. So a command that would do harm then says until when it is wanted, by the
 // server's own clock. Beyond that instant it changes nothing, and its answer says what the clock shows.
-namespace redlatch::scripts::detail {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
 
 // Put before the scripts that use it.
 inline constexpr std::string_view wanted_until{R"lua(
@@ -2912,7 +3106,9 @@ end
 local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
 )lua"};
 
-}  // namespace redlatch::scripts::detail
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/scripts/rlock.hpp
 
@@ -2924,7 +3120,9 @@ local function late(now) return redis.error_reply(string.format('LATE %.0f', now
 // Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
 // must always succeed, giving back and renewing, begins with PEXPIRE or DEL. Arguments of redis.call are strings even
 // where they are numbers: Redis prints a Lua number with %.17g, which costs more than the command itself.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -2938,13 +3136,7 @@ if now > tonumber(wanted_until) then return late(now) end
 if redis.call('exists', lock) == 0 then
     if count ~= '1' then return -2 end
     redis.call('hincrby', lock, owner, count)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) == 'table' then
-        -- Not allowed to this user: better no lock than one for ever.
-        redis.call('del', lock)
-        return limited
-    end
-    return nil
+    return give_lease(lock, lease)
 end
 local current = redis.call('hget', lock, owner)
 if not current and count ~= '1' then return -2 end
@@ -2957,10 +3149,7 @@ if not current then
     if left == -1 then return no_lease() end
     return left
 end
-if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-local left = redis.call('pttl', lock)
-if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
-return nil
+return enter_again(lock, owner, current, count, lease)
 )lua"};
 
 // The owner gives levels back. What is answered: nil = not held by the owner (any more); 0 = released, nobody listens;
@@ -2971,12 +3160,7 @@ local lock, channel = KEYS[1], KEYS[2]
 local function release(owner, count, lease, publish)
     local current = redis.call('hget', lock, owner)
     if not current then return nil end
-    if count ~= '0' then
-        local left = redis.call('pttl', lock)
-        redis.call('pexpire', lock, math.max(left, lease))
-        if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-        return -1
-    end
+    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
     redis.call('del', lock)
     return redis.call(publish, channel, '0')
 end
@@ -2989,13 +3173,13 @@ local lock, channel = KEYS[1], KEYS[2]
 local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 -- By an earlier sending.
 if redis.call('hexists', lock, heir) == 1 then return 1 end
-if redis.call('hexists', lock, owner) == 0 then return nil end
+local count = redis.call('hget', lock, owner)
+if not count then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 local left = redis.call('pttl', lock)
-redis.call('pexpire', lock, lease)
-redis.call('hincrby', lock, heir, '1')
-redis.call('hdel', lock, owner)
+local refusal = replace(lock, owner, count, heir, lease, left)
+if refusal then return refusal end
 -- Others who wait count on a longer lease than there is now.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return 1
@@ -3022,10 +3206,14 @@ return renewed
 
 }  // namespace detail
 
-inline constexpr std::string_view rlock_acquire = joined<detail::wanted_until, detail::no_lease, detail::rlock_acquire>;
-inline constexpr std::string_view rlock_release = joined<detail::rlock_release, detail::release_levels>;
-inline constexpr std::string_view rlock_give_up = joined<detail::wanted_until, detail::rlock_release, detail::give_up>;
-inline constexpr std::string_view rlock_hand_over = joined<detail::wanted_until, detail::rlock_hand_over>;
+inline constexpr std::string_view rlock_acquire =
+    joined<detail::wanted_until, detail::no_lease, detail::levels, detail::rlock_acquire>;
+inline constexpr std::string_view rlock_release =
+    joined<detail::leaving_levels, detail::rlock_release, detail::release_levels>;
+inline constexpr std::string_view rlock_give_up =
+    joined<detail::wanted_until, detail::leaving_levels, detail::rlock_release, detail::give_up>;
+inline constexpr std::string_view rlock_hand_over =
+    joined<detail::wanted_until, detail::next_owner, detail::rlock_hand_over>;
 inline constexpr std::string_view rlock_renew = joined<detail::wanted_until, detail::rlock_renew>;
 
 inline constexpr std::string_view rlock_remaining_lease{R"lua(
@@ -3034,13 +3222,16 @@ if redis.call('hlen', KEYS[1]) == 0 then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/client/inquiry.hpp
 
 // What the server says of a lock, most of all of one that is a hash of owner -> hold count. One round trip each; an
 // unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
 namespace redlatch {
+inline namespace v0_1 {
 
 namespace detail {
 
@@ -3145,11 +3336,14 @@ std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string
     return ask_lease(runtime, key, ask, limit);
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/scripts/server_check.hpp
 
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 // Tries what the other scripts use, on a key of its own, which is gone afterwards.
 inline constexpr std::string_view server_check{R"lua(
@@ -3207,12 +3401,15 @@ try(ARGV[2], ARGV[1], '')
 return refused
 )lua"};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/client/server_check.hpp
 
 // What about a server endangers the locks on it, in words. The judging part does no I/O.
 namespace redlatch {
+inline namespace v0_1 {
 
 // What a server says of itself; nothing where it may not be asked.
 struct ServerFacts {
@@ -3351,11 +3548,13 @@ std::vector<std::string> check_server(Runtime<T>& runtime) {
     return warnings_about(facts, runtime.options());
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/url.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 class TlsConnector;
 
@@ -3588,12 +3787,14 @@ inline Url Url::parse(std::string_view text) {
     detail::bad_url("the scheme is unknown");
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/slots.hpp
 
 // In which slot of a Redis Cluster a key or a sharded channel lives.
 namespace redlatch {
+inline namespace v0_1 {
 
 inline constexpr std::uint16_t slot_count = 16384;
 
@@ -3630,11 +3831,13 @@ constexpr std::uint16_t key_slot(std::string_view key) {
     return static_cast<std::uint16_t>(detail::crc16(key) % slot_count);
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/secret.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Whether a text repeats the secret, or a part of it: four bytes in a row are one.
 inline bool repeats(std::string_view text, std::string_view secret) {
@@ -3654,11 +3857,13 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
     return (repeats(code, secret) ? "ERR" : std::string(code)) + " (its words repeat a part of the login)";
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/brief_wait.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Waits for a reply awake, for a moment, before the thread goes to sleep: waking a thread on an idle CPU takes longer
 // than a near server's answer, and costs about as much CPU as yielding until then. Whether that pays is learned: a
@@ -3723,6 +3928,7 @@ private:
     std::atomic<bool> pays_{true};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client.hpp
@@ -3742,6 +3948,7 @@ private:
 
 // What the nodes of a cluster say about who serves which slot. No I/O.
 namespace redlatch {
+inline namespace v0_1 {
 
 // Slots from `first` to `last`, and who serves them.
 struct SlotRange {
@@ -3841,6 +4048,7 @@ inline bool has_sharded_channels(const Reply& answer) {
            (answer.text.starts_with("NOPERM") && answer.text.find("pubsub|shardnumsub") != std::string::npos);
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/encode.hpp
@@ -3848,6 +4056,7 @@ inline bool has_sharded_channels(const Reply& answer) {
 #include <string>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Appends a command as Redis wants it: an array of length-prefixed strings. hiredis offers the same, but only into
 // a new allocation each time.
@@ -3865,6 +4074,7 @@ inline void append_command(std::string& out, const Command& command) {
     }
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/reply_reader.hpp
@@ -3880,6 +4090,7 @@ inline void append_command(std::string& out, const Command& command) {
 #include <hiredis/read.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Turns received bytes into replies: hiredis parses, we build Reply objects in place and refuse what is larger,
 // deeper or stranger than any answer to our commands, before anything is allocated for it.
@@ -4033,6 +4244,7 @@ private:
     bool no_memory_ = false;  // is why a callback refused, and not the bytes
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/name_lookup.hpp
@@ -4041,36 +4253,44 @@ private:
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 
+#include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The addresses of a host, before a deadline. The system's look-up of a name has none, so it runs in a thread of its
 // own, which is left alone when it takes too long. Numeric addresses need no look-up, and no thread.
-//
-// mutex_ guards error_, found_ and is_done_; done_ tells the waiting thread that they are there.
 class NameLookup {
 public:
     NameLookup(const NameLookup&) = delete;
     NameLookup& operator=(const NameLookup&) = delete;
     ~NameLookup() {
-        if (found_) ::freeaddrinfo(found_);
+        if (!thread_.joinable()) return;
+        if (is_done()) {
+            thread_.join();
+        } else {
+            keep_code_loaded();
+            thread_.detach();
+        }
     }
 
     // `error` is 0, or one of getaddrinfo()'s codes; EAI_AGAIN when the deadline came first. The addresses live as
     // long as the result.
     static std::shared_ptr<const NameLookup> run(const std::string& host, int port, Instant deadline, int& error) {
-        const std::shared_ptr<NameLookup> lookup = start(host, port);
-        std::unique_lock lock(lookup->mutex_);
-        const auto is_done = [&] { return lookup->is_done_; };
+        std::shared_ptr<const NameLookup> lookup = start(host, port);
+        Question& question = *lookup->question_;
+        std::unique_lock lock(question.mutex);
+        const auto is_done = [&] { return question.is_done; };
         if (deadline == never)
-            lookup->done_.wait(lock, is_done);
+            question.done.wait(lock, is_done);
         else
-            lookup->done_.wait_until(lock, deadline, is_done);
-        error = lookup->is_done_ ? lookup->error_ : EAI_AGAIN;
+            question.done.wait_until(lock, deadline, is_done);
+        error = question.is_done ? question.error : EAI_AGAIN;
         return lookup;
     }
 
@@ -4078,45 +4298,70 @@ public:
     static std::shared_ptr<NameLookup> start(const std::string& host, int port) {
         const std::shared_ptr<NameLookup> lookup(new NameLookup);
         const std::string service = std::to_string(port);
-        if (lookup->ask(host, service, AI_NUMERICHOST) == EAI_NONAME)
-            quiet_thread([lookup, host, service] { lookup->ask(host, service, 0); }).detach();
+        if (lookup->question_->ask(host, service, AI_NUMERICHOST) == EAI_NONAME)
+            lookup->thread_ =
+                quiet_thread([question = lookup->question_, host, service] { question->ask(host, service, 0); });
         return lookup;
     }
 
-    bool is_done() {
-        const std::lock_guard lock(mutex_);
-        return is_done_;
+    bool is_done() const {
+        const std::lock_guard lock(question_->mutex);
+        return question_->is_done;
     }
 
     // Null before there is a result, and when there is no such host.
-    const addrinfo* addresses() const noexcept { return found_; }
+    const addrinfo* addresses() const noexcept { return question_->found; }
 
 private:
+    // What the thread works on, which may outlive who asked. mutex guards the rest; done tells the waiting thread that
+    // there is a result.
+    struct Question {
+        Question() = default;
+        Question(const Question&) = delete;
+        Question& operator=(const Question&) = delete;
+        ~Question() {
+            if (found) ::freeaddrinfo(found);
+        }
+
+        int ask(const std::string& host, const std::string& service, int flags) {
+            addrinfo hints{};
+            hints.ai_family = AF_UNSPEC;
+            hints.ai_socktype = SOCK_STREAM;
+            hints.ai_flags = flags;
+            addrinfo* addresses = nullptr;
+            const int outcome = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &addresses);
+            if (outcome == EAI_NONAME && flags != 0) return outcome;
+            const std::lock_guard lock(mutex);
+            found = outcome == 0 ? addresses : nullptr;
+            error = outcome;
+            is_done = true;
+            done.notify_all();
+            return outcome;
+        }
+
+        std::mutex mutex;
+        std::condition_variable done;
+        bool is_done = false;
+        int error = 0;
+        addrinfo* found = nullptr;
+    };
+
     NameLookup() = default;
 
-    int ask(const std::string& host, const std::string& service, int flags) {
-        addrinfo hints{};
-        hints.ai_family = AF_UNSPEC;
-        hints.ai_socktype = SOCK_STREAM;
-        hints.ai_flags = flags;
-        addrinfo* found = nullptr;
-        const int error = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
-        if (error == EAI_NONAME && flags != 0) return error;
-        const std::lock_guard lock(mutex_);
-        found_ = error == 0 ? found : nullptr;
-        error_ = error;
-        is_done_ = true;
-        done_.notify_all();
-        return error;
+    // The program may close the shared object that this code is in, and the thread comes back to it from the look-up.
+    // Nobody can close it after the last instruction of the thread, so it stays for good.
+    static void keep_code_loaded() noexcept {
+        const KeepErrno kept;
+        Dl_info object{};
+        if (::dladdr(reinterpret_cast<const void*>(&keep_code_loaded), &object) != 0 && object.dli_fname)
+            static_cast<void>(::dlopen(object.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE));
     }
 
-    std::mutex mutex_;
-    std::condition_variable done_;
-    bool is_done_ = false;
-    int error_ = 0;
-    addrinfo* found_ = nullptr;
+    const std::shared_ptr<Question> question_ = std::make_shared<Question>();
+    std::thread thread_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/tls_session.hpp
@@ -4129,6 +4374,7 @@ private:
 #include <sys/types.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // One connection's encryption. It does no input or output: a Socket carries the bytes. So there is nothing in it that
 // waits, and a program that does without TLS needs no library for it.
@@ -4173,12 +4419,14 @@ public:
     virtual std::unique_ptr<TlsSession> session(const HostPort& server, std::string& why) const = 0;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/socket.hpp
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -4197,6 +4445,7 @@ public:
 #include <unistd.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How long poll() may wait until `deadline`, in its own unit: rounded up, so that it never returns early and spins.
 inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
@@ -4232,9 +4481,9 @@ public:
     ~Socket() { close(); }
 
     // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers the look-up
-    // of the host's name and all of its addresses together.
-    static Socket connect(const Url& url, Instant deadline, std::string& why) {
-        return url.path.empty() ? connect_tcp(url, deadline, why) : connect_unix(url, deadline, why);
+    // of the host's name and all of its addresses together. `in_vain`: another thread wants the server no more.
+    static Socket connect(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
+        return url.path.empty() ? connect_tcp(url, deadline, why, in_vain) : connect_unix(url, deadline, why, in_vain);
     }
 
     // Begins to connect, and waits for nothing: the socket becomes writable when the outcome is there, which
@@ -4357,6 +4606,17 @@ public:
         }
     }
 
+    // The same, but false soon after another thread has said that it is in vain: nothing can wake this one.
+    bool wait(short events, Instant deadline, const std::atomic<bool>& in_vain) const noexcept {
+        for (;;) {
+            if (in_vain.load(std::memory_order_relaxed)) return false;
+            const Instant now = Clock::now();
+            const bool is_last = deadline <= now + look_again;
+            if (wait(events, is_last ? deadline : now + look_again)) return true;
+            if (is_last) return false;
+        }
+    }
+
     void set_receive_timeout(Milliseconds timeout) const noexcept {
         const timeval tv{static_cast<time_t>(timeout.count() / 1000),
                          static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
@@ -4364,6 +4624,8 @@ public:
     }
 
 private:
+    static constexpr Milliseconds look_again{20};
+
     Sent send_as_is(std::string_view& bytes) const noexcept {
         while (!bytes.empty()) {
             const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -4428,7 +4690,7 @@ private:
         return "cannot connect to " + url.display() + ": " + std::generic_category().message(error);
     }
 
-    static Socket connect_unix(const Url& url, Instant deadline, std::string& why) {
+    static Socket connect_unix(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         if (url.path.size() >= sizeof address.sun_path) {
@@ -4438,14 +4700,14 @@ private:
         std::memcpy(address.sun_path, url.path.data(), url.path.size());
         Socket socket = make(AF_UNIX);
         if (const int error =
-                socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address, deadline)) {
+                socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address, deadline, in_vain)) {
             why = reason(url, error);
             return {};
         }
         return socket;
     }
 
-    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why) {
+    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
         int no_address = 0;
         const auto lookup = NameLookup::run(url.host, url.port, deadline, no_address);
         if (no_address != 0) {
@@ -4457,7 +4719,7 @@ private:
             const Instant now = Clock::now();
             const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;
             Socket socket = make(a->ai_family);
-            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine);
+            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine, in_vain);
             if (error == 0) {
                 socket.set_tcp_options();
                 return socket;
@@ -4468,7 +4730,8 @@ private:
     }
 
     // 0, or the error number.
-    int finish_connect(const sockaddr* address, socklen_t size, Instant deadline) noexcept {
+    int finish_connect(const sockaddr* address, socklen_t size, Instant deadline,
+                       const std::atomic<bool>& in_vain) noexcept {
         if (fd_ < 0) return errno;
         const int flags = ::fcntl(fd_, F_GETFL);
         if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
@@ -4477,12 +4740,12 @@ private:
             if (errno == EISCONN) break;
             if (errno == EINTR) continue;
             if (errno == EAGAIN && address->sa_family == AF_UNIX) {
-                if (Clock::now() >= deadline) return ETIMEDOUT;
+                if (in_vain || Clock::now() >= deadline) return ETIMEDOUT;
                 ::poll(nullptr, 0, 1);
                 continue;
             }
             if (errno != EINPROGRESS && errno != EALREADY) return errno;
-            if (!wait(POLLOUT, deadline)) return ETIMEDOUT;
+            if (!wait(POLLOUT, deadline, in_vain)) return ETIMEDOUT;
             int error = 0;
             socklen_t length = sizeof error;
             if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
@@ -4516,11 +4779,13 @@ private:
     std::string_view sealed_;          // what it has encrypted and is still to be sent
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/link.hpp
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -4528,6 +4793,7 @@ private:
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What server a connection is wanted to.
 enum class ServerRole { any, master };
@@ -4542,6 +4808,8 @@ struct Link {
     Socket socket;
     ReplyReader reader;
     std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterView
+    // Set by any thread while another one is in open(), which ends soon then: another server is wanted by now.
+    std::atomic<bool> in_vain{false};
 
     // Connects, by TLS if the URL says so, logs in and selects the database, all before the deadline. Gives nothing on
     // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or
@@ -4550,7 +4818,7 @@ struct Link {
         std::string why;
         reader.reset();
         reader.withhold(url.password);
-        socket = Socket::connect(url, deadline, why);
+        socket = Socket::connect(url, deadline, why, in_vain);
         if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
         auto refusal = url.tls ? secure(url, deadline) : std::nullopt;
         if (!refusal) refusal = log_in(url, deadline, role);
@@ -4570,7 +4838,7 @@ private:
                 case TlsSession::Handshake::failed: return socket.tls_refusal();
                 case TlsSession::Handshake::unfinished: break;
             }
-            if (!socket.wait(POLLIN, deadline)) return socket.tls_refusal();
+            if (!socket.wait(POLLIN, deadline, in_vain)) return socket.tls_refusal();
         }
     }
 
@@ -4611,7 +4879,7 @@ private:
                     break;
                 case ReplyReader::Outcome::incomplete: {
                     std::array<char, TlsSession::full_room> bytes;
-                    if (!socket.wait(POLLIN, deadline)) return silence(url);
+                    if (!socket.wait(POLLIN, deadline, in_vain)) return silence(url);
                     const ssize_t got = socket.receive(bytes.data(), bytes.size(), false);
                     if (got < 0 || !reader.feed(bytes.data(), static_cast<std::size_t>(got))) return silence(url);
                 }
@@ -4634,6 +4902,7 @@ private:
 // Opens a link to the server that is wanted at this moment, before the deadline; answers as Link::open() does.
 using Opener = std::function<std::optional<Reply>(Link& link, Instant deadline)>;
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/parker.hpp
@@ -4655,6 +4924,7 @@ using Opener = std::function<std::optional<Reply>(Link& link, Instant deadline)>
 #endif
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Where one thread sleeps until another one has a word for it. On Linux a futex, because the word can then be left
 // without any mutex, for which a woken thread would have to queue again; elsewhere a condition variable.
@@ -4747,6 +5017,7 @@ private:
     std::atomic<std::uint32_t> word_{silence};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/side_work.hpp
@@ -4756,6 +5027,7 @@ private:
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Work that waits for the network (a name, a connection, a log-in), for a thread that must not: it is done on a thread
 // of its own, which exists as long as the work lasts. One piece of work at a time; one thread at a time begins it.
@@ -4795,6 +5067,7 @@ private:
     std::thread thread_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/command_link.hpp
@@ -4815,6 +5088,7 @@ private:
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // One connection that carries the commands of many threads, without a thread of its own.
 //
@@ -4835,17 +5109,26 @@ public:
     // command may be wanted elsewhere by now.
     enum class Connecting { until_deadline, one_attempt };
 
-    // `url` is for words only. `has_substitute`: whether another link, to the same server, is connected.
+    // `url` is for words only. `has_substitute`: whether another link, to the same server, is connected. `answers` is
+    // called, on any thread, when a connection has brought its first reply.
     CommandLink(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
-                Connecting connecting = Connecting::until_deadline, std::function<bool()> has_substitute = nullptr)
+                Connecting connecting = Connecting::until_deadline, std::function<bool()> has_substitute = nullptr,
+                std::function<void()> answers = nullptr)
         : url_(url),
           opener_(std::move(open)),
           timeout_(timeout),
           need_driver_(std::move(need_driver)),
           connecting_(connecting),
-          has_substitute_(std::move(has_substitute)) {}
+          has_substitute_(std::move(has_substitute)),
+          answers_(std::move(answers)) {}
 
     bool is_connected() const noexcept { return connected_.load(std::memory_order_acquire); }
+
+    // Nothing that was sent here waits for an answer.
+    bool is_idle() {
+        const std::lock_guard lock(mutex_);
+        return in_flight() == 0 && !opening_;
+    }
 
     // `refused` is set when there was no connection, so nothing was sent: the replies say why. With a substitute that is
     // so as soon as one attempt has failed, which has an eighth of its time.
@@ -4955,15 +5238,27 @@ public:
     void leave_before(std::uint64_t place) {
         std::unique_lock lock(mutex_);
         place_ = place;
+        link_.in_vain = true;
         if (connected_ && link_.place < place) fail(lock, Reply::Kind::unanswered, "another server is the master now");
         next_attempt_ = {};
         backoff_.reset();
         changed_.notify_all();
     }
 
+    // Another connection has shown that the server is there: a pause before the next attempt ends. True when there was
+    // one, and the driver may have to know.
+    bool try_again() noexcept {
+        const std::lock_guard lock(mutex_);
+        if (connected_ || next_attempt_ <= Clock::now()) return false;
+        next_attempt_ = {};
+        changed_.notify_all();
+        return true;
+    }
+
     // Nothing more is to be sent here: the connection ends, and who waits for one goes elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
+        link_.in_vain = true;
         if (connected_) fail(lock, Reply::Kind::unanswered, "another server does its work now");
         why_not_ = in_words(Reply::Kind::not_sent, "", " is not the server for it any more");
         ++failures_;
@@ -5077,6 +5372,7 @@ private:
 
     std::optional<Reply> attempt_open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         opening_ = true;
+        link_.in_vain = false;
         const Instant begun = Clock::now();
         lock.unlock();
         std::optional<Reply> refusal = open_link(deadline);
@@ -5096,7 +5392,7 @@ private:
             // Posted commands that waited for the connection get their full time from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
-            attempt_failed_ = Clock::now() < deadline || deadline >= begun + timeout_;
+            attempt_failed_ = !link_.in_vain && (Clock::now() < deadline || deadline >= begun + timeout_);
             answer(why_not_, *refusal, refusal->kind);
             ++failures_;
             next_attempt_ = Clock::now() + backoff_.next();
@@ -5388,7 +5684,8 @@ private:
                 completions_.emplace_back(std::move(*slot.done), std::move(batch_[taken]));
             }
         }
-        if (taken > 0 && !std::exchange(proven_, true)) closed_backoff_.reset();
+        const bool is_first = taken > 0 && !std::exchange(proven_, true);
+        if (is_first) closed_backoff_.reset();
         const bool unasked = taken < batch_.size();
         // Told without the mutex: whom we wake would have to wait for it at once.
         handing_out_ = finished_.size() > 1;
@@ -5399,6 +5696,7 @@ private:
         finished_.clear();
         for (auto& [done, reply] : completions_) complete(done, std::move(reply));
         completions_.clear();
+        if (is_first && answers_) answers_();
         lock.lock();
         if (std::exchange(handing_out_, false) && !out_.empty()) flush(lock);
         if (parsed == Parsed::malformed)
@@ -5470,6 +5768,7 @@ private:
     const std::function<void()> need_driver_;
     const Connecting connecting_;
     const std::function<bool()> has_substitute_;
+    const std::function<void()> answers_;
 
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -5496,7 +5795,7 @@ private:
     bool turned_away_ = false;    // the driver or a poster left replies to the reader of the moment
     bool handing_out_ = false;    // the reader wakes threads, and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
-    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};      // after attempts that failed
+    Backoff backoff_{Milliseconds(10), longest_pause};           // after attempts that failed
     Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply
     Instant next_attempt_{};
     std::uint64_t failures_ = 0;  // attempts that failed, and turn_away()
@@ -5505,6 +5804,89 @@ private:
     SideWork opening_aside_;  // last: it ends before what it uses
 };
 
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/adapters/own_lines.hpp
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Connections for what keeps the server from answering that comes after it on the same one (WAIT): each is used by one
+// caller at a time, or for what was posted together, until that is answered. So nobody else waits for it, nor takes the
+// connection for dead. There are as many as were ever needed at once; they are made and opened when first needed.
+//
+// mutex_ guards lines_, which only grows, and what belongs to it in a line. No link is used while it is held, but looked
+// at. The links look after themselves.
+class OwnLines {
+public:
+    explicit OwnLines(std::function<std::unique_ptr<CommandLink>()> make) : make_(std::move(make)) {}
+
+    // Calls `use(link)` with a link that carries nothing else, and will not before all this is answered.
+    template <class Use>
+    auto with_one(Use use) {
+        const InUse line(*this);
+        return use(*line.of.link);
+    }
+
+    // With all there are.
+    template <class Visit>
+    void each(Visit visit) const {
+        for (std::size_t i = 0; CommandLink* const link = at(i); ++i) visit(*link);
+    }
+
+private:
+    struct Line {
+        std::unique_ptr<CommandLink> link;
+        bool in_use = false;
+    };
+
+    // A line between take() and give back.
+    struct InUse {
+        explicit InUse(OwnLines& lines) : all(lines), of(lines.take()) {}
+        InUse(const InUse&) = delete;
+        InUse& operator=(const InUse&) = delete;
+        ~InUse() {
+            const std::lock_guard lock(all.mutex_);
+            of.in_use = false;
+        }
+        OwnLines& all;
+        Line& of;
+    };
+
+    Line& take() {
+        const std::lock_guard lock(mutex_);
+        const auto is_free = [](const auto& line) { return !line->in_use && line->link->is_idle(); };
+        auto found = std::find_if(lines_.begin(), lines_.end(), is_free);
+        if (found == lines_.end()) {
+            auto line = std::make_unique<Line>();
+            line->link = make_();
+            found = lines_.insert(lines_.end(), std::move(line));
+        }
+        (*found)->in_use = true;
+        return **found;
+    }
+
+    CommandLink* at(std::size_t i) const {
+        const std::lock_guard lock(mutex_);
+        return i < lines_.size() ? lines_[i]->link.get() : nullptr;
+    }
+
+    const std::function<std::unique_ptr<CommandLink>()> make_;
+    mutable std::mutex mutex_;
+    std::vector<std::unique_ptr<Line>> lines_;
+};
+
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/wake_pipe.hpp
@@ -5519,6 +5901,7 @@ private:
 #include <unistd.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Ends a poll() from another thread. Calls between two drains cost one write together.
 class WakePipe {
@@ -5594,6 +5977,7 @@ private:
     std::atomic<std::uint64_t> count_{0};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/subscriber_link.hpp
@@ -5610,6 +5994,7 @@ private:
 #include <vector>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
 // when it is lost, and then subscribed to everything again.
@@ -5623,9 +6008,15 @@ class SubscriberLink {
 public:
     // `sharded`: of one node of a cluster, whose channels may go to another node at any time. A channel of which the
     // listener is told interrupted() is forgotten here, and is to be subscribed anew, perhaps elsewhere.
-    // `wake` makes the serving thread look at its duty() anew; it is called on any thread.
-    SubscriberLink(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false)
-        : opener_(std::move(open)), timeout_(timeout), wake_(std::move(wake)), sharded_(sharded) {}
+    // `wake` makes the serving thread look at its duty() anew; it is called on any thread, as is `answers`, when a
+    // connection has brought its first reply.
+    SubscriberLink(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false,
+                   std::function<void()> answers = nullptr)
+        : opener_(std::move(open)),
+          timeout_(timeout),
+          wake_(std::move(wake)),
+          sharded_(sharded),
+          answers_(std::move(answers)) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
@@ -5636,6 +6027,15 @@ public:
     void forget(const std::string& channel) noexcept {
         const std::lock_guard lock(mutex_);
         wanted_.erase(channel);
+    }
+
+    // Another connection has shown that the server is there: a pause before the next attempt ends. True when there was
+    // one, and the serving thread has to know.
+    bool try_again() noexcept {
+        const std::lock_guard lock(mutex_);
+        if (opening_ || next_attempt_ <= Clock::now()) return false;
+        next_attempt_ = {};
+        return true;
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
@@ -5680,6 +6080,7 @@ public:
         }
         const std::lock_guard lock(mutex_);
         if (opening_) opening_from_ = place;
+        link_.in_vain = true;
         next_attempt_ = {};
         backoff_.reset();
     }
@@ -5772,9 +6173,11 @@ private:
             const std::lock_guard lock(mutex_);
             if (opening_ || wanted_.empty() || now < next_attempt_) return;
             opening_ = true;
+            link_.in_vain = false;
         }
         out_.clear();
         full_ = false;
+        proven_ = false;
         if (!opening_aside_.begin([this, until = std::min(deadline, now + timeout_)] { open(until); })) opened(false);
     }
 
@@ -5792,7 +6195,8 @@ private:
     void opened(bool done) noexcept {
         const std::lock_guard lock(mutex_);
         opening_ = false;
-        const bool has_moved = done && link_.place < std::exchange(opening_from_, 0);
+        const std::uint64_t from = std::exchange(opening_from_, 0);
+        const bool has_moved = from != 0 && (!done || link_.place < from);
         if (done && !has_moved && want_all()) return backoff_.reset();
         link_.socket.close();
         if (!has_moved) next_attempt_ = Clock::now() + backoff_.next();
@@ -5844,8 +6248,10 @@ private:
             if (got < 0 || !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got))) return lose(listener);
             Reply reply;
             ReplyReader::Outcome outcome;
-            while ((outcome = link_.reader.next(reply)) == ReplyReader::Outcome::reply)
+            while ((outcome = link_.reader.next(reply)) == ReplyReader::Outcome::reply) {
                 if (!deliver(listener, reply)) return lose(listener);
+                if (!std::exchange(proven_, true) && answers_) answers_();
+            }
             if (outcome == ReplyReader::Outcome::malformed) return lose(listener);
             if (static_cast<std::size_t>(got) < bytes.size()) return;
         }
@@ -5913,6 +6319,7 @@ private:
     const Milliseconds timeout_;
     const std::function<void()> wake_;
     const bool sharded_;
+    const std::function<void()> answers_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
     std::atomic<bool> turned_away_{false};  // a thread that wanted to watch found another one
@@ -5920,7 +6327,8 @@ private:
     std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
     std::string out_;                 // still to be written
     bool full_ = false;               // the connection had no room for all of it
-    Backoff backoff_{Milliseconds(10), Milliseconds(1000)};
+    bool proven_ = false;             // this connection has brought a reply
+    Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;
     std::set<std::string> wanted_;
@@ -5931,6 +6339,7 @@ private:
     SideWork opening_aside_;          // last: it ends before what it uses
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/cluster.hpp
@@ -5958,12 +6367,14 @@ private:
 #include <poll.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The nodes of a Redis Cluster: sends each command to the one that serves its key, follows redirections, and keeps the
 // sharded subscriptions where their channels live. What HiredisTransport is made of for a redis-cluster:// URL; the
 // functions have the meaning that they have there.
 //
-// Each node has one connection for commands and one for subscriptions, opened when first needed. We log in at the hosts
+// Each node has one connection for commands and one for subscriptions, opened when first needed; several commands that
+// go together have a connection of their own until they are answered, because they may wait for replicas. We log in at the hosts
 // of the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else: a redirection to another host
 // makes us ask for that list again.
 //
@@ -5984,6 +6395,7 @@ public:
     Cluster(const Url& url, Milliseconds timeout, PubSub pubsub, std::function<void()> wake)
         : url_(url),
           timeout_(timeout),
+          doubt_lasts_(std::min<Milliseconds>(timeout, std::chrono::seconds(10)) + std::chrono::seconds(2)),
           patience_(std::max<Milliseconds>(timeout / 8, Milliseconds(20))),
           wake_(std::move(wake)),
           classic_([this](Link& link, Instant deadline) { return open_any(link, deadline); }, timeout, wake_) {
@@ -5999,7 +6411,7 @@ public:
         classic_.finish();
         for (const auto& node : nodes_) {
             node->subscriber.finish();
-            node->line.forget_posted();
+            node->each_line([](CommandLink& line) { line.forget_posted(); });
         }
     }
 
@@ -6021,10 +6433,10 @@ public:
             if (course.asking) {
                 std::vector<Command> asking{asking_command};
                 asking.insert(asking.end(), commands.begin(), commands.end());
-                replies = node->line.call_all(asking, deadline);
+                replies = node->call_all(asking, commands.size() > 1, deadline);
                 forget_asking(replies);
             } else {
-                replies = node->line.call_all(commands, deadline);
+                replies = node->call_all(commands, commands.size() > 1, deadline);
             }
             switch (read(course, *node, replies.front())) {
                 case Next::done: return replies;
@@ -6107,7 +6519,7 @@ public:
         watch(classic_.duty());
         for (const auto& node : here_) {
             watch(node->subscriber.duty());
-            watch(node->line.watch());
+            node->each_line([&](CommandLink& line) { watch(line.watch()); });
         }
         ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
         pipe.drain();
@@ -6119,7 +6531,10 @@ public:
         for (const auto& node : here_) {
             Shard shard(*this, *node, listener);
             node->subscriber.serve(shard, limit);
-            node->line.drive(limit);
+            node->each_line([&](CommandLink& line) {
+                line.drive(limit);
+                if (&line != &node->line && !line.is_connected()) line.hand_over_to(node->line);
+            });
         }
     }
 
@@ -6128,7 +6543,7 @@ public:
     void close_inherited() noexcept {
         classic_.close_inherited();
         for (const auto& node : nodes_) {
-            node->line.close_inherited();
+            node->each_line([](CommandLink& line) { line.close_inherited(); });
             node->subscriber.close_inherited();
         }
     }
@@ -6137,19 +6552,18 @@ public:
     std::uint64_t reconnects() const { return sum(1); }
 
 private:
-    static constexpr Milliseconds probe_pause{250};   // between commands to a node that says it is down
-    static constexpr Milliseconds doubt_lasts{2000};  // after a node could not be reached
+    static constexpr Milliseconds probe_pause{250};  // between commands to a node that says it is down
     static constexpr std::array<std::string_view, 1> asking_word{"ASKING"};
     static constexpr Command asking_command{asking_word, 0};
 
     struct Node : std::enable_shared_from_this<Node> {
         Node(Cluster& cluster, const HostPort& where)
             : place(where),
-              line(
-                  cluster.url_.at(where), opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); },
-                  CommandLink::Connecting::one_attempt),
+              line(new_line(cluster)),
+              own_lines([this, &cluster] { return std::unique_ptr<CommandLink>(new CommandLink(new_line(cluster))); }),
               subscriber(
-                  opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); }, true) {}
+                  opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); }, true,
+                  [this, &cluster] { answers(cluster); }) {}
 
         Opener opener(Cluster& cluster) {
             return [this, &cluster](Link& link, Instant deadline) {
@@ -6159,8 +6573,37 @@ private:
             };
         }
 
+        CommandLink new_line(Cluster& cluster) {
+            return CommandLink(
+                cluster.url_.at(place), opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); },
+                CommandLink::Connecting::one_attempt, nullptr, [this, &cluster] { answers(cluster); });
+        }
+
+        // One of its connections was answered: the others go on trying at once.
+        void answers(Cluster& cluster) noexcept {
+            bool has_ended_pause = subscriber.try_again();
+            each_line([&](CommandLink& one) { has_ended_pause |= one.try_again(); });
+            if (has_ended_pause) cluster.wake_();
+        }
+
+        template <class Visit>
+        void each_line(Visit visit) {
+            visit(line);
+            own_lines.each(visit);
+        }
+
+        // `together`: on a connection of their own, if it can be had.
+        std::vector<Reply> call_all(std::span<const Command> commands, bool together, Instant deadline) {
+            if (!together) return line.call_all(commands, deadline);
+            bool refused = false;
+            auto replies =
+                own_lines.with_one([&](CommandLink& own) { return own.call_all(commands, deadline, &refused); });
+            return refused && line.is_connected() ? line.call_all(commands, deadline) : replies;
+        }
+
         const HostPort place;
         CommandLink line;
+        OwnLines own_lines;
         SubscriberLink subscriber;         // to sharded channels
         bool is_seed = false;              // named in the URL
         bool is_listed = false;            // in the last answer
@@ -6388,7 +6831,7 @@ private:
         if (!node.is_down) node.next_probe = Clock::now() + probe_pause;
         node.down_words = words;
         node.is_down = true;
-        doubt_until_ = Clock::now() + doubt_lasts;
+        doubt_until_ = Clock::now() + doubt_lasts_;
     }
 
     // The server may be gone, and another in its place.
@@ -6396,7 +6839,7 @@ private:
         const std::lock_guard lock(mutex_);
         const Instant now = Clock::now();
         const bool is_new = now >= doubt_until_;
-        doubt_until_ = now + doubt_lasts;
+        doubt_until_ = now + doubt_lasts_;
         if (is_new) wake_();
     }
 
@@ -6444,7 +6887,8 @@ private:
             });
         batch->replies.assign(commands.size(), {});
         batch->missing = commands.size();
-        node->line.post_all(commands, receivers);
+        if (batch->words.size() == 1) return node->line.post_all(commands, receivers);
+        node->own_lines.with_one([&](CommandLink& own) { own.post_all(commands, receivers); });
     }
 
     void arrived(const std::shared_ptr<Batch>& batch, Node& node) {
@@ -6584,7 +7028,7 @@ private:
             if (number > learned_) learn_from(number, *node, replies, left);
             changed_.notify_all();
         }
-        for (const auto& one : left) one->line.turn_away();
+        for (const auto& one : left) one->each_line([](CommandLink& line) { line.turn_away(); });
         wake_();
     }
 
@@ -6699,12 +7143,15 @@ private:
     void drop_nodes() {
         std::erase_if(nodes_, [this](const std::shared_ptr<Node>& node) {
             if (node->is_seed || node->is_listed || node.use_count() > 1) return false;
-            if (node->line.is_opening_aside() || node->subscriber.is_opening_aside()) {
+            bool is_opening = node->subscriber.is_opening_aside();
+            node->each_line([&](const CommandLink& line) { is_opening = is_opening || line.is_opening_aside(); });
+            if (is_opening) {
                 changed_nodes_ = true;  // in the round when that has ended
                 return false;
             }
-            dropped_connections_[0] += node->line.connections();
-            dropped_connections_[1] += reconnects_of(*node);
+            const auto counts = counts_of(*node);
+            dropped_connections_[0] += counts[0];
+            dropped_connections_[1] += counts[1];
             return true;
         });
     }
@@ -6751,14 +7198,20 @@ private:
 
     // ----------------------------------------------------------------------------------------------------------
 
-    static std::uint64_t reconnects_of(const Node& node) {
-        return std::max<std::uint64_t>(node.line.connections(), 1) - 1;
+    // Connections that were made, and how many of them in the place of an earlier one.
+    static std::array<std::uint64_t, 2> counts_of(Node& node) {
+        std::array<std::uint64_t, 2> counts{};
+        node.each_line([&](const CommandLink& line) {
+            counts[0] += line.connections();
+            counts[1] += std::max<std::uint64_t>(line.connections(), 1) - 1;
+        });
+        return counts;
     }
 
     std::uint64_t sum(std::size_t which) const {
         const std::lock_guard lock(mutex_);
         std::uint64_t sum = dropped_connections_[which];
-        for (const auto& node : nodes_) sum += which == 0 ? node->line.connections() : reconnects_of(*node);
+        for (const auto& node : nodes_) sum += counts_of(*node)[which];
         return sum;
     }
 
@@ -6766,6 +7219,9 @@ private:
 
     const Url url_;
     const Milliseconds timeout_;
+    // After a node could not be reached, or did not answer: longer than until the next command to it is given up, so that
+    // it is in doubt for as long as it is silent.
+    const Milliseconds doubt_lasts_;
     const Milliseconds patience_;  // with one node that is asked something others could tell, too
     const std::function<void()> wake_;
 
@@ -6803,6 +7259,7 @@ private:
     std::uint64_t followed_ = 0;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/master_view.hpp
@@ -6819,6 +7276,7 @@ private:
 
 // Which server is the master: what the answers of sentinels mean, and what is believed of them. No I/O.
 namespace redlatch {
+inline namespace v0_1 {
 
 // What one sentinel says: who is the master, and since which failover, the first having a number above 0.
 struct MasterVote {
@@ -6989,6 +7447,7 @@ private:
     std::uint64_t epoch_ = 0;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/talk.hpp
@@ -6999,6 +7458,7 @@ private:
 #include <utility>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects
 // the replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
@@ -7124,6 +7584,7 @@ private:
     bool closed_ = false;  // by the other side; what it said before is still to be read
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/sentinels.hpp
@@ -7142,6 +7603,7 @@ private:
 #include <poll.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 namespace detail {
 
@@ -7296,7 +7758,7 @@ private:
     struct Watcher {
         Talk talk;
         std::vector<Reply> answers;  // to the questions
-        Backoff backoff{Milliseconds(20), Milliseconds(1000)};
+        Backoff backoff{Milliseconds(20), longest_pause};
         Instant next_attempt{};
     };
 
@@ -7337,6 +7799,7 @@ private:
     std::vector<Watcher> watchers_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/hiredis.hpp
@@ -7356,13 +7819,16 @@ private:
 #include <poll.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The Transport over one Redis server, on hiredis (0.14.1 or newer); with sentinels over the one that is the master at
 // the moment: its connections are left as soon as a sentinel tells of another. With nodes of a cluster it is a Cluster.
 //
 // Up to `lines` connections carry the commands of all threads, each thread always on the same one; they are opened
 // when first needed, so a program of one thread has one. Where no further one can be opened (another password is set,
-// say), those that there are carry everything. One more carries the subscriptions. After a time-out or a
+// say), those that there are carry everything. Several commands that go together have a connection of their own until
+// they are answered, because they may wait for replicas, and what follows would wait with them. One more carries the
+// subscriptions. After a time-out or a
 // malformed reply a connection is closed and never reused; it is opened again with exponential back-off and jitter,
 // logged in as before. There is no thread here: see run().
 class HiredisTransport {
@@ -7380,7 +7846,7 @@ public:
         if (state_->cluster) return state_->cluster->call(command, deadline);
         const std::uint64_t place = this->place();
         Reply reply = on_a_line(
-            deadline, [&](CommandLink& line, bool& refused) { return line.call(command, deadline, &refused); });
+            line(), deadline, [&](CommandLink& line, bool& refused) { return line.call(command, deadline, &refused); });
         look_at(reply, place);
         return reply;
     }
@@ -7388,8 +7854,11 @@ public:
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         if (state_->cluster) return state_->cluster->call_all(commands, deadline);
         const std::uint64_t place = this->place();
-        std::vector<Reply> replies = on_a_line(
-            deadline, [&](CommandLink& line, bool& refused) { return line.call_all(commands, deadline, &refused); });
+        std::vector<Reply> replies = state_->own_lines.with_one([&](CommandLink& own) {
+            return on_a_line(own, deadline, [&](CommandLink& line, bool& refused) {
+                return line.call_all(commands, deadline, &refused);
+            });
+        });
         for (const Reply& reply : replies) look_at(reply, place);
         return replies;
     }
@@ -7402,7 +7871,7 @@ public:
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
         if (state_->cluster) return state_->cluster->post_all(commands, done);
         for (Completion& one : done) one = looked_at(std::move(one));
-        line().post_all(commands, done);
+        state_->own_lines.with_one([&](CommandLink& own) { own.post_all(commands, done); });
     }
 
     // In a cluster the poster leaves the answer to run().
@@ -7437,11 +7906,11 @@ public:
         const SubscriberLink::Duty duty = s.subscriber.duty();
         Instant due = std::min(deadline, duty.due);
         if (duty.fd >= 0) ready.push_back({duty.fd, duty.events, 0});
-        for (CommandLink& link : s.links) {
+        s.each_link([&](CommandLink& link) {
             const CommandLink::Watch watch = link.watch();
             due = std::min(due, watch.due);
             if (watch.fd >= 0) ready.push_back({watch.fd, watch.events, 0});
-        }
+        });
         if (s.sentinels) due = std::min(due, s.sentinels->watch(ready));
         ::poll(ready.data(), static_cast<nfds_t>(ready.size()), poll_timeout(due));
         s.pipe.drain();
@@ -7449,11 +7918,11 @@ public:
         follow(listener);
         const Instant limit = Clock::now() + s.timeout;
         s.subscriber.serve(listener, limit);
-        for (CommandLink& link : s.links) {
+        s.each_link([&](CommandLink& link) {
             link.drive(limit);
-            if (link.is_connected()) continue;
+            if (link.is_connected()) return;
             if (CommandLink* const other = s.connected()) link.hand_over_to(*other);
-        }
+        });
     }
 
     void wake() { state_->pipe.wake(); }
@@ -7476,7 +7945,7 @@ public:
     }
 
     HiredisTransport reborn() {
-        for (CommandLink& link : state_->links) link.close_inherited();
+        state_->each_link([](CommandLink& link) { link.close_inherited(); });
         state_->subscriber.close_inherited();
         if (state_->sentinels) state_->sentinels->close_inherited();
         if (state_->cluster) state_->cluster->close_inherited();
@@ -7487,14 +7956,14 @@ public:
     std::uint64_t connections() const {
         if (state_->cluster) return state_->cluster->connections();
         std::uint64_t sum = 0;
-        for (const CommandLink& link : state_->links) sum += link.connections();
+        state_->each_link([&](const CommandLink& link) { sum += link.connections(); });
         return sum;
     }
 
     std::uint64_t reconnects() const {
         if (state_->cluster) return state_->cluster->reconnects();
         std::uint64_t sum = 0;
-        for (const CommandLink& link : state_->links) sum += std::max<std::uint64_t>(link.connections(), 1) - 1;
+        state_->each_link([&](const CommandLink& link) { sum += std::max<std::uint64_t>(link.connections(), 1) - 1; });
         return sum;
     }
 
@@ -7507,7 +7976,8 @@ private:
               pubsub(kind),
               sentinels(url.sentinels.empty() ? nullptr : new Sentinels(url, [this] { pipe.wake(); })),
               cluster(url.cluster.empty() ? nullptr : new Cluster(url, timeout, pubsub, [this] { pipe.wake(); })),
-              subscriber(opener(), timeout, [this] { pipe.wake(); }) {}
+              subscriber(
+                  opener(), timeout, [this] { pipe.wake(); }, false, [this] { answers(); }) {}
 
         const Url url;
         const Milliseconds timeout;
@@ -7521,6 +7991,14 @@ private:
         SubscriberLink subscriber;
         std::array<CommandLink, lines> links = make_links(std::make_index_sequence<lines>());
 
+        OwnLines own_lines{[this] { return std::unique_ptr<CommandLink>(new CommandLink(new_link())); }};
+
+        template <class Visit>
+        void each_link(Visit visit) {
+            for (CommandLink& link : links) visit(link);
+            own_lines.each(visit);
+        }
+
         // One that is, if any.
         CommandLink* connected() noexcept {
             for (CommandLink& link : links)
@@ -7529,6 +8007,13 @@ private:
         }
 
     private:
+        // One connection was answered: the others go on trying at once, whatever pause they have come to.
+        void answers() noexcept {
+            bool has_ended_pause = subscriber.try_again();
+            each_link([&](CommandLink& link) { has_ended_pause |= link.try_again(); });
+            if (has_ended_pause) pipe.wake();
+        }
+
         // Which server a connection goes to.
         Opener opener() {
             if (sentinels)
@@ -7538,10 +8023,13 @@ private:
 
         template <std::size_t... I>
         std::array<CommandLink, lines> make_links(std::index_sequence<I...>) {
-            return {
-                ((void)I, CommandLink(
-                              url, opener(), timeout, [this] { pipe.wake(); }, CommandLink::Connecting::until_deadline,
-                              [this] { return connected() != nullptr; }))...};
+            return {((void)I, new_link())...};
+        }
+
+        CommandLink new_link() {
+            return CommandLink(
+                url, opener(), timeout, [this] { pipe.wake(); }, CommandLink::Connecting::until_deadline,
+                [this] { return connected() != nullptr; }, [this] { answers(); });
         }
     };
 
@@ -7563,11 +8051,11 @@ private:
                (reply.text.starts_with("MASTERDOWN") || reply.text.find("READONLY") != std::string::npos);
     }
 
-    // The calling thread's own connection is left at once, because perhaps nobody is inside run().
+    // Its connections are left at once, because perhaps nobody is inside run().
     void look_at(const Reply& reply, std::uint64_t place) {
         if (!state_->sentinels || !is_misplaced(reply)) return;
         state_->sentinels->doubt(place);
-        line().leave_before(this->place());
+        state_->each_link([place = this->place()](CommandLink& link) { link.leave_before(place); });
     }
 
     Completion looked_at(Completion done) const {
@@ -7585,16 +8073,16 @@ private:
         const std::uint64_t place = this->place();
         if (place <= s.followed) return;
         s.followed = place;
-        for (CommandLink& link : s.links) link.leave_before(place);
+        s.each_link([&](CommandLink& link) { link.leave_before(place); });
         s.subscriber.leave_before(place, listener);
         listener.moved();
     }
 
-    // By the calling thread's line; by another where that one is refused a connection.
+    // By this line; by another where that one is refused a connection.
     template <class Call>
-    std::invoke_result_t<Call, CommandLink&, bool&> on_a_line(Instant deadline, Call call) {
+    std::invoke_result_t<Call, CommandLink&, bool&> on_a_line(CommandLink& line, Instant deadline, Call call) {
         bool refused = false;
-        auto answer = call(line(), refused);
+        auto answer = call(line, refused);
         if (!refused || Clock::now() >= deadline) return answer;
         CommandLink* const other = state_->connected();
         return other ? call(*other, refused) : answer;
@@ -7607,11 +8095,13 @@ private:
 
 static_assert(Transport<HiredisTransport> && PostsSeveral<HiredisTransport>);
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 #endif
 
 namespace redlatch {
+inline namespace v0_1 {
 
 class HiredisTransport;
 
@@ -7683,13 +8173,17 @@ Client(Text) -> Client<HiredisTransport>;
 template <std::convertible_to<std::string_view> Text>
 Client(Text, ClientOptions) -> Client<HiredisTransport>;
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/version.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
-// The version is written here and nowhere else: CMake reads these three lines.
+// The version is written here: CMake reads these three lines, and a check compares the first two with the inline namespace
+// that everything stands in, so that two versions of the library in one program have different symbols. Who declares
+// something of ours ahead includes its header instead.
 inline constexpr int version_major = 0;
 inline constexpr int version_minor = 1;
 inline constexpr int version_patch = 0;
@@ -7699,11 +8193,13 @@ inline std::string version() {
     return std::to_string(version_major) + '.' + std::to_string(version_minor) + '.' + std::to_string(version_patch);
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/binding.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Ties an object of the user's to the local state of its name in the process where it is used: after a fork that is
 // another one. Keeps the client's runtime alive.
@@ -7746,12 +8242,14 @@ private:
     std::atomic<State*> state_{nullptr};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/call_tail.hpp
 
 // What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
 namespace redlatch {
+inline namespace v0_1 {
 
 namespace detail {
 
@@ -7825,11 +8323,13 @@ concept StopTail = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
 template <class... Tail>
 concept PermitTail = detail::is_tail<Tail...>();
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/request_lanes.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // By what a command that must take effect once is known to the server, see scripts/request_marks.hpp; and what is known
 // of it here.
@@ -7862,13 +8362,16 @@ private:
     std::vector<bool> busy_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/scripts/exact_count.hpp
 
 // What a key holds that should be a number is not always one, and Lua takes much for a number that is none for Redis:
 // '0x10', 'nan', ' 7'. Above 2^53 it has not even whole numbers. So scripts look before they change anything.
-namespace redlatch::scripts::detail {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
 
 // Put before the scripts that use it.
 inline constexpr std::string_view exact_count{R"lua(
@@ -7881,7 +8384,9 @@ local function count_in(text)
 end
 )lua"};
 
-}  // namespace redlatch::scripts::detail
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/scripts/request_marks.hpp
 
@@ -7895,7 +8400,9 @@ end
 // All copies say until when the request is wanted, by the server's clock, and change nothing beyond that instant. Its
 // mark stays for a margin longer. So as long as a copy could take effect the mark is there; and whoever asks within the
 // margin and finds no mark knows that no copy has taken effect, nor will.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -7922,19 +8429,6 @@ end
 local function keep(marks, now, ends)
     return {'pexpire', marks, whole(math.max(redis.call('pttl', marks), ends - now, 1))}
 end
--- Makes all changes or, should one be refused (access rights may allow some and not others), none: each may say what
--- undoes it. Answer: nil, or the refusal.
-local function all_or_none(changes)
-    for i = 1, #changes do
-        local reply = redis.pcall(unpack(changes[i]))
-        if type(reply) == 'table' and reply.err then
-            for k = i - 1, 1, -1 do
-                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
-            end
-            return reply
-        end
-    end
-end
 -- The largest number that Java's int holds: Redisson reads no larger one.
 local most = 2147483647
 local function too_many() return redis.error_reply('TOOMANY there would be more than 2147483647') end
@@ -7957,15 +8451,18 @@ return all_or_none({keep(marks, now, wanted_until + margin), mark(marks, lane, r
 // A script that uses request_marks, and numbers that keys hold.
 template <const std::string_view& Body>
 inline constexpr std::string_view with_request_marks =
-    joined<detail::request_marks, detail::wanted_until, detail::exact_count, Body>;
+    joined<detail::all_or_none, detail::request_marks, detail::wanted_until, detail::exact_count, Body>;
 
 inline constexpr std::string_view request_void{with_request_marks<detail::request_void>};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/client/marked_commands.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Sends the scripts that use scripts/request_marks.hpp. Their first keys are the primitive's own and that of the marks,
 // their first arguments lane, request, until when it is wanted, the margin, and whether a copy of it may be on its way.
@@ -8125,11 +8622,13 @@ private:
 // A flag in a script's arguments.
 constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/shared_permits.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What the server answered to a question for permits, or for the end of a count.
 struct Answer {
@@ -8153,6 +8652,7 @@ bool share(std::int64_t taken, std::span<Want> wants) {
     return left == 0;
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/scripts/count_down_latch.hpp
@@ -8163,7 +8663,9 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 //
 // A second key, the round, is ours: it changes whenever a count ends, and stays long enough for waiters that look only
 // after the next count was set to see that theirs is over.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -8232,11 +8734,14 @@ inline constexpr std::string_view count_down_latch_look{R"lua(
 return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 )lua"};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/client/count_down_latch_wire.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the count-down latch: keys and arguments of its scripts.
 template <Transport T>
@@ -8325,11 +8830,13 @@ private:
     const std::string round_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/sleeper.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Where one waiting thread sleeps: in its own condition variable, or in the transport, to receive a message itself. The
 // mutex of the local state that it waits in, which every call here holds, guards it.
@@ -8364,11 +8871,13 @@ private:
     const std::thread::id thread_ = std::this_thread::get_id();
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/caller_line.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A thread that waits for something that has no owner: permits, the end of a count.
 template <class Want>
@@ -8507,11 +9016,13 @@ private:
     Backoff poll_{slow_poll * 2, slow_poll * 2};  // between half and all of it
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/errands.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A request of a semaphore or latch that is to be delivered in the background, when no server answered in time.
 struct Errand {
@@ -8530,7 +9041,7 @@ struct Errand {
     std::uint64_t number = 0;
     Instant sent{};
     bool on_the_way = false;
-    Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+    Backoff backoff{Milliseconds(50), longest_pause};
 };
 
 // What is still to be delivered for one name: each errand is sent, with pauses, until it is answered or its time is
@@ -8602,11 +9113,13 @@ private:
     std::uint64_t last_number_ = 0;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/wait_request.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How long somebody is ready to wait.
 struct WaitRequest {
@@ -8630,11 +9143,13 @@ WaitRequest wait_until(Instant deadline, const Tail&... tail) {
 
 }  // namespace detail
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/synchronizer_state.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // One semaphore or latch, as this process knows it: who of its threads waits, which requests are on their way, what is
 // still to be delivered. Nobody owns anything here. `Wire` knows the commands:
@@ -9128,11 +9643,13 @@ private:
     bool subscribed_ = false;  // confirmed, so messages do come
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/count_down_latch.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A count of the whole fleet on whose end any number of threads wait: the std::latch of several processes, and what
 // Redisson's RCountDownLatch is in Java. Unlike std::latch the count is set by try_set_count(), may be counted down
@@ -9192,8 +9709,8 @@ public:
     void count_down(std::error_code& ec) { count_down(1, ec); }
 
     // Whether there is nothing left to count down.
-    bool try_wait() const { return wait_for_end({.one_try = true}); }
-    bool try_wait(std::error_code& ec) const {
+    [[nodiscard]] bool try_wait() const { return wait_for_end({.one_try = true}); }
+    [[nodiscard]] bool try_wait(std::error_code& ec) const {
         return detail::answer([&] { return try_wait(); }, false, ec);
     }
 
@@ -9204,7 +9721,7 @@ public:
     //   wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>
     requires StopTail<Tail...>
-    auto wait(Tail&&... tail) const {
+    [[nodiscard]] auto wait(Tail&&... tail) const {
         const bool ended =
             detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
@@ -9215,20 +9732,20 @@ public:
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopTail<Tail...>
-    bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
+    [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
     requires StopTail<Tail...>
-    bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
+    [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
         return timed(deadline_at(when), tail...);
     }
 
     // count_down(n), then wait(…) for the end of the same count. One round trip where that was the last one.
     template <class... Tail>
     requires StopTail<Tail...>
-    auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
+    [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
         const bool ended = detail::answer(
             [&] {
                 check(n, 0, counts_down_by);
@@ -9242,7 +9759,7 @@ public:
     }
     template <class... Tail>
     requires StopTail<Tail...>
-    auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
+    [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
 
     // Ends the count without counting down, as if it had come to zero: waiters go on. Whether there was one.
     bool reset() {
@@ -9294,11 +9811,13 @@ private:
 template <class T>
 CountDownLatch(Client<T>&, std::string_view) -> CountDownLatch<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/lock_request.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How a lock without messages is waited for: by asking again after pauses that double, with jitter.
 struct Polling {
@@ -9343,11 +9862,13 @@ inline std::vector<std::string_view> with_owners(const std::array<std::string_vi
     return arguments;
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/lock_face.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The public members of every lock, on top of what the lock itself does for an owner that it is told:
 //   bool acquire(const LockRequest&), std::error_code release(OwnerNumber), and the inquiries.
@@ -9367,12 +9888,12 @@ public:
     //   lock(…, ec)      stores the error instead of throwing it
     template <class... Tail>
     requires LockTail<Tail...>
-    auto lock(Tail&&... tail) { return waiting(never, tail...); }
+    [[nodiscard]] auto lock(Tail&&... tail) { return waiting(never, tail...); }
 
     // Takes the lock if nobody holds it: one try, one round trip. May be given Lease and std::error_code&.
     template <class... Tail>
     requires TryTail<Tail...>
-    bool try_lock(Tail&&... tail) {
+    [[nodiscard]] bool try_lock(Tail&&... tail) {
         return detail::answer(
             [&] {
                 LockRequest request = request_of(tail...);
@@ -9388,13 +9909,13 @@ public:
     // when not held in time. May be given Lease, std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires LockTail<Tail...>
-    bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+    [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
     requires LockTail<Tail...>
-    bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+    [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), tail...);
     }
 
@@ -9442,13 +9963,15 @@ public:
     // Until when this thread's hold is certain, counted on the safe side; time_point::min() when it holds nothing. No
     // command. After it, others may hold the lock: check it before each write that must not come late. Time for which
     // the machine was suspended counts (Linux).
-    std::chrono::steady_clock::time_point valid_until() { return self().valid_until_of(this_thread_number()); }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
+        return self().valid_until_of(this_thread_number());
+    }
 
     // A token that is requested when this thread's present hold is lost, or can no longer be vouched for: at
     // valid_until() at the latest, plus what the machine needs to run a thread; also when the client ends while it holds.
     // Requested already when it holds nothing. Its callbacks run on a thread of the client's, one after another, and
     // should be short; those of a client that ends, on the thread that ends it. No command.
-    std::stop_token lost() { return self().lost_of(this_thread_number()); }
+    [[nodiscard]] std::stop_token lost() { return self().lost_of(this_thread_number()); }
 
     // Ends anyone's hold and wakes the waiters; whether there was one. Two round trips: it looks who holds the lock, and
     // ends that hold, so a copy of the command that arrives late ends nobody else's.
@@ -9499,11 +10022,13 @@ private:
     }
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/bound_lock.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A lock of the user's, `Lock`: its public members, and below them the same for an owner that is told, for LockFace and
 // for composed locks. What is no hash of owner -> hold count on the server asks in a way of its own.
@@ -9537,11 +10062,13 @@ private:
     Binding<T, State> binding_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/fair_place.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // One thread's own channel of one fair lock, and where the thread sleeps while it stands in the queue.
 //
@@ -9699,11 +10226,13 @@ private:
     Instant idle_since_{};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/lock_answers.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What an acquire script answered.
 struct AcquireAnswer {
@@ -9752,6 +10281,7 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
     return {ReleaseAnswer::Kind::released, reply.integer};
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/scripts/fair_lock.hpp
@@ -9767,7 +10297,9 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
 //
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. A time in
 // the shared set is therefore our slot's, and one such patience more for each waiter of that kind before us.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -9779,28 +10311,30 @@ local now = time_in_ms()
 
 local function text(number) return string.format('%.0f', number) end
 
--- The first waiter that is alive, for how long it certainly is, and whether dead ones had to be taken out before it. A
--- waiter of whom no time is known is dead, too.
+-- The first waiter that is alive, for how long it certainly is, whether dead ones had to be taken out before it, and until
+-- when it is alive. A waiter of whom no time is known is dead, too, so its times go first: whatever is refused, it stays
+-- dead.
 local function first_alive()
     local purged = false
     while true do
         local head = redis.call('lindex', queue, '0')
-        if not head then return nil, 0, purged end
+        if not head then return nil, 0, purged, nil end
         local ends = redis.call('zscore', slots, head) or redis.call('zscore', timeouts, head) or '0'
-        if tonumber(ends) > now then return head, math.ceil(ends - now), purged end
-        redis.call('lpop', queue)
+        if tonumber(ends) > now then return head, math.ceil(ends - now), purged, ends end
         redis.call('zrem', timeouts, head)
         redis.call('zrem', slots, head)
+        redis.call('lpop', queue)
         purged = true
     end
 end
 
--- How many waiters are none of ours. Slots of those whom a foreign client has taken out of the queue are forgotten here.
-local function foreign_waiters()
+-- How many waiters are none of ours, where so many of ours have a slot and are yet to queue up. Slots of those whom a
+-- foreign client has taken out of the queue are forgotten here.
+local function foreign_waiters(coming)
     for _, gone in ipairs(redis.call('zrangebyscore', slots, '-inf', text(now), 'limit', '0', '100')) do
         if not redis.call('zscore', timeouts, gone) then redis.call('zrem', slots, gone) end
     end
-    return math.max(redis.call('llen', queue) - redis.call('zcard', slots), 0)
+    return math.max(redis.call('llen', queue) + coming - redis.call('zcard', slots), 0)
 end
 
 local function wake(waiter)
@@ -9809,22 +10343,24 @@ local function wake(waiter)
 end
 
 -- Who becomes the first while somebody holds the lock: after how many ms it is time to ask, if no message comes before.
--- That is a number above those that mean something to Redisson's waiters.
+-- That is a number above those that mean something to Redisson's waiters. Refused, it is no harm: who is not told asks when
+-- the present holder's lease is over.
 local function tell_next()
     local head = first_alive()
-    local left = redis.call('pttl', lock)
-    if head and left > 0 and redis.call('zscore', slots, head) then
-        redis.call(publish, channel .. head, text(math.max(left, 2)))
+    local left = redis.pcall('pttl', lock)
+    if head and type(left) == 'number' and left > 0 and redis.call('zscore', slots, head) then
+        redis.pcall(publish, channel .. head, text(math.max(left, 2)))
     end
 end
 
--- A queue that everybody has forgotten goes, an hour after the last of its times.
-local function limit_keys()
+-- Adds to `changes`: a queue that everybody has forgotten goes, an hour after the last of its times, of which `ends` is
+-- one.
+local function limit_keys(changes, ends)
     local last = redis.call('zrange', timeouts, '-1', '-1', 'withscores')[2] or now
-    local ttl = text(math.max(last - now, 0) + 3600000)
-    redis.call('pexpire', queue, ttl)
-    redis.call('pexpire', timeouts, ttl)
-    redis.call('pexpire', slots, ttl)
+    local ttl = text(math.max(last, ends) - now + 3600000)
+    table.insert(changes, {'pexpire', queue, ttl})
+    table.insert(changes, {'pexpire', timeouts, ttl})
+    table.insert(changes, {'pexpire', slots, ttl})
 end
 )lua";
 
@@ -9836,34 +10372,25 @@ inline constexpr std::string_view fair_acquire = R"lua(
 local owner, count, lease, slot, wanted_until = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('hget', lock, owner)
+if current then return enter_again(lock, owner, current, count, lease) end
 local left = redis.call('pttl', lock)
-if current then
-    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-    if left < tonumber(lease) then redis.call('pexpire', lock, lease) end
-    return nil
-end
 if count ~= '1' then return -2 end
 local free = left == -2
 if not free and redis.call('hexists', lock, 'mode') == 1 then
     return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
 
-local head, rest, purged = first_alive()
+local head, rest, purged, alive_until = first_alive()
 if free and (not head or head == owner) then
-    redis.call('hincrby', lock, owner, '1')
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) == 'table' then
-        -- Not allowed to this user: better no lock than one for ever.
-        redis.call('del', lock)
-        return limited
-    end
+    local changes = {{'hincrby', lock, owner, '1', undo = {'del', lock}}, {'pexpire', lock, lease}}
     if head then
-        redis.call('lpop', queue)
-        redis.call('zrem', timeouts, owner)
-        redis.call('zrem', slots, owner)
-        tell_next()
+        table.insert(changes, {'zrem', timeouts, owner, undo = {'zadd', timeouts, alive_until, owner}})
+        table.insert(changes, {'zrem', slots, owner, undo = {'zadd', slots, alive_until, owner}})
+        table.insert(changes, {'lpop', queue})
     end
-    return nil
+    local refusal = all_or_none(changes)
+    if head and not refusal then tell_next() end
+    return refusal
 end
 if not free and left == -1 then return no_lease() end
 if purged then
@@ -9873,14 +10400,21 @@ end
 if slot ~= '0' then
     local ends = now + slot
     local queued = head and redis.call('zscore', timeouts, owner)
-    if not queued then redis.call('rpush', queue, owner) end
-    redis.call('zadd', slots, text(ends), owner)
-    if not queued then
-        redis.call('zadd', timeouts, text(ends + foreign_waiters() * foreign_patience), owner)
-    elseif tonumber(queued) < ends then
-        redis.call('zadd', timeouts, text(ends), owner)
+    local changes = {}
+    if queued then
+        limit_keys(changes, ends)
+        table.insert(changes, {'zadd', slots, text(ends), owner})
+        if tonumber(queued) < ends then table.insert(changes, {'zadd', timeouts, text(ends), owner}) end
+    else
+        local coming = redis.call('zscore', slots, owner) and 1 or 0
+        local patient_until = ends + foreign_waiters(coming) * foreign_patience
+        table.insert(changes, {'zadd', slots, text(ends), owner, undo = {'zrem', slots, owner}})
+        table.insert(changes, {'zadd', timeouts, text(patient_until), owner, undo = {'zrem', timeouts, owner}})
+        table.insert(changes, {'rpush', queue, owner, undo = {'lrem', queue, '-1', owner}})
+        limit_keys(changes, patient_until)
     end
-    limit_keys()
+    local refusal = all_or_none(changes)
+    if refusal then return refusal end
     if not head or head == owner then rest = 0 end
 end
 if free then return rest end
@@ -9899,28 +10433,31 @@ if not current then
     if redis.call('exists', lock) == 0 then wake(first_alive()) end
     return nil
 end
-if count ~= '0' then
-    local left = redis.call('pttl', lock)
-    redis.call('pexpire', lock, text(math.max(left, lease)))
-    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-    return -1
-end
+if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
+local head = first_alive()
 redis.call('del', lock)
-return wake(first_alive())
+return wake(head)
 )lua";
 
 inline constexpr std::string_view fair_leave = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owners that want nothing any
 -- more: neither a place, nor a hold that an answer did not tell of.
 -- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+local free = redis.call('exists', lock) == 0
 for i = 3, #ARGV do
     local owner = ARGV[i]
-    if redis.call('hexists', lock, owner) == 1 then redis.call('del', lock) end
-    redis.call('lrem', queue, '0', owner)
-    redis.call('zrem', timeouts, owner)
-    redis.call('zrem', slots, owner)
+    local patient_until, alive_until = redis.call('zscore', timeouts, owner), redis.call('zscore', slots, owner)
+    local changes = {}
+    if redis.call('hexists', lock, owner) == 1 then table.insert(changes, {'del', lock}) end
+    table.insert(changes, {'zrem', timeouts, owner,
+                           undo = patient_until and {'zadd', timeouts, patient_until, owner}})
+    table.insert(changes, {'zrem', slots, owner, undo = alive_until and {'zadd', slots, alive_until, owner}})
+    table.insert(changes, {'lrem', queue, '0', owner})
+    local refusal = all_or_none(changes)
+    if refusal then return refusal end
+    free = free or changes[1][1] == 'del'
 end
-if redis.call('exists', lock) == 0 then wake(first_alive()) else tell_next() end
+if free then wake(first_alive()) else tell_next() end
 return now
 )lua";
 
@@ -9931,11 +10468,15 @@ inline constexpr std::string_view fair_refresh = R"lua(
 -- On this occasion dead waiters at the head are taken out, and a head whose lock is free is told so.
 local slot, wanted_until = ARGV[3], ARGV[4]
 if now > tonumber(wanted_until) then return late(now) end
--- Under maxmemory Redis refuses ZADD to a script that has not written before.
-limit_keys()
+local free, foreign_there = redis.call('exists', lock) == 0, foreign_waiters(0) > 0
+-- Whatever of the rest is refused, what was done of it is true. Under maxmemory Redis refuses ZADD to a script that has not written before.
+local limits = {}
+limit_keys(limits, now + slot)
+local refusal = all_or_none(limits)
+if refusal then return refusal end
 
 local foreign_before = {}
-if foreign_waiters() > 0 then
+if foreign_there then
     local foreign = 0
     for _, waiter in ipairs(redis.call('lrange', queue, '0', '-1')) do
         if redis.call('zscore', slots, waiter) then
@@ -9960,25 +10501,29 @@ for i = 5, #ARGV do
     end
 end
 local head = first_alive()
-if head and redis.call('exists', lock) == 0 then wake(head) end
+if head and free then wake(head) end
 return waits
 )lua";
 
 template <const std::string_view&... Bodies>
-inline constexpr std::string_view with_fair_queue = joined<wanted_until, fair_queue, Bodies...>;
+inline constexpr std::string_view with_fair_queue = joined<wanted_until, all_or_none, fair_queue, Bodies...>;
 
 }  // namespace detail
 
-inline constexpr std::string_view fair_acquire = detail::with_fair_queue<detail::no_lease, detail::fair_acquire>;
-inline constexpr std::string_view fair_release = detail::with_fair_queue<detail::fair_release>;
+inline constexpr std::string_view fair_acquire =
+    detail::with_fair_queue<detail::no_lease, detail::more_levels, detail::fair_acquire>;
+inline constexpr std::string_view fair_release = detail::with_fair_queue<detail::fewer_levels, detail::fair_release>;
 inline constexpr std::string_view fair_leave = detail::with_fair_queue<detail::fair_leave>;
 inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail::fair_refresh>;
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/client/fair_wire.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
 // command may be sent again, and may arrive late.
@@ -10078,11 +10623,13 @@ private:
     const Milliseconds slot_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/holds.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What one owner holds of one lock. Reentry stacks levels, each taken with a lease of its own or under the watchdog.
 // The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
@@ -10248,11 +10795,13 @@ private:
     std::vector<Hold> holds_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/pending_releases.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Releases that could not be delivered in the foreground: of holds given back while no server answered, and of numbers
 // of which nobody knows what they have, because an answer did not come. Each is sent until it is answered by a server
@@ -10266,7 +10815,7 @@ public:
         Instant give_up;         // when the lease is over at last
         Instant next;            // when to send
         bool on_the_way = false;
-        Backoff backoff{Milliseconds(50), Milliseconds(1000)};
+        Backoff backoff{Milliseconds(50), longest_pause};
     };
 
     // So that the next add() needs no memory.
@@ -10336,11 +10885,13 @@ private:
     std::vector<Item> items_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/hold_keeper.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
 // to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
@@ -10569,8 +11120,7 @@ public:
         }
         holds_.erase_lost();
         schedule();
-        // The state may be forgotten now.
-        runtime_.timers().schedule(*this, now);
+        forget_later();
     }
 
     void abandon() noexcept override {
@@ -10685,9 +11235,11 @@ protected:
 
     void end_errand() {
         --errands_;
-        // The state may be forgotten when nobody uses it any more; that is not urgent.
-        runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000));
+        forget_later();
     }
+
+    // The state may be forgotten when nobody uses it any more; that is not urgent.
+    void forget_later() { runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000)); }
 
     void end_try(OwnerNumber owner) {
         if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
@@ -11254,11 +11806,13 @@ private:
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/fair_lock_state.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The lock whose waiting threads stand, each for itself, in one queue on the server. Nobody asks in another's name and
 // nothing is handed over within the process, because either would let a thread pass others that came before it.
@@ -11546,11 +12100,13 @@ private:
     Instant refresh_at_ = never;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/fair_lock.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A reentrant lock that serves its waiters strictly in the order in which they came, over threads, processes, hosts
 // and languages: what Redisson's fair lock is in Java, and the same queue as one of that name there.
@@ -11576,11 +12132,13 @@ public:
 template <class T>
 FairLock(Client<T>&, std::string_view) -> FairLock<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/rlock_wire.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the reentrant lock: keys and arguments of its scripts, for `send`, which calls or posts them
 // (Runtime::calling, Runtime::posting). Every command may be sent again, and may arrive late.
@@ -11651,6 +12209,7 @@ private:
     const std::string channel_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/scripts/fenced_lock.hpp
@@ -11659,7 +12218,9 @@ private:
 // than all before. The counter is at the same time a clock: should it be lost with the server's data, the server's
 // time in microseconds has gone on meanwhile. It never gets a TTL and is never deleted, and stays below 2^53, where
 // Lua's numbers are exact.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -11695,13 +12256,13 @@ if redis.call('exists', lock) == 0 then
     if count ~= '1' then return {-2, 0} end
     local token = next_token(counter)
     if not token then return no_token() end
-    redis.call('set', counter, string.format('%.0f', token))
     redis.call('hincrby', lock, owner, count)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) == 'table' then
-        -- Not allowed to this user: better no lock than one for ever.
+    local refusal = give_lease(lock, lease)
+    if refusal then return refusal end
+    local drawn = redis.pcall('set', counter, string.format('%.0f', token))
+    if drawn.err then
         redis.call('del', lock)
-        return limited
+        return drawn
     end
     return {1, token}
 end
@@ -11719,9 +12280,7 @@ end
 -- The same command once more, or reentry: the token is that of the hold, for none was drawn since.
 local token = last_token(counter)
 if not token then return no_token() end
-if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
-return {1, token}
+return enter_again(lock, owner, current, count, lease) or {1, token}
 )lua"};
 
 inline constexpr std::string_view fenced_hand_over{R"lua(
@@ -11736,16 +12295,20 @@ if redis.call('hexists', lock, heir) == 1 then
     if not token then return no_token() end
     return {1, token}
 end
-if redis.call('hexists', lock, owner) == 0 then return nil end
+local count = redis.call('hget', lock, owner)
+if not count then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
-redis.call('pexpire', lock, lease)
-redis.call('set', counter, string.format('%.0f', token))
-redis.call('hincrby', lock, heir, '1')
-redis.call('hdel', lock, owner)
+local refusal = replace(lock, owner, count, heir, lease, left)
+if refusal then return refusal end
+local drawn = redis.pcall('set', counter, string.format('%.0f', token))
+if drawn.err then
+    put_back(lock, owner, count, left)
+    return drawn
+end
 -- Others who wait count on a longer lease than there is now.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
@@ -11754,15 +12317,19 @@ return {1, token}
 }  // namespace detail
 
 inline constexpr std::string_view fenced_acquire{
-    joined<detail::wanted_until, detail::no_lease, detail::exact_count, detail::fenced_token, detail::fenced_acquire>};
-inline constexpr std::string_view fenced_hand_over{
-    joined<detail::wanted_until, detail::exact_count, detail::fenced_token, detail::fenced_hand_over>};
+    joined<detail::wanted_until, detail::no_lease, detail::levels, detail::exact_count, detail::fenced_token,
+           detail::fenced_acquire>};
+inline constexpr std::string_view fenced_hand_over{joined<detail::wanted_until, detail::next_owner, detail::exact_count,
+                                                          detail::fenced_token, detail::fenced_hand_over>};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/client/fenced_wire.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the fenced lock: the reentrant lock's, but taking and handing over draw a token.
 template <Transport T>
@@ -11821,11 +12388,13 @@ private:
     const std::string counter_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/wait_line.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A thread that waits for a lock.
 struct Waiter {
@@ -11916,11 +12485,13 @@ private:
     Instant ask_again_{};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/lock_state.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The lock whose waiting threads share one representative: it asks the server and listens, the others queue up behind
 // it in this process and send nothing, and a hold that is given back goes to one of them where there is one.
@@ -12271,11 +12842,13 @@ private:
     unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/fenced_lock.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A lock whose holds are numbered: each hold has a fencing token greater than those of all holds before it, also after
 // a server has lost its data. Hand the token to what the lock protects, and let that refuse a token smaller than one
@@ -12290,12 +12863,12 @@ public:
     FencedLock(Client<T>& client, std::string_view name) : FencedLock::BoundLock(client.core(), name) {}
 
     // The token of this thread's hold. No command. Throws Error(errc::not_owner) when it holds nothing (any more).
-    std::int64_t token() {
+    [[nodiscard]] std::int64_t token() {
         const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
         if (!mine) throw Error(errc::not_owner, this->name(), "this thread holds no lock whose token it could have");
         return *mine;
     }
-    std::int64_t token(std::error_code& ec) {
+    [[nodiscard]] std::int64_t token(std::error_code& ec) {
         const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
         ec = mine ? std::error_code() : make_error_code(errc::not_owner);
         return mine.value_or(0);
@@ -12304,7 +12877,7 @@ public:
     // lock(), and the token; with a std::stop_token or a std::error_code& an optional, empty when it is not held.
     template <class... Tail>
     requires LockTail<Tail...>
-    auto lock_and_get_token(Tail&&... tail) {
+    [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
         if constexpr (detail::has_stop_token<Tail...>) {
             return token_if(this->lock(tail...));
         } else if constexpr (detail::has_error_code<Tail...>) {
@@ -12318,18 +12891,21 @@ public:
 
     // try_lock(), try_lock_for(), try_lock_until(), and the token: empty when it is not held.
     template <class... Tail>
-    requires TryTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
+    requires TryTail<Tail...>
+    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
         return token_if(this->try_lock(tail...));
     }
 
     template <class Rep, class Period, class... Tail>
-    requires LockTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token_for(
-        std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+    requires LockTail<Tail...>
+    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
+                                                                         Tail&&... tail) {
         return token_if(this->try_lock_for(timeout, tail...));
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires LockTail<Tail...> std::optional<std::int64_t> try_lock_and_get_token_until(
+    requires LockTail<Tail...>
+    [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
         std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return token_if(this->try_lock_until(when, tail...));
     }
@@ -12344,11 +12920,13 @@ private:
 template <class T>
 FencedLock(Client<T>&, std::string_view) -> FencedLock<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/lock_member.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A lock that can be a member of a lock over several: one that lives on one server.
 template <class Lock>
@@ -12468,11 +13046,13 @@ private:
     Lock& lock_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/quorum_round.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // When the members of a lock over several make it one.
 struct QuorumRules {
@@ -12596,11 +13176,13 @@ private:
     std::optional<Error> why_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/quorum_state.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A lock that is held where `needed` of its members are. All members are asked at once, and given back at once when too
 // few could be had. Whoever waits holds none: it waits for one that somebody else has, takes it, and asks the others
@@ -13360,11 +13942,13 @@ private:
     std::vector<Instant> ends_;  // validity()'s own, with room for all members
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/quorum_lock.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What MultiLock and RedLock have in common: the public members of a lock, over those of its members.
 template <class Lock>
@@ -13524,11 +14108,13 @@ concept LockRange = requires(Range& range) {
     std::end(range);
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/multi_lock.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Several locks as one: all of them, or none. They may be of different kinds, names and servers, and are the same locks
 // to everybody who takes them one by one; what Redisson's MultiLock is in Java.
@@ -13578,6 +14164,7 @@ private:
     }
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/scripts/mutex.hpp
@@ -13588,7 +14175,9 @@ private:
 //
 // Order of writes: under maxmemory Redis refuses SET, unless the script has written before; so what must always succeed
 // begins with PEXPIRE or DEL.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -13611,11 +14200,12 @@ return redis.status_reply('OK')
 inline constexpr std::string_view mutex_give_up{R"lua(
 -- KEYS: lock.  ARGV: values that are wanted no more.
 -- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+local now = time_in_ms()
 local current = redis.call('get', KEYS[1])
 for i = 1, #ARGV do
     if current == ARGV[i] then redis.call('del', KEYS[1]) end
 end
-return time_in_ms()
+return now
 )lua"};
 
 inline constexpr std::string_view mutex_hand_over{R"lua(
@@ -13628,6 +14218,7 @@ if current == heir then return 1 end
 if current ~= value then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
+-- Should the second be refused, the hold is the owner's still, who gives it back by another command.
 redis.call('pexpire', lock, lease)
 redis.call('set', lock, heir, 'px', lease)
 return 1
@@ -13673,11 +14264,14 @@ if not redis.call('get', KEYS[1]) then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/client/mutex_wire.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner's text. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
 template <Transport T>
@@ -13800,11 +14394,13 @@ private:
     const std::string no_channel_{};
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/spin_options.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How a SpinLock or a Mutex waits: pauses that begin with initial_delay and double up to max_delay, each shortened at
 // random by up to a half, so that waiters do not come together.
@@ -13823,11 +14419,13 @@ inline Polling polling_of(const SpinOptions& options, std::string_view name) {
     return {options.initial_delay, options.max_delay};
 }
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/mutex.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The lock of the Redis documentation: SET name value NX PX lease takes it, deleting the key if it holds that value
 // gives it back. The key is the name itself (behind the client's key_prefix), so it excludes, and is excluded by,
@@ -13893,11 +14491,13 @@ Mutex(Client<T>&, std::string_view) -> Mutex<T>;
 template <class T>
 Mutex(Client<T>&, std::string_view, SpinOptions) -> Mutex<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/core/permit_id.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // Names one permit that somebody holds: 16 random bytes. Who knows it may release the permit, in whatever process or
 // language; as text it is 32 hex digits, the same that Redisson shows.
@@ -13951,6 +14551,7 @@ private:
     std::array<unsigned char, 16> bytes_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 template <>
@@ -13969,7 +14570,9 @@ struct std::hash<redlatch::PermitId> {
 // semaphore's; and a sorted set of the permits that are taken: id -> the time when its lease is over, in ms since 1970
 // by the server's clock. A permit whose time is over counts as available; whoever looks puts it back. Message: the
 // new number of permits, when there are any; it goes out before the number changes, as the semaphore's.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -14011,7 +14614,7 @@ end
 
 template <const std::string_view& Body>
 inline constexpr std::string_view changes_permits =
-    joined<request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
+    joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
 -- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command
@@ -14264,7 +14867,9 @@ inline constexpr std::string_view permit_remaining{
 inline constexpr std::string_view permit_renew{
     joined<detail::wanted_until, detail::permit_clock, detail::permit_renew>};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/scripts/semaphore.hpp
 
@@ -14273,7 +14878,9 @@ inline constexpr std::string_view permit_renew{
 //
 // A message goes out before the number changes, which nobody can tell, because a script is one step. So nothing has
 // changed yet where the user may not publish.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
@@ -14411,11 +15018,14 @@ inline constexpr std::string_view semaphore_add{with_request_marks<detail::semap
 inline constexpr std::string_view semaphore_set{with_request_marks<detail::semaphore_set>};
 inline constexpr std::string_view semaphore_drain{with_request_marks<detail::semaphore_drain>};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/client/permit_wire.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // How long a permit is taken: for a lease of its own, for ever, or under the watchdog.
 struct PermitLease {
@@ -14595,11 +15205,13 @@ private:
     const std::string leases_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/permit_state.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog
 // renews.
@@ -14809,11 +15421,13 @@ private:
     std::condition_variable renewals_;  // with mutex_: each answer to a renewal wakes who waits in unwatch_settled()
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/permit_expirable_semaphore.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 template <class T>
 class Permit;
@@ -14909,7 +15523,7 @@ public:
     //                               it: a std::optional<PermitId>
     template <class... Tail>
     requires PermitTail<Tail...>
-    auto acquire(Tail&&... tail) {
+    [[nodiscard]] auto acquire(Tail&&... tail) {
         std::optional<PermitId> id = one(take(1, detail::wait_until(never, tail...), tail...));
         if constexpr (detail::has_stop_token<Tail&...> || detail::has_error_code<Tail&...>)
             return id;
@@ -14919,19 +15533,20 @@ public:
 
     // The same for n permits at once, from 1 to max_at_once(); without any when it was stopped or failed.
     template <class... Tail>
-    requires PermitTail<Tail...> std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
+    requires PermitTail<Tail...>
+    [[nodiscard]] std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(never, tail...), tail...);
     }
 
     // Takes a permit, or n, if they are there: one try, even if others wait. May be given a lease and std::error_code&.
     template <class... Tail>
-    requires(PermitTail<Tail...> &&
-             !detail::has_stop_token<Tail...>) std::optional<PermitId> try_acquire(Tail&&... tail) {
+    requires(PermitTail<Tail...> && !detail::has_stop_token<Tail...>)
+        [[nodiscard]] std::optional<PermitId> try_acquire(Tail&&... tail) {
         return one(take(1, {.one_try = true}, tail...));
     }
     template <class... Tail>
-    requires(PermitTail<Tail...> &&
-             !detail::has_stop_token<Tail...>) std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
+    requires(PermitTail<Tail...> && !detail::has_stop_token<Tail...>)
+        [[nodiscard]] std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, {.one_try = true}, tail...);
     }
 
@@ -14939,24 +15554,27 @@ public:
     // millisecond; zero or less is one try, the largest value is for ever. May be given a lease, std::stop_token and
     // std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires PermitTail<Tail...> std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout,
-                                                                         Tail&&... tail) {
+    requires PermitTail<Tail...>
+    [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...));
     }
     template <class Rep, class Period, class... Tail>
-    requires PermitTail<Tail...> std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout,
-                                                                       std::ptrdiff_t n, Tail&&... tail) {
+    requires PermitTail<Tail...>
+    [[nodiscard]] std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
+                                                        Tail&&... tail) {
         return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitTail<Tail...> std::optional<PermitId> try_acquire_until(
-        std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+    requires PermitTail<Tail...>
+    [[nodiscard]] std::optional<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
+                                                            Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_at(when), tail...), tail...));
     }
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitTail<Tail...> std::vector<PermitId> try_acquire_until(
-        std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n, Tail&&... tail) {
+    requires PermitTail<Tail...>
+    [[nodiscard]] std::vector<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
+                                                          std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
     }
 
@@ -14977,8 +15595,8 @@ public:
     }
 
     // The same, but tells by its result whether they were held.
-    bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
-    bool try_release(std::span<const PermitId> ids) {
+    [[nodiscard]] bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
+    [[nodiscard]] bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
         State& semaphore = state();
         const std::function<void(const Ticket&, Completion)> post =
@@ -14993,10 +15611,10 @@ public:
         if (!released) semaphore.watch_again(watches);
         return released;
     }
-    bool try_release(const PermitId& id, std::error_code& ec) {
+    [[nodiscard]] bool try_release(const PermitId& id, std::error_code& ec) {
         return detail::answer([&] { return try_release(id); }, false, ec);
     }
-    bool try_release(std::span<const PermitId> ids, std::error_code& ec) {
+    [[nodiscard]] bool try_release(std::span<const PermitId> ids, std::error_code& ec) {
         return detail::answer([&] { return try_release(ids); }, false, ec);
     }
 
@@ -15090,7 +15708,7 @@ PermitExpirableSemaphore(Client<T>&, std::string_view) -> PermitExpirableSemapho
 // Holds one permit and gives it back at the end of its scope, in peace: a permit whose lease was over meanwhile, or a
 // server that cannot be reached, is no exception there; ask release(ec) to know. The semaphore must outlive it.
 template <class T = HiredisTransport>
-class Permit {
+class [[nodiscard]] Permit {
 public:
     // Takes one, waiting for it: under the watchdog, or with a lease.
     explicit Permit(PermitExpirableSemaphore<T>& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
@@ -15124,13 +15742,14 @@ public:
     }
 
     // From now on it is the caller's.
-    PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
+    [[nodiscard]] PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
 
 private:
     PermitExpirableSemaphore<T>* semaphore_;
     std::optional<PermitId> id_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/scripts/read_write_lock.hpp
@@ -15144,18 +15763,21 @@ private:
 // Counts are absolute, as in the scripts of RLock, and what gives back or renews begins with a PEXPIRE or DEL, which a
 // server that is out of memory lets through. The mark of a waiting writer is ours alone: a reader of ours that holds
 // nothing yet stays out while it is there.
-namespace redlatch::scripts {
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
 
 namespace detail {
 
 inline constexpr std::string_view read_lease{R"lua(
--- What the longest read hold has left, -2 when there is none. Takes out the fields of those that have run out.
-local function read_lease(lock, tag)
+-- What the longest read hold has left, that of `but` left out; -2 when there is none. Takes out the fields of those that
+-- have run out.
+local function read_lease(lock, tag, but)
     local longest = -2
     local fields = redis.call('hgetall', lock)
     for at = 1, #fields, 2 do
         local owner, count = fields[at], tonumber(fields[at + 1])
-        if count and string.sub(owner, -6) ~= ':write' then
+        if count and owner ~= but and string.sub(owner, -6) ~= ':write' then
             local left = -2
             for i = 1, count do
                 left = math.max(left, redis.call('pttl', tag .. ':' .. owner .. ':rwlock_timeout:' .. i))
@@ -15165,6 +15787,14 @@ local function read_lease(lock, tag)
         end
     end
     return longest
+end
+)lua"};
+
+inline constexpr std::string_view read_level{R"lua(
+-- What undoes that the lease of a level is written; `left`: what it had left before.
+local function lease_again(timeout, left)
+    if left > 0 then return {'set', timeout, '1', 'px', left} end
+    return {'del', timeout}
 end
 )lua"};
 
@@ -15192,25 +15822,26 @@ if current == 0 then
     end
 end
 -- Sent before; or after a release that has not arrived, whose leases stay with the level below.
+local level = -2
 for i = current, tonumber(count), -1 do
-    lease = math.max(lease, redis.call('pttl', timeout .. i))
-    if i > tonumber(count) then redis.call('del', timeout .. i) end
+    local left = redis.call('pttl', timeout .. i)
+    lease = math.max(lease, left)
+    if i == tonumber(count) then level = left end
 end
-redis.call('set', timeout .. count, '1', 'px', lease)
+local changes = {{'set', timeout .. count, '1', 'px', lease, undo = lease_again(timeout .. count, level)}}
 if not mode then
-    redis.call('hset', lock, 'mode', 'read', owner, count)
+    table.insert(changes, {'hset', lock, 'mode', 'read', owner, count, undo = {'del', lock}})
+elseif current == 0 then
+    table.insert(changes, {'hset', lock, owner, count, undo = {'hdel', lock, owner}})
 elseif current ~= tonumber(count) then
-    redis.call('hset', lock, owner, count)
+    table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
 end
-if redis.call('pttl', lock) < tonumber(lease) then
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) == 'table' then
-        -- Not allowed to this user: better no lock than one for ever.
-        if not mode then redis.call('del', lock, timeout .. count) end
-        return limited
-    end
+local left = redis.call('pttl', lock)
+if left < tonumber(lease) then
+    table.insert(changes, {'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}})
 end
-return nil
+for i = count + 1, current do table.insert(changes, {'del', timeout .. i}) end
+return all_or_none(changes)
 )lua"};
 
 // The owner gives levels back. What is answered: nil = not held by the owner (any more); 0 = released, nobody was told;
@@ -15225,27 +15856,41 @@ local function release(owner, count, lease, publish, tag)
     if not current then return nil end
     if count ~= '0' then
         -- The hold lasts as long as the longest of its leases, so the level below inherits.
-        for i = tonumber(count), tonumber(current) do
+        local level = redis.call('pttl', timeout .. count)
+        lease = math.max(lease, level)
+        for i = count + 1, tonumber(current) do
             lease = math.max(lease, redis.call('pttl', timeout .. i))
         end
-        redis.call('pexpire', lock, math.max(1, lease, redis.call('pttl', lock)))
-        for i = count + 1, tonumber(current) do redis.call('del', timeout .. i) end
-        if tonumber(lease) > 0 then redis.call('set', timeout .. count, '1', 'px', lease) end
-        if current ~= count then redis.call('hset', lock, owner, count) end
-        return -1
+        local left = redis.call('pttl', lock)
+        local changes = {{'pexpire', lock, math.max(1, lease, left), undo = left > 0 and {'pexpire', lock, left}}}
+        if lease > 0 then
+            table.insert(changes, {'set', timeout .. count, '1', 'px', lease,
+                                   undo = lease_again(timeout .. count, level)})
+        end
+        if current ~= count then
+            table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
+        end
+        for i = count + 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
+        return all_or_none(changes) or -1
     end
-    for i = 1, tonumber(current) do redis.call('del', timeout .. i) end
-    redis.call('hdel', lock, owner)
-    if mode == 'write' then return 0 end
-    local left = read_lease(lock, tag)
-    if left == -2 then
-        redis.call('del', lock)
-        return redis.call(publish, channel, '0')
-    end
+    local left = mode == 'read' and read_lease(lock, tag, owner)
     local before = redis.call('pttl', lock)
-    if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
-    -- Waiting writers count on a much longer lease than there is now.
-    if left * 2 < before then return redis.call(publish, channel, '0') end
+    local changes = {}
+    if left == -2 then
+        table.insert(changes, {'del', lock})
+    else
+        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current}})
+        if left and left >= 0 then
+            table.insert(changes, {'pexpire', lock, math.max(1, left),
+                                   undo = before > 0 and {'pexpire', lock, before}})
+        end
+    end
+    -- The last: nothing undoes that.
+    for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
+    local refusal = all_or_none(changes)
+    if refusal then return refusal end
+    -- Waiting writers count on a lease, perhaps on a much longer one than there is now.
+    if left == -2 or left and left * 2 < before then return redis.call(publish, channel, '0') end
     return 0
 end
 )lua"};
@@ -15262,11 +15907,7 @@ if now > tonumber(ARGV[7]) then return late(now) end
 local mode = redis.call('hget', lock, 'mode')
 if mode == 'write' then
     local current = redis.call('hget', lock, writer)
-    if current then
-        if current ~= count then redis.call('hincrby', lock, writer, count - current) end
-        if redis.call('pttl', lock) < tonumber(lease) then redis.call('pexpire', lock, lease) end
-        return nil
-    end
+    if current then return enter_again(lock, writer, current, count, lease) end
 end
 if count ~= '1' then return -2 end
 if mode == 'write' then return redis.call('pttl', lock) end
@@ -15283,16 +15924,9 @@ if mode then
 elseif redis.call('exists', lock) == 1 then
     return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
-redis.call('hset', lock, 'mode', 'write', writer, '1')
-local limited = redis.pcall('pexpire', lock, lease)
-if type(limited) == 'table' then
-    -- Not allowed to this user: better no lock than one for ever.
-    redis.call('del', lock)
-    return limited
-end
--- Readers get their turn after every writer; another one that waits marks it anew.
-redis.call('del', mark)
-return nil
+-- The last: readers get their turn after every writer; another one that waits marks it anew.
+return all_or_none({{'hset', lock, 'mode', 'write', writer, '1', undo = {'hdel', lock, 'mode', writer}},
+                    {'pexpire', lock, lease}, {'del', mark}})
 )lua"};
 
 // As read_release.
@@ -15302,19 +15936,21 @@ local lock, channel = KEYS[1], KEYS[2]
 local function release(writer, count, lease, publish, tag)
     local current = redis.call('hget', lock, writer)
     if not current then return nil end
-    if count ~= '0' then
-        redis.call('pexpire', lock, math.max(lease, redis.call('pttl', lock)))
-        if current ~= count then redis.call('hincrby', lock, writer, count - current) end
-        return -1
-    end
+    if count ~= '0' then return leave_level(lock, writer, current, count, lease) end
     local left = read_lease(lock, tag)
     if left == -2 then
         redis.call('del', lock)
     else
         -- The writer goes on as a reader, and others may join it.
-        if left >= 0 then redis.call('pexpire', lock, math.max(1, left)) end
-        redis.call('hdel', lock, writer)
-        redis.call('hset', lock, 'mode', 'read')
+        local before, changes = redis.call('pttl', lock), {}
+        if left >= 0 then
+            table.insert(changes, {'pexpire', lock, math.max(1, left),
+                                   undo = before > 0 and {'pexpire', lock, before}})
+        end
+        table.insert(changes, {'hset', lock, 'mode', 'read', undo = {'hset', lock, 'mode', 'write'}})
+        table.insert(changes, {'hdel', lock, writer})
+        local refusal = all_or_none(changes)
+        if refusal then return refusal end
     end
     return redis.call(publish, channel, '1')
 end
@@ -15367,20 +16003,21 @@ return read_lease(KEYS[1], ARGV[1])
 
 }  // namespace detail
 
-inline constexpr std::string_view read_acquire = joined<detail::wanted_until, detail::read_acquire>;
+inline constexpr std::string_view read_acquire =
+    joined<detail::wanted_until, detail::all_or_none, detail::read_level, detail::read_acquire>;
 inline constexpr std::string_view read_release =
-    joined<detail::read_lease, detail::read_release, detail::release_levels>;
-inline constexpr std::string_view read_give_up =
-    joined<detail::wanted_until, detail::read_lease, detail::read_release, detail::give_up>;
+    joined<detail::all_or_none, detail::read_level, detail::read_lease, detail::read_release, detail::release_levels>;
+inline constexpr std::string_view read_give_up = joined<detail::wanted_until, detail::all_or_none, detail::read_level,
+                                                        detail::read_lease, detail::read_release, detail::give_up>;
 inline constexpr std::string_view read_holders = joined<detail::read_lease, detail::read_holders>;
 inline constexpr std::string_view read_remaining_lease = joined<detail::read_lease, detail::read_remaining_lease>;
 inline constexpr std::string_view read_renew = joined<detail::wanted_until, detail::read_renew>;
 inline constexpr std::string_view write_acquire =
-    joined<detail::wanted_until, detail::read_lease, detail::write_acquire>;
+    joined<detail::wanted_until, detail::all_or_none, detail::more_levels, detail::read_lease, detail::write_acquire>;
 inline constexpr std::string_view write_release =
-    joined<detail::read_lease, detail::write_release, detail::release_levels>;
+    joined<detail::leaving_levels, detail::read_lease, detail::write_release, detail::release_levels>;
 inline constexpr std::string_view write_give_up =
-    joined<detail::wanted_until, detail::read_lease, detail::write_release, detail::give_up>;
+    joined<detail::wanted_until, detail::leaving_levels, detail::read_lease, detail::write_release, detail::give_up>;
 
 inline constexpr std::string_view read_hold_count{R"lua(
 -- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
@@ -15419,11 +16056,14 @@ redis.call(publish, channel, '1')
 return 1
 )lua"};
 
-}  // namespace redlatch::scripts
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
 
 // redlatch/client/read_write_wire.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The names that both sides of a read-write lock have in common, and how they speak: both listen to one channel.
 template <Transport T>
@@ -15594,11 +16234,13 @@ private:
     std::atomic<bool> marked_{false};  // a mark of this process may be on the server
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/read_write_lock.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 struct ReadWriteOptions {
     // While a writer of this object waits, readers that hold nothing yet stay out, so that a stream of readers cannot
@@ -15691,21 +16333,21 @@ public:
     // same trailing arguments, the same errors.
     template <class... Tail>
     requires LockTail<Tail...>
-    auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
+    [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
 
     template <class... Tail>
     requires TryTail<Tail...>
-    bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
+    [[nodiscard]] bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
 
     template <class Rep, class Period, class... Tail>
     requires LockTail<Tail...>
-    bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+    [[nodiscard]] bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.try_lock_for(timeout, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
     requires LockTail<Tail...>
-    bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+    [[nodiscard]] bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.try_lock_until(when, tail...);
     }
 
@@ -15733,11 +16375,13 @@ ReadWriteLock(Client<T>&, std::string_view) -> ReadWriteLock<T>;
 template <class T>
 ReadWriteLock(Client<T>&, std::string_view, ReadWriteOptions) -> ReadWriteLock<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/red_lock.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 struct RedLockOptions {
     // How long a server may take to answer before the others decide without it.
@@ -15817,11 +16461,13 @@ private:
     }
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/rlock.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A reentrant lock of the whole fleet: one thread of one process holds it at a time, for as long as its lease is
 // valid. What Redisson's RLock is in Java, and the same lock as an RLock of that name there.
@@ -15842,11 +16488,13 @@ public:
 template <class T>
 RLock(Client<T>&, std::string_view) -> RLock<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/client/semaphore_wire.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The commands of the semaphore: keys and arguments of its scripts.
 template <Transport T>
@@ -15935,11 +16583,13 @@ private:
     const std::string channel_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/semaphore.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // A number of permits that the whole fleet shares: the std::counting_semaphore of several processes, and what
 // Redisson's RSemaphore is in Java. Nobody owns a permit: anybody may release, and the permits of a process that dies
@@ -15988,44 +16638,45 @@ public:
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
     requires StopTail<Tail...>
-    auto acquire(std::ptrdiff_t n, Tail&&... tail) {
+    [[nodiscard]] auto acquire(std::ptrdiff_t n, Tail&&... tail) {
         const bool acquired =
             detail::answer([&] { return take(n, detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return acquired;
     }
     template <class... Tail>
     requires StopTail<Tail...>
-    auto acquire(Tail&&... tail) { return acquire(1, tail...); }
+    [[nodiscard]] auto acquire(Tail&&... tail) { return acquire(1, tail...); }
 
     // Takes them if they are there: one try, even if others wait.
-    bool try_acquire(std::ptrdiff_t n = 1) { return take(n, {.one_try = true}); }
-    bool try_acquire(std::ptrdiff_t n, std::error_code& ec) {
+    [[nodiscard]] bool try_acquire(std::ptrdiff_t n = 1) { return take(n, {.one_try = true}); }
+    [[nodiscard]] bool try_acquire(std::ptrdiff_t n, std::error_code& ec) {
         return detail::answer([&] { return try_acquire(n); }, false, ec);
     }
-    bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
+    [[nodiscard]] bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
     // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether it has them.
     // Rounded up to the next millisecond; zero or less is one try, the largest value is for ever. May be given
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopTail<Tail...>
-    bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
+    [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), n, tail...);
     }
     template <class Rep, class Period, class... Tail>
     requires StopTail<Tail...>
-    bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+    [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), 1, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
     requires StopTail<Tail...>
-    bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n, Tail&&... tail) {
+    [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n,
+                                         Tail&&... tail) {
         return timed(deadline_at(when), n, tail...);
     }
     template <class AnyClock, class Duration, class... Tail>
     requires StopTail<Tail...>
-    bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+    [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), 1, tail...);
     }
 
@@ -16129,11 +16780,13 @@ private:
 template <class T>
 Semaphore(Client<T>&, std::string_view) -> Semaphore<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/spin_lock.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // The lock of an RLock of that name, waited for by asking again and again instead of listening to messages. For
 // servers where subscribing is not allowed or not wanted, and for locks that are held for a moment. A waiting process
@@ -16162,6 +16815,7 @@ SpinLock(Client<T>&, std::string_view) -> SpinLock<T>;
 template <class T>
 SpinLock(Client<T>&, std::string_view, SpinOptions) -> SpinLock<T>;
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/redlatch.hpp

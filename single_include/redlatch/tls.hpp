@@ -11,6 +11,7 @@
 // redlatch/core/tls_options.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 enum class TlsVersion { v1_2, v1_3 };
 
@@ -35,6 +36,7 @@ struct TlsOptions {
     TlsVersion minimum_version = TlsVersion::v1_2;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/adapters/openssl.hpp
@@ -58,6 +60,7 @@ struct TlsOptions {
 #include <sys/socket.h>
 
 namespace redlatch {
+inline namespace v0_1 {
 
 namespace detail {
 
@@ -388,11 +391,13 @@ private:
     const TlsOptions options_;
 };
 
+}  // namespace v0_1
 }  // namespace redlatch
 
 // redlatch/tls.hpp
 
 namespace redlatch {
+inline namespace v0_1 {
 
 // What a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp, for it needs OpenSSL (1.1.1
 // or newer): link redlatch::tls, or -lssl -lcrypto.
@@ -404,4 +409,5 @@ inline std::shared_ptr<const TlsConnector> tls(TlsOptions options = {}) {
     return std::make_shared<OpensslConnector>(std::move(options));
 }
 
+}  // namespace v0_1
 }  // namespace redlatch

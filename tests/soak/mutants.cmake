@@ -67,7 +67,7 @@ mutate(numbers_used_again client/hold_keeper.hpp
     release_held_back)
 
 # What a refused script has begun is not undone: a release that is sent again counts as done.
-mutate(right_missing_halfway scripts/request_marks.hpp
+mutate(right_missing_halfway scripts/all_or_none.hpp
     "if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end"
     ""
     "soak:semaphore:[0-9]*: [0-9]* permits are there"

@@ -817,7 +817,9 @@ private:
                 changed_nodes_ = true;  // in the round when that has ended
                 return false;
             }
-            for (const std::size_t which : {0, 1}) dropped_connections_[which] += counts_of(*node)[which];
+            const auto counts = counts_of(*node);
+            dropped_connections_[0] += counts[0];
+            dropped_connections_[1] += counts[1];
             return true;
         });
     }
