@@ -20,8 +20,9 @@ test::RedisServerOptions server_options(const test::ServerClock& clock) {
             .start_timeout = 60s};
 }
 
-// Commands that the user may lose: those that semaphores, permits and latches write with, some of which locks need, too.
-constexpr std::array<std::string_view, 6> rights{"decrby", "incrby", "zadd", "zrem", "publish", "set"};
+// Commands that the user may lose: those that the scripts write with.
+constexpr std::array<std::string_view, 12> rights{"decrby",  "incrby", "zadd",    "zrem", "publish", "set",
+                                                  "pexpire", "hset",   "hincrby", "del",  "hdel",    "rpush"};
 
 std::string right_of(const PlannedFault& planned) { return std::string{rights[planned.draw % rights.size()]}; }
 
