@@ -4,8 +4,8 @@
 # With -DCHECK=ON it writes nothing, and fails when a file is not what it would write.
 #
 # Follows the "redlatch/..." includes from redlatch.hpp, and then from tls.hpp, each header once. Standard includes move to the top, but
-# adapters keep theirs, because nobody may need them: an adapter's include stands inside `#if __has_include(...)`,
-# and is expanded right there. What an adapter needs of ours is written before that condition, so that it is there
+# those in redis/ and net/ keep theirs, because nobody may need them: such an include stands inside `#if __has_include(...)`,
+# and is expanded right there. What such a header needs of ours is written before that condition, so that it is there
 # when the condition is false.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
@@ -57,14 +57,14 @@ function(put text)
     set_property(GLOBAL APPEND_STRING PROPERTY body "${text}")
 endfunction()
 
-# Expands what <header> includes, but not adapters, of which only the needs are expanded.
+# Expands what <header> includes, but not redis/ and net/, of which only the needs are expanded.
 function(expand_needs header)
     read_header(${header} rest)
     while(NOT rest STREQUAL "")
         next_directive("${rest}" before line rest)
         if(line MATCHES "[\"<](redlatch/[^\">]+)[\">]")
             set(needed ${CMAKE_MATCH_1})
-            if(needed MATCHES "^redlatch/adapters/")
+            if(needed MATCHES "^redlatch/(redis|net)/")
                 expand_needs(${needed})
             else()
                 expand(${needed})
@@ -112,7 +112,7 @@ function(expand header)
             if(depth GREATER 0)
                 expand(${CMAKE_MATCH_1})
             endif()
-        elseif(depth EQUAL 0 AND NOT header MATCHES "/adapters/" AND line MATCHES "include[ \t]*(<[^>]+>)")
+        elseif(depth EQUAL 0 AND NOT header MATCHES "/(redis|net)/" AND line MATCHES "include[ \t]*(<[^>]+>)")
             set_property(GLOBAL APPEND PROPERTY standard ${CMAKE_MATCH_1})
         else()
             put("${line}")

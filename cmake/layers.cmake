@@ -1,21 +1,36 @@
 # SPDX-License-Identifier: MIT
-# Checks the includes below include/redlatch:
-# - they point down: product headers (top level), then client, scripts, transport, core; never up;
-# - adapters use transport and core only, and only product headers use adapters;
-# - what is neither ours nor the system's is included by adapters only;
-# - no header includes itself by a detour.
+# Checks the includes below include/redlatch. Each folder is a room, and a room may include:
+#   quorum                  lock and what is below it
+#   lock, semaphore         protocol and what is below it
+#   protocol                session and what is below it
+#   session                 scripts and what is below it
+#   wait                    base
+#   redis                   net, transport, base: connections to servers; only the public headers include it
+#   net                     transport, base
+#   scripts, transport      base
+# The public headers stand beside the rooms and may include all of them. Two of them are vocabulary, which every room may
+# include: error.hpp and options.hpp.
+# What is neither ours nor the system's is included by redis and net only. No header includes itself by a detour.
 # And that all they declare is in the inline namespace of the version (major and minor): what two versions of the library
 # leave in one program are different symbols.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(include_dir ${root}/include)
 
-set(below_product product client scripts transport core adapters)
-set(below_client client scripts transport core)
-set(below_scripts scripts transport core)
-set(below_transport transport core)
-set(below_adapters adapters transport core)
-set(below_core core)
+set(below_base base vocabulary)
+set(below_vocabulary base transport)
+set(below_transport transport base)
+set(below_scripts scripts base)
+set(below_wait wait base vocabulary)
+set(below_session session scripts transport base vocabulary)
+set(below_protocol protocol session wait scripts transport base vocabulary)
+set(below_semaphore semaphore ${below_protocol})
+set(below_lock lock ${below_protocol})
+set(below_quorum quorum ${below_lock})
+set(below_net net transport base vocabulary)
+set(below_redis redis ${below_net})
+set(below_public public vocabulary quorum semaphore redis net ${below_lock})
+set(vocabulary redlatch/error.hpp redlatch/options.hpp)
 
 # Standard headers have no suffix; of POSIX and Linux, these folders and these names.
 set(system_folders "(sys|netinet|arpa|net|linux)/[a-z_]+")
@@ -25,8 +40,10 @@ set(system_headers "^([a-z_]+|${system_folders}\\.h|(${system_names})\\.h)$")
 function(layer_of header out)
     if(header MATCHES "^redlatch/([a-z_]+)/")
         set(${out} ${CMAKE_MATCH_1} PARENT_SCOPE)
+    elseif(header IN_LIST vocabulary)
+        set(${out} vocabulary PARENT_SCOPE)
     else()
-        set(${out} product PARENT_SCOPE)
+        set(${out} public PARENT_SCOPE)
     endif()
 endfunction()
 
@@ -34,7 +51,7 @@ function(complain text)
     set_property(GLOBAL APPEND PROPERTY complaints "${text}")
 endfunction()
 
-file(STRINGS ${include_dir}/redlatch/core/version.hpp lines REGEX "version_(major|minor) = ")
+file(STRINGS ${include_dir}/redlatch/base/version.hpp lines REGEX "version_(major|minor) = ")
 string(REGEX REPLACE "^.*version_major = ([0-9]+).*version_minor = ([0-9]+).*$" "v\\1_\\2" version "${lines}")
 
 file(GLOB_RECURSE headers RELATIVE ${include_dir} ${include_dir}/*.hpp)
@@ -64,8 +81,8 @@ foreach(header IN LISTS headers)
             list(APPEND includes_of_${header} ${target})
         elseif(line MATCHES "\"")
             complain("${header}: write \"redlatch/...\" instead of \"${target}\"")
-        elseif(NOT target MATCHES "${system_headers}" AND NOT layer STREQUAL "adapters")
-            complain("${header}: <${target}> belongs in an adapter")
+        elseif(NOT target MATCHES "${system_headers}" AND NOT layer MATCHES "^(redis|net)$")
+            complain("${header}: <${target}> belongs in redis/ or net/")
         endif()
     endforeach()
 endforeach()

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/client/core.hpp"
-#include "redlatch/client/options.hpp"
-#include "redlatch/client/server_check.hpp"
-#include "redlatch/core/url.hpp"
+#include "redlatch/base/url.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/session/server_check.hpp"
+#include "redlatch/session/session_handle.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #if __has_include(<hiredis/read.h>)
-#include "redlatch/adapters/hiredis.hpp"
+#include "redlatch/redis/hiredis_transport.hpp"
 #endif
 
 #include <concepts>
@@ -40,24 +40,24 @@ public:
         : Client(transport(Url::parse(url), checked(options)), options) {}
 
     explicit Client(T transport, ClientOptions options = {})
-        : core_(std::make_shared<Core<T>>(std::move(transport), checked(options))) {}
+        : core_(std::make_shared<SessionHandle<T>>(std::move(transport), checked(options))) {}
 
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
     // The random UUID of this client in this process: owners of its holds are "<id>:<number>", with a new
     // number for each hold.
-    std::string id() const { return core_->runtime().uuid(); }
+    std::string id() const { return core_->session().uuid(); }
 
-    Stats stats() const { return core_->runtime().stats(); }
+    Stats stats() const { return core_->session().stats(); }
 
     // What about the server endangers the locks on it, a sentence each: eviction, persistence, replicas, access rights,
     // buffers. Empty when all is well. What this user may not ask is a warning, too. About eight round trips, and a key
     // that is gone afterwards; meant for the start of a service. Throws Error(errc::unreachable).
-    std::vector<std::string> check_server() const { return redlatch::check_server(core_->runtime()); }
+    std::vector<std::string> check_server() const { return redlatch::check_server(core_->session()); }
 
     // For the primitives.
-    const std::shared_ptr<Core<T>>& core() const noexcept { return core_; }
+    const std::shared_ptr<SessionHandle<T>>& core() const noexcept { return core_; }
 
 private:
     static T transport(Url url, const ClientOptions& options) {
@@ -82,7 +82,7 @@ private:
         return options;
     }
 
-    std::shared_ptr<Core<T>> core_;
+    std::shared_ptr<SessionHandle<T>> core_;
 };
 
 // A URL in any kind of string means hiredis.

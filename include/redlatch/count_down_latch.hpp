@@ -2,12 +2,12 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/client/binding.hpp"
-#include "redlatch/client/call_tail.hpp"
-#include "redlatch/client/count_down_latch_wire.hpp"
-#include "redlatch/client/inquiry.hpp"
-#include "redlatch/client/synchronizer_state.hpp"
-#include "redlatch/client/wait_request.hpp"
+#include "redlatch/protocol/count_down_latch.hpp"
+#include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/session/call_options.hpp"
+#include "redlatch/session/queries.hpp"
+#include "redlatch/session/state_handle.hpp"
+#include "redlatch/wait/wait_request.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -49,7 +49,7 @@ public:
         check(count, 1, "a count must be from 1 to 2147483647");
         State& latch = state();
         const Reply reply = latch.change(
-            [&](const Ticket& ticket, Instant deadline) { return latch.wire().set(ticket, count, deadline); });
+            [&](const RequestId& ticket, Instant deadline) { return latch.wire().set(ticket, count, deadline); });
         if (!reply.is_integer()) throw unexpected(reply, latch.key());
         return reply.integer == 1;
     }
@@ -59,7 +59,7 @@ public:
 
     // What is left to count down; 0 when there is no count.
     std::ptrdiff_t count() const {
-        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, ask_number(state().runtime(), state().key())));
+        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, ask_number(state().session(), state().key())));
     }
     std::ptrdiff_t count(std::error_code& ec) const {
         return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
@@ -91,7 +91,7 @@ public:
     //   wait(token)   gives up when a stop is requested; then, and only then, returns a bool: whether the count has ended
     //   wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] auto wait(Tail&&... tail) const {
         const bool ended =
             detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
@@ -102,20 +102,20 @@ public:
     // ended. Rounded up to the next millisecond; zero or less is one look, the largest value is for ever. May be given
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
         return timed(deadline_at(when), tail...);
     }
 
     // count_down(n), then wait(…) for the end of the same count. One round trip where that was the last one.
     template <class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
         const bool ended = detail::answer(
             [&] {
@@ -129,14 +129,14 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
     template <class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
 
     // Ends the count without counting down, as if it had come to zero: waiters go on. Whether there was one.
     bool reset() {
         State& latch = state();
-        const Reply reply = latch.change([&](const Ticket& ticket, Instant deadline) {
-            return latch.wire().lower(ticket, CountDownLatchWire<T>::all, deadline);
+        const Reply reply = latch.change([&](const RequestId& ticket, Instant deadline) {
+            return latch.wire().lower(ticket, LatchProtocol<T>::all, deadline);
         });
         return latch.wire().decode_lower(reply).before != 0;
     }
@@ -145,7 +145,7 @@ public:
     }
 
 private:
-    using State = SynchronizerState<T, CountDownLatchWire>;
+    using State = Synchronizer<T, LatchProtocol>;
 
     // To wait is const, as it is for std::latch.
     State& state() const { return binding_.state(); }
@@ -156,18 +156,18 @@ private:
 
     static constexpr const char* counts_down_by = "a latch is counted down by a number from 0 to 2147483647";
 
-    typename CountDownLatchWire<T>::Lowered lower(std::ptrdiff_t n) {
+    typename LatchProtocol<T>::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
         const Reply reply = latch.change(
-            [&](const Ticket& ticket, Instant deadline) { return latch.wire().lower(ticket, n, deadline); },
-            [&latch, n](const Ticket& ticket, Completion done) {
+            [&](const RequestId& ticket, Instant deadline) { return latch.wire().lower(ticket, n, deadline); },
+            [&latch, n](const RequestId& ticket, Completion done) {
                 latch.wire().post_lower(ticket, n, std::move(done));
             });
         return latch.wire().decode_lower(reply);
     }
 
     bool wait_for_end(const WaitRequest& request) const {
-        typename CountDownLatchWire<T>::Want want;
+        typename LatchProtocol<T>::Want want;
         return state().obtain(want, request);
     }
 
@@ -176,7 +176,7 @@ private:
         return detail::answer([&] { return wait_for_end(detail::wait_until(deadline, tail...)); }, false, tail...);
     }
 
-    mutable Binding<T, State> binding_;
+    mutable StateHandle<T, State> binding_;
 };
 
 template <class T>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/client/bound_lock.hpp"
-#include "redlatch/client/fair_lock_state.hpp"
+#include "redlatch/lock/fair_lock_state.hpp"
+#include "redlatch/lock/named_lock.hpp"
 
 #include <string_view>
 
@@ -24,11 +24,11 @@ inline namespace v0_1 {
 // Models Cpp17TimedLockable. Neither copied nor moved; any number of threads may use one object. Destroying the object
 // while a thread waits in it is an error, as for std::mutex; destroying it while held is not.
 template <class T = HiredisTransport>
-class FairLock : public BoundLock<FairLock<T>, T, FairLockState<T>> {
+class FairLock : public NamedLock<FairLock<T>, T, FairLockState<T>> {
 public:
     // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
     // non-empty {tag}. Sends nothing.
-    FairLock(Client<T>& client, std::string_view name) : FairLock::BoundLock(client.core(), name) {}
+    FairLock(Client<T>& client, std::string_view name) : FairLock::NamedLock(client.core(), name) {}
 };
 
 template <class T>

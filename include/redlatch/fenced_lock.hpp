@@ -2,10 +2,10 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/client/bound_lock.hpp"
-#include "redlatch/client/fenced_wire.hpp"
-#include "redlatch/client/lock_state.hpp"
-#include "redlatch/core/error.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/lock/lock_state.hpp"
+#include "redlatch/lock/named_lock.hpp"
+#include "redlatch/protocol/fenced_lock.hpp"
 
 #include <chrono>
 #include <concepts>
@@ -24,10 +24,10 @@ inline namespace v0_1 {
 // Otherwise like RLock, and the lock of Redisson's RFencedLock of that name. A nested lock() keeps the token of its
 // hold. The counter's key, redisson_lock_token:{name}, stays on the server for ever: it is what makes tokens grow.
 template <class T = HiredisTransport>
-class FencedLock : public BoundLock<FencedLock<T>, T, LockState<T, FencedWire>> {
+class FencedLock : public NamedLock<FencedLock<T>, T, LockState<T, FencedProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
-    FencedLock(Client<T>& client, std::string_view name) : FencedLock::BoundLock(client.core(), name) {}
+    FencedLock(Client<T>& client, std::string_view name) : FencedLock::NamedLock(client.core(), name) {}
 
     // The token of this thread's hold. No command. Throws Error(errc::not_owner) when it holds nothing (any more).
     [[nodiscard]] std::int64_t token() {
@@ -43,7 +43,7 @@ public:
 
     // lock(), and the token; with a std::stop_token or a std::error_code& an optional, empty when it is not held.
     template <class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
         if constexpr (detail::has_stop_token<Tail...>) {
             return token_if(this->lock(tail...));
@@ -58,20 +58,20 @@ public:
 
     // try_lock(), try_lock_for(), try_lock_until(), and the token: empty when it is not held.
     template <class... Tail>
-    requires TryTail<Tail...>
+    requires TryOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
         return token_if(this->try_lock(tail...));
     }
 
     template <class Rep, class Period, class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
                                                                          Tail&&... tail) {
         return token_if(this->try_lock_for(timeout, tail...));
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
         std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return token_if(this->try_lock_until(when, tail...));

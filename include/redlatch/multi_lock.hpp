@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/client/quorum_lock.hpp"
-#include "redlatch/core/error.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/quorum/quorum_api.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -25,7 +25,7 @@ inline namespace v0_1 {
 //
 // Reentrant where its members are. Members must outlive this object; a hold belongs to the object that took it. Neither
 // copied nor moved; any number of threads may use one object.
-class MultiLock : public QuorumLock<MultiLock> {
+class MultiLock : public QuorumApi<MultiLock> {
 public:
     // Throws Error(errc::invalid_argument) for a lock that is named twice. Sends nothing.
     template <class... Locks>
@@ -36,11 +36,11 @@ public:
     explicit MultiLock(Range&& range) : MultiLock(Whole{}, members_of_range(range)) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<LockMember>>;
+    using Members = std::vector<std::shared_ptr<QuorumMember>>;
     struct Whole {};
 
     MultiLock(Whole, const Members& members)
-        : QuorumLock(sorted(members), QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {}
+        : QuorumApi(sorted(members), QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {}
 
     // By name, so that those who wait meet at the same one.
     static Members sorted(Members members) {

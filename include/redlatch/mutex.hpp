@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/time.hpp"
 #include "redlatch/client.hpp"
-#include "redlatch/client/bound_lock.hpp"
-#include "redlatch/client/inquiry.hpp"
-#include "redlatch/client/lock_state.hpp"
-#include "redlatch/client/mutex_wire.hpp"
-#include "redlatch/client/spin_options.hpp"
-#include "redlatch/core/deadline.hpp"
+#include "redlatch/lock/lock_state.hpp"
+#include "redlatch/lock/named_lock.hpp"
+#include "redlatch/lock/spin_options.hpp"
+#include "redlatch/protocol/mutex.hpp"
+#include "redlatch/session/queries.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -35,18 +35,18 @@ inline namespace v0_1 {
 // Otherwise like RLock: the watchdog, leases, lost(), the errors. Other kinds of lock of that name are refused with
 // errc::wrong_type.
 template <class T = HiredisTransport>
-class Mutex : public BoundLock<Mutex<T>, T, LockState<T, MutexWire>> {
+class Mutex : public NamedLock<Mutex<T>, T, LockState<T, MutexProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
     // which the first is longer than the longest. Sends nothing.
     Mutex(Client<T>& client, std::string_view name, SpinOptions options = {})
-        : Mutex::BoundLock(client.core(), name), polling_(polling_of(options, name)) {}
+        : Mutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
-    // --- for LockFace and for composed locks: for an owner that is told -------------------------------------------
+    // --- for LockApi and for composed locks: for an owner that is told -------------------------------------------
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
-        return Mutex::BoundLock::acquire(request);
+        return Mutex::NamedLock::acquire(request);
     }
 
     bool ask_locked(Instant limit = never) { return value(limit).has_value(); }
@@ -60,8 +60,8 @@ public:
     std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
         auto& state = this->state();
         return ask_lease(
-            state.runtime(), state.key(),
-            [&](Instant deadline) { return state.wire().remaining_lease(state.runtime().calling(deadline)); }, limit);
+            state.session(), state.key(),
+            [&](Instant deadline) { return state.wire().remaining_lease(state.session().calling(deadline)); }, limit);
     }
 
 private:
@@ -69,8 +69,8 @@ private:
     std::optional<std::string> value(Instant limit) {
         auto& state = this->state();
         return ask_text(
-            state.runtime(), state.key(),
-            [&](Instant deadline) { return state.wire().value(state.runtime().calling(deadline)); }, limit);
+            state.session(), state.key(),
+            [&](Instant deadline) { return state.wire().value(state.session().calling(deadline)); }, limit);
     }
 
     const Polling polling_;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/keep_errno.hpp"
 #include "redlatch/client.hpp"
-#include "redlatch/client/binding.hpp"
-#include "redlatch/client/call_tail.hpp"
-#include "redlatch/client/permit_state.hpp"
-#include "redlatch/client/permit_wire.hpp"
-#include "redlatch/client/wait_request.hpp"
-#include "redlatch/core/keep_errno.hpp"
-#include "redlatch/core/permit_id.hpp"
+#include "redlatch/protocol/permit_expirable_semaphore.hpp"
+#include "redlatch/protocol/permit_id.hpp"
+#include "redlatch/semaphore/permit_leases.hpp"
+#include "redlatch/session/call_options.hpp"
+#include "redlatch/session/state_handle.hpp"
+#include "redlatch/wait/wait_request.hpp"
 
 #include <array>
 #include <chrono>
@@ -62,8 +62,9 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        return is_one(semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().set(ticket, permits, deadline); }));
+        return is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
+            return semaphore.wire().set(ticket, permits, deadline);
+        }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -73,7 +74,7 @@ public:
     void set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        is_one(semaphore.change([&](const Ticket& ticket, Instant deadline) {
+        is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
             return semaphore.wire().set_total(ticket, permits, deadline);
         }));
     }
@@ -87,7 +88,7 @@ public:
         if (n == 0) return;
         State& semaphore = state();
         is_one(semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, deadline); }));
+            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, deadline); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -122,7 +123,7 @@ public:
     //   acquire(…, token), acquire(…, ec)   gives up when a stop is requested, stores the error instead of throwing
     //                               it: a std::optional<PermitId>
     template <class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) {
         std::optional<PermitId> id = one(take(1, detail::wait_until(never, tail...), tail...));
         if constexpr (detail::has_stop_token<Tail&...> || detail::has_error_code<Tail&...>)
@@ -133,19 +134,19 @@ public:
 
     // The same for n permits at once, from 1 to max_at_once(); without any when it was stopped or failed.
     template <class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(never, tail...), tail...);
     }
 
     // Takes a permit, or n, if they are there: one try, even if others wait. May be given a lease and std::error_code&.
     template <class... Tail>
-    requires(PermitTail<Tail...> && !detail::has_stop_token<Tail...>)
+    requires(PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
         [[nodiscard]] std::optional<PermitId> try_acquire(Tail&&... tail) {
         return one(take(1, {.one_try = true}, tail...));
     }
     template <class... Tail>
-    requires(PermitTail<Tail...> && !detail::has_stop_token<Tail...>)
+    requires(PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
         [[nodiscard]] std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, {.one_try = true}, tail...);
     }
@@ -154,25 +155,25 @@ public:
     // millisecond; zero or less is one try, the largest value is for ever. May be given a lease, std::stop_token and
     // std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...));
     }
     template <class Rep, class Period, class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
                                                         Tail&&... tail) {
         return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
                                                             Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_at(when), tail...), tail...));
     }
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
                                                           std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
@@ -199,13 +200,14 @@ public:
     [[nodiscard]] bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
         State& semaphore = state();
-        const std::function<void(const Ticket&, Completion)> post =
-            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const Ticket& ticket, Completion done) {
+        const std::function<void(const RequestId&, Completion)> post =
+            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& ticket,
+                                                                               Completion done) {
                 semaphore.wire().post_release(ticket, kept, std::move(done));
             };
         const auto watches = semaphore.unwatch(ids);
         const Reply reply = semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
+            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
             post);
         const bool released = is_one(reply);
         if (!released) semaphore.watch_again(watches);
@@ -241,7 +243,7 @@ public:
     }
 
 private:
-    using State = PermitState<T>;
+    using State = PermitLeases<T>;
 
     State& state() { return binding_.state(); }
 
@@ -267,7 +269,7 @@ private:
         return detail::answer(
             [&]() -> std::vector<PermitId> {
                 check(n, 1, max_at_once(), "from 1 to 10000 permits can be taken at once");
-                typename PermitWire<T>::Want want;
+                typename PermitProtocol<T>::Want want;
                 want.ids.reserve(static_cast<std::size_t>(n));
                 for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
                 [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
@@ -285,7 +287,7 @@ private:
         const auto watches = semaphore.unwatch_settled(std::span(&id, 1));
         Reply reply;
         try {
-            reply = semaphore.change([&](const Ticket& ticket, Instant deadline) {
+            reply = semaphore.change([&](const RequestId& ticket, Instant deadline) {
                 return semaphore.wire().set_lease(ticket, id, lease, deadline);
             });
         } catch (...) {
@@ -299,7 +301,7 @@ private:
     void let_go(const PermitId& id) noexcept try { state().let_go(id); } catch (...) {
     }
 
-    Binding<T, State> binding_;
+    StateHandle<T, State> binding_;
 };
 
 template <class T>

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/client/bound_lock.hpp"
-#include "redlatch/client/inquiry.hpp"
-#include "redlatch/client/lock_face.hpp"
-#include "redlatch/client/lock_state.hpp"
-#include "redlatch/client/read_write_wire.hpp"
-#include "redlatch/core/error.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/lock/lock_api.hpp"
+#include "redlatch/lock/lock_state.hpp"
+#include "redlatch/lock/named_lock.hpp"
+#include "redlatch/protocol/read_write_lock.hpp"
+#include "redlatch/session/queries.hpp"
 
 #include <chrono>
 #include <memory>
@@ -37,43 +37,43 @@ struct ReadWriteOptions {
 // errc::would_deadlock, even from try_lock().
 //
 // Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
-// LockFace are the writer's. Two objects of one name are the same lock; neither copied nor moved; any number of
+// LockApi are the writer's. Two objects of one name are the same lock; neither copied nor moved; any number of
 // threads may use one object. Destroying the object while held ends no hold.
 template <class T = HiredisTransport>
-class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
+class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
     // What both sides are: a lock with all its members, which asks in its own way what the server has of it.
-    template <class Self, template <class> class Wire>
-    class Side : public BoundLock<Self, T, LockState<T, Wire>> {
+    template <class Self, template <class> class Protocol>
+    class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
     public:
         bool ask_locked(Instant limit = never) { return ask_remaining_lease(limit).has_value(); }
         int ask_hold_count(OwnerNumber owner, Instant limit = never) {
             auto& state = this->state();
             return ask_count(
-                state.runtime(), state.key(),
+                state.session(), state.key(),
                 [&](Instant deadline) { return state.wire().hold_count(state.part(owner).hold, deadline); }, limit);
         }
         std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
             auto& state = this->state();
             return ask_lease(
-                state.runtime(), state.key(),
-                [&](Instant deadline) { return state.wire().remaining_lease(state.runtime().calling(deadline)); },
+                state.session(), state.key(),
+                [&](Instant deadline) { return state.wire().remaining_lease(state.session().calling(deadline)); },
                 limit);
         }
 
     protected:
-        Side(Client<T>& client, std::string_view name) : Side::BoundLock(client.core(), name) {}
+        Side(Client<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
     };
 
 public:
     // The readers' side: held by many at a time.
-    class ReadLock final : public Side<ReadLock, ReadWire> {
+    class ReadLock final : public Side<ReadLock, ReadProtocol> {
         friend ReadWriteLock;
-        using Side<ReadLock, ReadWire>::Side;
+        using Side<ReadLock, ReadProtocol>::Side;
     };
 
     // The writer's side. Throws Error(errc::would_deadlock), before anything is sent, to a thread that holds the read
     // side only.
-    class WriteLock final : public Side<WriteLock, WriteWire> {
+    class WriteLock final : public Side<WriteLock, WriteProtocol> {
     public:
         bool acquire(const LockRequest& request) {
             const Instant now = Clock::now();
@@ -89,7 +89,7 @@ public:
     private:
         friend ReadWriteLock;
         WriteLock(Client<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
-            : Side<WriteLock, WriteWire>(client, name), readers_(readers), options_(options) {}
+            : Side<WriteLock, WriteProtocol>(client, name), readers_(readers), options_(options) {}
 
         ReadLock& readers_;
         const ReadWriteOptions options_;
@@ -107,24 +107,24 @@ public:
     ReadLock& read_lock() noexcept { return read_; }
     WriteLock& write_lock() noexcept { return write_; }
 
-    // The readers' side, as LockFace describes it for the writer's: one round trip when no writer holds the lock, the
+    // The readers' side, as LockApi describes it for the writer's: one round trip when no writer holds the lock, the
     // same trailing arguments, the same errors.
     template <class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
 
     template <class... Tail>
-    requires TryTail<Tail...>
+    requires TryOption<Tail...>
     [[nodiscard]] bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
 
     template <class Rep, class Period, class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.try_lock_for(timeout, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.try_lock_until(when, tail...);
     }
@@ -132,7 +132,7 @@ public:
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
-    // --- for LockFace and for composed locks: the writer's side, for an owner that is told ------------------------
+    // --- for LockApi and for composed locks: the writer's side, for an owner that is told ------------------------
 
     bool acquire(const LockRequest& request) { return write_.acquire(request); }
     std::error_code release(OwnerNumber owner) { return write_.release(owner); }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/client/quorum_lock.hpp"
-#include "redlatch/core/error.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/quorum/quorum_api.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -43,7 +43,7 @@ struct RedLockOptions {
 // Right after all servers were started, nobody gets the lock for longest_lease. Reentrant where its members are.
 // Members must outlive this object; a hold belongs to the object that took it. Neither copied nor moved; any number of
 // threads may use one object.
-class RedLock : public QuorumLock<RedLock> {
+class RedLock : public QuorumApi<RedLock> {
 public:
     // Throws Error(errc::invalid_argument) for two members of one client, which are on one server, and for options that
     // cannot work. Sends nothing.
@@ -60,10 +60,10 @@ public:
     explicit RedLock(Range&& range, RedLockOptions options = {}) : RedLock(Whole{}, members_of_range(range), options) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<LockMember>>;
+    using Members = std::vector<std::shared_ptr<QuorumMember>>;
     struct Whole {};
 
-    RedLock(Whole, const Members& members, RedLockOptions options) : QuorumLock(members, rules_of(members, options)) {}
+    RedLock(Whole, const Members& members, RedLockOptions options) : QuorumApi(members, rules_of(members, options)) {}
 
     static QuorumRules rules_of(const Members& members, RedLockOptions options) {
         if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs a member");

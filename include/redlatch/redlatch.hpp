@@ -2,8 +2,8 @@
 #pragma once
 
 // Everything.
+#include "redlatch/base/version.hpp"
 #include "redlatch/client.hpp"
-#include "redlatch/core/version.hpp"
 #include "redlatch/count_down_latch.hpp"
 #include "redlatch/fair_lock.hpp"
 #include "redlatch/fenced_lock.hpp"

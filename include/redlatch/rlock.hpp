@@ -2,9 +2,9 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/client/bound_lock.hpp"
-#include "redlatch/client/lock_state.hpp"
-#include "redlatch/client/rlock_wire.hpp"
+#include "redlatch/lock/lock_state.hpp"
+#include "redlatch/lock/named_lock.hpp"
+#include "redlatch/protocol/rlock.hpp"
 
 #include <string_view>
 
@@ -20,11 +20,11 @@ inline namespace v0_1 {
 // object while a thread waits in it is an error, as for std::mutex; destroying it while held is not: the hold goes
 // on, and may be given back through another object of that name.
 template <class T = HiredisTransport>
-class RLock : public BoundLock<RLock<T>, T, LockState<T, RLockWire>> {
+class RLock : public NamedLock<RLock<T>, T, LockState<T, RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
     // non-empty {tag}. Sends nothing.
-    RLock(Client<T>& client, std::string_view name) : RLock::BoundLock(client.core(), name) {}
+    RLock(Client<T>& client, std::string_view name) : RLock::NamedLock(client.core(), name) {}
 };
 
 template <class T>

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/client/binding.hpp"
-#include "redlatch/client/call_tail.hpp"
-#include "redlatch/client/inquiry.hpp"
-#include "redlatch/client/semaphore_wire.hpp"
-#include "redlatch/client/synchronizer_state.hpp"
-#include "redlatch/client/wait_request.hpp"
+#include "redlatch/protocol/semaphore.hpp"
+#include "redlatch/semaphore/synchronizer.hpp"
+#include "redlatch/session/call_options.hpp"
+#include "redlatch/session/queries.hpp"
+#include "redlatch/session/state_handle.hpp"
+#include "redlatch/wait/wait_request.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -55,8 +55,9 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0);
         State& semaphore = state();
-        return is_one(semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().set(ticket, permits, deadline); }));
+        return is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
+            return semaphore.wire().set(ticket, permits, deadline);
+        }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -67,14 +68,14 @@ public:
     //   acquire(…, token)   gives up when a stop is requested; then, and only then, returns a bool: whether it has them
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] auto acquire(std::ptrdiff_t n, Tail&&... tail) {
         const bool acquired =
             detail::answer([&] { return take(n, detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return acquired;
     }
     template <class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) { return acquire(1, tail...); }
 
     // Takes them if they are there: one try, even if others wait.
@@ -88,24 +89,24 @@ public:
     // Rounded up to the next millisecond; zero or less is one try, the largest value is for ever. May be given
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), n, tail...);
     }
     template <class Rep, class Period, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), 1, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n,
                                          Tail&&... tail) {
         return timed(deadline_at(when), n, tail...);
     }
     template <class AnyClock, class Duration, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), 1, tail...);
     }
@@ -137,7 +138,7 @@ public:
     // How many permits are there now; 0 for a semaphore that does not exist, negative after add_permits() took away
     // more than there were.
     std::ptrdiff_t available_permits() {
-        return static_cast<std::ptrdiff_t>(ask_number(state().runtime(), state().key()));
+        return static_cast<std::ptrdiff_t>(ask_number(state().session(), state().key()));
     }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
@@ -148,8 +149,9 @@ public:
         check(n, -max());
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, false, deadline); }));
+        is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
+            return semaphore.wire().add(ticket, n, false, deadline);
+        }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -159,7 +161,7 @@ public:
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
         const Reply reply = semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().drain(ticket, deadline); });
+            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().drain(ticket, deadline); });
         if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
         return static_cast<std::ptrdiff_t>(reply.integer);
     }
@@ -168,7 +170,7 @@ public:
     }
 
 private:
-    using State = SynchronizerState<T, SemaphoreWire>;
+    using State = Synchronizer<T, SemaphoreProtocol>;
 
     State& state() { return binding_.state(); }
 
@@ -185,7 +187,7 @@ private:
     bool take(std::ptrdiff_t n, const WaitRequest& request) {
         check(n, 0);
         if (n == 0) return true;
-        typename SemaphoreWire<T>::Want want{.permits = n};
+        typename SemaphoreProtocol<T>::Want want{.permits = n};
         return state().obtain(want, request);
     }
 
@@ -197,14 +199,14 @@ private:
     bool give(std::ptrdiff_t n, bool only_existing) {
         State& semaphore = state();
         return is_one(
-            semaphore.change([&](const Ticket& ticket,
+            semaphore.change([&](const RequestId& ticket,
                                  Instant deadline) { return semaphore.wire().add(ticket, n, only_existing, deadline); },
-                             [&semaphore, n, only_existing](const Ticket& ticket, Completion done) {
+                             [&semaphore, n, only_existing](const RequestId& ticket, Completion done) {
                                  semaphore.wire().post_add(ticket, n, only_existing, std::move(done));
                              }));
     }
 
-    Binding<T, State> binding_;
+    StateHandle<T, State> binding_;
 };
 
 template <class T>

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "redlatch/client.hpp"
-#include "redlatch/client/bound_lock.hpp"
-#include "redlatch/client/lock_state.hpp"
-#include "redlatch/client/rlock_wire.hpp"
-#include "redlatch/client/spin_options.hpp"
+#include "redlatch/lock/lock_state.hpp"
+#include "redlatch/lock/named_lock.hpp"
+#include "redlatch/lock/spin_options.hpp"
+#include "redlatch/protocol/rlock.hpp"
 
 #include <string_view>
 
@@ -18,16 +18,16 @@ inline namespace v0_1 {
 //
 // In one process SpinLock and RLock objects of one name are the same lock, like two RLock objects.
 template <class T = HiredisTransport>
-class SpinLock : public BoundLock<SpinLock<T>, T, LockState<T, RLockWire>> {
+class SpinLock : public NamedLock<SpinLock<T>, T, LockState<T, RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
     // which the first is longer than the longest. Sends nothing.
     SpinLock(Client<T>& client, std::string_view name, SpinOptions options = {})
-        : SpinLock::BoundLock(client.core(), name), polling_(polling_of(options, name)) {}
+        : SpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
-        return SpinLock::BoundLock::acquire(request);
+        return SpinLock::NamedLock::acquire(request);
     }
 
 private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/adapters/openssl.hpp"
-#include "redlatch/core/tls_options.hpp"
+#include "redlatch/base/tls_options.hpp"
+#include "redlatch/net/openssl.hpp"
 
 #include <memory>
 #include <utility>

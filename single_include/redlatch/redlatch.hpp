@@ -48,147 +48,27 @@
 #include <utility>
 #include <vector>
 
-// redlatch/core/ids.hpp
+// redlatch/base/version.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Random bytes from the system's CSPRNG. Throws std::system_error where there is none.
-template <std::size_t N>
-std::array<unsigned char, N> random_bytes() {
-    static_assert(N <= 256, "getentropy gives at most 256 bytes");
-    std::array<unsigned char, N> bytes;
-    if (::getentropy(bytes.data(), N) != 0) throw std::system_error(errno, std::generic_category(), "getentropy");
-    return bytes;
+// The version is written here: CMake reads these three lines, and a check compares the first two with the inline namespace
+// that everything stands in, so that two versions of the library in one program have different symbols. Who declares
+// something of ours ahead includes its header instead.
+inline constexpr int version_major = 0;
+inline constexpr int version_minor = 1;
+inline constexpr int version_patch = 0;
+
+// The version as text, "major.minor.patch".
+inline std::string version() {
+    return std::to_string(version_major) + '.' + std::to_string(version_minor) + '.' + std::to_string(version_patch);
 }
-
-// A random (version 4) UUID in its canonical 36 characters.
-inline std::string make_uuid() {
-    static constexpr char digits[] = "0123456789abcdef";
-    auto bytes = random_bytes<16>();
-    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
-    bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
-    std::string text;
-    text.reserve(36);
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-        text += digits[bytes[i] >> 4];
-        text += digits[bytes[i] & 15];
-    }
-    return text;
-}
-
-// Who holds something within a process: today a thread's number, tomorrow a coroutine's or a hold's own.
-using OwnerNumber = std::uint64_t;
-
-// The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids. Visible, for all
-// shared objects of the process must have the same numbers, or two threads would be one owner.
-// An object that clang built and dlopen() loads for itself (RTLD_LOCAL) has numbers of its own nevertheless: such objects
-// must not share a client, nor its locks. What the system calls a thread is no remedy, for it uses those names again.
-[[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
-    static std::atomic<OwnerNumber> last{0};
-    thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
-    return number;
-}
-
-// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number
-// of one of its holds: "<uuid>:<number>:<hold>".
-class OwnerText {
-public:
-    OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
-        char* const end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), hold).ptr;
-        size_ = static_cast<std::size_t>(end - text_.data());
-    }
-    OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
-        char* end = uuid.copy(text_.data(), 36) + text_.data();
-        *end++ = ':';
-        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
-        end += suffix.copy(end, longest_suffix);
-        size_ = static_cast<std::size_t>(end - text_.data());
-    }
-
-    std::string_view view() const noexcept { return {text_.data(), size_}; }
-    operator std::string_view() const noexcept { return view(); }
-
-private:
-    static constexpr std::size_t longest_suffix = 1 + 20;
-    std::array<char, 36 + 1 + 20 + longest_suffix> text_;
-    std::size_t size_;
-};
-
-// A number in decimal, without an allocation.
-class NumberText {
-public:
-    explicit NumberText(std::int64_t number) noexcept
-        : size_(static_cast<std::size_t>(std::to_chars(text_.data(), text_.data() + text_.size(), number).ptr -
-                                         text_.data())) {}
-
-    std::string_view view() const noexcept { return {text_.data(), size_}; }
-    operator std::string_view() const noexcept { return view(); }
-
-private:
-    std::array<char, 20> text_;
-    std::size_t size_;
-};
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/key_holds.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Who of this process holds a key, whatever the kind of lock. Two kinds of locks on one key would take each other's
-// holds for their own, so the second kind is refused while the process holds the first. Both sides of a read-write
-// lock are one family; the reader's side learns here whether its owner is the writer.
-//
-// Thread-safe: mutex_ guards all members, and is taken while the mutex of a lock's state is held. Nobody waits here.
-class KeyHolds {
-public:
-    // A hold, by its number; `writes`: of the writer's side.
-    struct Entry {
-        std::string_view family;
-        OwnerNumber owner;
-        std::uint64_t hold;
-        bool writes;
-    };
-
-    void taken(const Entry& entry) {
-        const std::lock_guard lock(mutex_);
-        entries_.push_back(entry);
-    }
-
-    void ended(std::uint64_t hold) noexcept {
-        const std::lock_guard lock(mutex_);
-        std::erase_if(entries_, [hold](const Entry& e) { return e.hold == hold; });
-    }
-
-    // As what it is held that this family is not; empty when it is not.
-    std::string_view other_than(std::string_view family) const noexcept {
-        const std::lock_guard lock(mutex_);
-        for (const Entry& e : entries_)
-            if (e.family != family) return e.family;
-        return {};
-    }
-
-    // The number of the owner's hold as a writer; 0 when it has none.
-    std::uint64_t writer_of(OwnerNumber owner) const noexcept {
-        const std::lock_guard lock(mutex_);
-        for (const Entry& e : entries_)
-            if (e.writes && e.owner == owner) return e.hold;
-        return 0;
-    }
-
-private:
-    mutable std::mutex mutex_;
-    std::vector<Entry> entries_;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/core/printable.hpp
+// redlatch/base/quoted.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -216,7 +96,7 @@ inline std::string printable(std::string_view text, std::size_t most = 64) { ret
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/core/error.hpp
+// redlatch/error.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -306,7 +186,295 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/core/deadline.hpp
+// redlatch/base/names.hpp
+
+// The key rules shared with Redisson: how the names of extra keys and channels follow from a primitive's name.
+namespace redlatch {
+inline namespace v0_1 {
+
+inline constexpr std::size_t longest_name = 1024;
+
+// True when the braces of a name are none at all, or exactly one non-empty "{tag}": only then do all keys that
+// are derived from the name fall into one cluster slot.
+constexpr bool has_safe_braces(std::string_view name) {
+    const auto open = name.find('{');
+    const auto close = name.find('}');
+    if (open == std::string_view::npos && close == std::string_view::npos) return true;
+    return open != std::string_view::npos && close != std::string_view::npos && close > open + 1 &&
+           name.find('{', open + 1) == std::string_view::npos && name.find('}', close + 1) == std::string_view::npos;
+}
+
+// Throws Error(errc::invalid_argument) for a name that cannot work.
+inline void check_name(std::string_view name) {
+    if (name.empty()) throw Error(errc::invalid_argument, {}, "a name must not be empty");
+    if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "a name must have at most 1024 bytes");
+    if (!has_safe_braces(name))
+        throw Error(errc::invalid_argument, name,
+                    "braces in a name must form one non-empty {tag}, or its keys would lie in different cluster slots");
+}
+
+// "prefix:{name}", or "prefix:name" when the name brings its own tag.
+inline std::string prefixed_key(std::string_view prefix, std::string_view name) {
+    std::string key(prefix);
+    const bool tagged = name.find('{') != std::string_view::npos;
+    key += tagged ? ":" : ":{";
+    key += name;
+    if (!tagged) key += '}';
+    return key;
+}
+
+// "{name}:suffix", or "name:suffix" when the name brings its own tag.
+inline std::string suffixed_key(std::string_view name, std::string_view suffix) {
+    const bool tagged = name.find('{') != std::string_view::npos;
+    std::string key = tagged ? std::string(name) : "{" + std::string(name) + "}";
+    key += ':';
+    key += suffix;
+    return key;
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/url.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+class TlsConnector;
+
+// A server's place in the network.
+struct HostPort {
+    std::string host;
+    std::uint16_t port = 0;
+
+    bool operator==(const HostPort&) const = default;
+
+    std::string display() const {
+        return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
+    }
+};
+
+// Where a server is and how to log in:
+//   redis://[user[:password]@]host[:port][/db]    host may be an IPv6 literal in brackets
+//   redis://:password@host                        the default user
+//   unix:///path/to/socket[?db=n]
+//   redis-sentinel://[user[:password]@]host[:port][,host[:port]...]/master[/db]
+//                                                 the sentinels, and how they call the master; the login is the master's
+//   redis-cluster://[user[:password]@]host[:port][,host[:port]...]
+//                                                 some nodes of a cluster, which name the others
+//   rediss://…, rediss-sentinel://…, rediss-cluster://…
+//                                                 the same by TLS; with Sentinel to the sentinels as well
+// User, password and path may be percent-encoded. No message of the parser quotes the part before an '@'.
+struct Url {
+    std::string host;  // empty for a unix socket
+    std::uint16_t port = 6379;
+    std::string path;      // of the unix socket, empty for TCP
+    std::string user;      // empty: the default user
+    std::string password;  // empty: no AUTH is sent
+    std::uint32_t database = 0;
+    std::vector<HostPort> sentinels{};  // then host and path are empty
+    std::string master{};               // by its name; of Sentinel
+    std::vector<HostPort> cluster{};    // then host and path are empty
+    bool tls = false;                   // nothing is ever sent there unencrypted
+    // Who encrypts. It is not in the text: a transport puts it here.
+    std::shared_ptr<const TlsConnector> tls_connector{};
+
+    // Throws Error(errc::invalid_argument) for what is no such URL.
+    static Url parse(std::string_view text);
+
+    // The server in words for messages and events: never with the login.
+    std::string display() const {
+        if (!path.empty()) return "unix://" + path;
+        if (!sentinels.empty()) return "the master " + printable(master, 60);
+        if (!cluster.empty()) return "the cluster of " + cluster.front().display();
+        return HostPort{host, port}.display();
+    }
+
+    // The same login on another server.
+    Url at(const HostPort& place) const {
+        Url url = *this;
+        url.host = place.host;
+        url.port = place.port;
+        url.sentinels.clear();
+        url.master.clear();
+        url.cluster.clear();
+        return url;
+    }
+};
+
+namespace detail {
+
+[[noreturn]] inline void bad_url(const std::string& what) {
+    throw Error(errc::invalid_argument, {},
+                "a URL reads redis://[user[:password]@]host[:port][/db], unix:///path?db=n, "
+                "redis-sentinel://[user[:password]@]host[:port],.../master[/db], "
+                "redis-cluster://[user[:password]@]host[:port],..., or one of them with rediss for TLS; " +
+                    what);
+}
+
+inline std::string percent_decoded(std::string_view text) {
+    std::string out;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        if (text[i] != '%') {
+            out += text[i];
+            continue;
+        }
+        unsigned byte = 0;
+        const std::string_view hex = text.substr(i + 1, 2);
+        const auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), byte, 16);
+        if (error != std::errc{} || hex.size() != 2 || end != hex.data() + 2)
+            bad_url("a % must be followed by two hex digits");
+        out += static_cast<char>(byte);
+        i += 2;
+    }
+    return out;
+}
+
+inline std::uint32_t url_number(std::string_view text, std::uint32_t least, std::uint32_t most, const char* what) {
+    std::uint32_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
+        bad_url(std::string(what) + " must be a number from " + std::to_string(least) + " to " + std::to_string(most));
+    return number;
+}
+
+// Redis itself decides which of these exist; the limit only keeps the number a number.
+inline std::uint32_t url_database(std::string_view text) { return url_number(text, 0, 1'000'000, "the database"); }
+
+// Takes the part before the '@' off, if there is one.
+inline void take_login(Url& url, std::string_view& rest) {
+    const auto at = rest.rfind('@');
+    if (at == std::string_view::npos) return;
+    const std::string_view login = rest.substr(0, at);
+    const auto colon = login.find(':');
+    url.user = percent_decoded(login.substr(0, colon));
+    if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
+    if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
+    rest = rest.substr(at + 1);
+}
+
+inline HostPort host_port(std::string_view rest, std::uint16_t usual_port) {
+    HostPort place{{}, usual_port};
+    std::string_view port;
+    bool has_port = false;
+    if (rest.starts_with('[')) {
+        const auto close = rest.find(']');
+        if (close == std::string_view::npos) bad_url("an IPv6 address needs its closing bracket");
+        place.host = rest.substr(1, close - 1);
+        rest = rest.substr(close + 1);
+        if (!rest.empty() && !rest.starts_with(':')) bad_url("only a port may follow the bracket");
+        has_port = !rest.empty();
+        if (has_port) port = rest.substr(1);
+    } else {
+        const auto colon = rest.find(':');
+        place.host = rest.substr(0, colon);
+        has_port = colon != std::string_view::npos;
+        if (has_port) port = rest.substr(colon + 1);
+    }
+    if (place.host.empty()) bad_url("the host is missing");
+    for (const char c : place.host)
+        if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f)
+            bad_url("the host holds a blank or a control character");
+    if (has_port) place.port = static_cast<std::uint16_t>(url_number(port, 1, 65535, "the port"));
+    return place;
+}
+
+// Separated by commas.
+inline std::vector<HostPort> host_ports(std::string_view hosts, std::uint16_t usual_port) {
+    std::vector<HostPort> places;
+    for (bool more = true; more;) {
+        const auto comma = hosts.find(',');
+        places.push_back(host_port(hosts.substr(0, comma), usual_port));
+        more = comma != std::string_view::npos;
+        if (more) hosts = hosts.substr(comma + 1);
+    }
+    return places;
+}
+
+inline Url parse_unix_url(std::string_view rest) {
+    Url url;
+    if (const auto query = rest.find('?'); query != std::string_view::npos) {
+        const std::string_view db = rest.substr(query + 1);
+        if (!db.starts_with("db=")) bad_url("the only option of a unix URL is ?db=n");
+        url.database = url_database(db.substr(3));
+        rest = rest.substr(0, query);
+    }
+    if (!rest.starts_with('/')) take_login(url, rest);
+    url.path = percent_decoded(rest);
+    if (!url.path.starts_with('/')) bad_url("the path of a unix socket must be absolute");
+    if (url.path.find('\0') != std::string::npos) bad_url("the path of a unix socket must not hold a zero byte");
+    // sun_path has room for 107 characters and the zero at the end (104 in all on BSD and macOS).
+    if (url.path.size() > 107) bad_url("the path of a unix socket has at most 107 bytes");
+    return url;
+}
+
+inline Url parse_tcp_url(std::string_view rest) {
+    Url url;
+    take_login(url, rest);
+    if (const auto slash = rest.find('/'); slash != std::string_view::npos) {
+        if (slash + 1 < rest.size()) url.database = url_database(rest.substr(slash + 1));
+        rest = rest.substr(0, slash);
+    }
+    const HostPort place = host_port(rest, 6379);
+    url.host = place.host;
+    url.port = place.port;
+    return url;
+}
+
+inline Url parse_sentinel_url(std::string_view rest) {
+    Url url;
+    take_login(url, rest);
+    const auto slash = rest.find('/');
+    if (slash == std::string_view::npos) bad_url("the sentinels' name of the master is missing");
+    std::string_view hosts = rest.substr(0, slash);
+    rest = rest.substr(slash + 1);
+    const auto second = rest.find('/');
+    url.master = percent_decoded(rest.substr(0, second));
+    if (url.master.empty()) bad_url("the sentinels' name of the master is missing");
+    if (second != std::string_view::npos && second + 1 < rest.size())
+        url.database = url_database(rest.substr(second + 1));
+    url.sentinels = host_ports(hosts, 26379);
+    return url;
+}
+
+inline Url parse_cluster_url(std::string_view rest) {
+    Url url;
+    take_login(url, rest);
+    if (const auto slash = rest.find('/'); slash != std::string_view::npos) {
+        if (slash + 1 < rest.size()) bad_url("a cluster has one database, which needs no number");
+        rest = rest.substr(0, slash);
+    }
+    url.cluster = host_ports(rest, 6379);
+    return url;
+}
+
+inline Url by_tls(Url url) {
+    url.tls = true;
+    return url;
+}
+
+}  // namespace detail
+
+inline Url Url::parse(std::string_view text) {
+    const auto mark = text.find("://");
+    if (mark == std::string_view::npos) detail::bad_url("the scheme is missing");
+    const std::string_view scheme = text.substr(0, mark);
+    const std::string_view rest = text.substr(mark + 3);
+    if (scheme == "redis") return detail::parse_tcp_url(rest);
+    if (scheme == "unix") return detail::parse_unix_url(rest);
+    if (scheme == "redis-sentinel") return detail::parse_sentinel_url(rest);
+    if (scheme == "redis-cluster") return detail::parse_cluster_url(rest);
+    if (scheme == "rediss") return detail::by_tls(detail::parse_tcp_url(rest));
+    if (scheme == "rediss-sentinel") return detail::by_tls(detail::parse_sentinel_url(rest));
+    if (scheme == "rediss-cluster") return detail::by_tls(detail::parse_cluster_url(rest));
+    // Not quoted: in a mangled URL a password may stand where the scheme should be.
+    detail::bad_url("the scheme is unknown");
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/time.hpp
 
 // How durations of any kind become what the library works with: waits are rounded up and saturate, leases are
 // rounded down and are refused when they make no sense.
@@ -394,162 +562,6 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/lateness.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// How late one thread was of late to do what was due: the longest of the last one or two spans, a span being longer than
-// the time between two looks at a quiet client. One thread measures; any may ask.
-class Lateness {
-public:
-    static constexpr Milliseconds span = std::chrono::minutes(1);
-    static constexpr Milliseconds shortest_notice{5};
-    static constexpr Milliseconds longest_notice{200};
-
-    // What was due then is done now.
-    void add(Instant due, Instant now) noexcept {
-        if (now >= begun_ + span) {
-            before_ = now >= begun_ + 2 * span ? Clock::duration::zero() : longest_.load();
-            longest_ = Clock::duration::zero();
-            begun_ = now;
-        }
-        longest_ = std::max(longest_.load(), now - due);
-    }
-
-    // By how much sooner a thing is to be due that must not be late: twice the lateness.
-    Clock::duration notice() const noexcept {
-        const Clock::duration late = std::max(longest_.load(), before_.load());
-        return std::clamp<Clock::duration>(std::min<Clock::duration>(late, longest_notice) * 2, shortest_notice,
-                                           longest_notice);
-    }
-
-private:
-    std::atomic<Clock::duration> longest_{Clock::duration::zero()};  // of this span
-    std::atomic<Clock::duration> before_{Clock::duration::zero()};   // of the one before
-    Instant begun_{};                                                // of this span; the measuring thread's own
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/core/sha1.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
-//
-// Every program that includes the library evaluates this for every script, and compilers are slow at it: hence plain
-// arrays and no calls in the loops, which is several times faster than std::array and lambdas.
-constexpr std::array<char, 40> sha1_hex(std::string_view text) {
-    std::uint32_t hash[5] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
-    const char* const data = text.data();
-    const std::size_t size = text.size();
-    const std::size_t blocks = (size + 8) / 64 + 1;
-
-    for (std::size_t block = 0; block < blocks; ++block) {
-        std::uint32_t w[80] = {};
-        for (std::size_t i = 0, at = block * 64; i < 16; ++i, at += 4) {
-            if (at + 4 <= size) {
-                w[i] = static_cast<std::uint32_t>(static_cast<unsigned char>(data[at])) << 24 |
-                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 1])) << 16 |
-                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 2])) << 8 |
-                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 3]));
-            } else {
-                // The end of the text, then one bit, then zeros.
-                for (std::size_t j = 0; j < 4; ++j)
-                    w[i] = w[i] << 8 |
-                           (at + j < size    ? static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + j]))
-                            : at + j == size ? 0x80u
-                                             : 0u);
-            }
-        }
-        if (block + 1 == blocks) {
-            w[14] = static_cast<std::uint32_t>(static_cast<std::uint64_t>(size) >> 29);
-            w[15] = static_cast<std::uint32_t>(size << 3);
-        }
-        for (std::size_t i = 16; i < 80; ++i) {
-            const std::uint32_t x = w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16];
-            w[i] = x << 1 | x >> 31;
-        }
-
-        std::uint32_t a = hash[0], b = hash[1], c = hash[2], d = hash[3], e = hash[4];
-        for (std::size_t i = 0; i < 80; ++i) {
-            std::uint32_t next = (a << 5 | a >> 27) + e + w[i];
-            if (i < 20)
-                next += (d ^ (b & (c ^ d))) + 0x5a827999;
-            else if (i < 40)
-                next += (b ^ c ^ d) + 0x6ed9eba1;
-            else if (i < 60)
-                next += ((b & c) | (d & (b | c))) + 0x8f1bbcdc;
-            else
-                next += (b ^ c ^ d) + 0xca62c1d6;
-            e = d;
-            d = c;
-            c = b << 30 | b >> 2;
-            b = a;
-            a = next;
-        }
-        hash[0] += a;
-        hash[1] += b;
-        hash[2] += c;
-        hash[3] += d;
-        hash[4] += e;
-    }
-
-    constexpr char digits[] = "0123456789abcdef";
-    std::array<char, 40> hex{};
-    for (std::size_t i = 0; i < 40; ++i) hex[i] = digits[(hash[i / 8] >> (28 - 4 * (i % 8))) & 15];
-    return hex;
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/scripts/script.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// A Lua script and the digest by which EVALSHA calls it.
-struct Script {
-    std::string_view text;
-    std::array<char, 40> sha1;
-
-    consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
-
-    constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
-};
-
-// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a
-// program uses.
-template <const std::string_view& text>
-inline constexpr Script digested{text};
-
-namespace scripts {
-
-namespace detail {
-
-template <const std::string_view&... parts>
-inline constexpr auto joined_array = [] {
-    std::array<char, (0 + ... + parts.size())> all{};
-    std::size_t size = 0;
-    ((size += parts.copy(all.data() + size, parts.size())), ...);
-    return all;
-}();
-
-}  // namespace detail
-
-// The text of a script that shares its beginning with others.
-template <const std::string_view&... parts>
-inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), detail::joined_array<parts...>.size()};
-
-}  // namespace scripts
-
-}  // namespace v0_1
-}  // namespace redlatch
-
 // redlatch/transport/reply.hpp
 
 namespace redlatch {
@@ -590,532 +602,6 @@ struct Reply {
     // Whether the server answered at all, and whether the command certainly never reached it.
     bool answered() const noexcept { return kind < Kind::not_sent; }
     bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/watched.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-class Watched;
-
-// One hold that the watchdog shall renew.
-struct Renewal {
-    std::shared_ptr<Watched> of;
-    std::string key;
-    OwnerNumber owner;
-    std::uint64_t hold;  // which of the owner's holds, so that a late answer meets no later one
-    const Script*
-        script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
-    OwnerText field;  // the owner, as the hold is called there
-    std::optional<Milliseconds> lease =
-        std::nullopt;  // none: the watchdog's. A shorter one than is left changes nothing
-};
-
-// When Timers will look at whom.
-using TimerEntries = std::set<std::pair<Instant, Watched*>>;
-
-// The place of a Watched in one Timers.
-class TimerSlot {
-public:
-    explicit TimerSlot(Watched& owner) {
-        TimerEntries one{{never, &owner}};
-        entry_ = one.extract(one.begin());
-    }
-
-private:
-    friend class Timers;
-    std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
-    TimerEntries::node_type entry_;  // while it has no time there: made here, so that to schedule needs no memory
-};
-
-// What the threads of a client know of a primitive's local state: something that has times at which it wants to be
-// looked at, and a channel that it listens to. All members but expire() are called on the background thread (renewed()
-// on any), with no lock held.
-class Watched : public std::enable_shared_from_this<Watched> {
-public:
-    virtual ~Watched() = default;
-
-    // The time it was scheduled for has come, or will before `horizon`. Holds that are to be renewed until then are
-    // appended to `due`; it says itself when it wants to be looked at again.
-    virtual void tick(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
-
-    // The time has come for which it was scheduled in Losses::timers(): what it cannot vouch for any more is lost. On
-    // the thread that tells losses, with no lock held. It waits for nothing that waits for a server, and schedules
-    // itself for later instants only. When it throws, for want of memory, it is called again in a moment.
-    virtual void expire(Instant /* now */) {}
-
-    // The client ends, and all that is held with it: the last moment to tell that it is lost. The background thread has
-    // ended.
-    virtual void abandon() noexcept {}
-
-    // The answer to a renewal that was sent at `sent`.
-    enum class Renewed { yes, refused, unknown };
-    virtual void renewed(const Renewal& renewal, Renewed outcome, Instant sent) = 0;
-
-    virtual void subscribed() = 0;
-    virtual void subscription_refused(const Reply& why) = 0;
-    virtual void message(std::string_view payload) = 0;
-    virtual void disconnected() = 0;
-
-    // The server is another one now: what is held is to be asked for.
-    virtual void moved() {}
-
-private:
-    friend class Timers;
-    TimerSlot care_{*this};
-    TimerSlot loss_{*this};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/timers.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// The deadlines of everything that one thread looks after, earliest first. A client has two: of the background thread,
-// and of the one that tells losses.
-//
-// An entry is only ever moved forward: a lock that is taken and given back a thousand times a second leaves its
-// entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
-// costs no shared work here, and each entry comes up in vain at most once a renewal period.
-//
-// mutex_ guards all members, and the writing of size_ and of TimerSlot::scheduled_. Nobody waits here; schedule() wakes
-// the thread when it sleeps beyond the new deadline.
-class Timers {
-public:
-    // Which of a Watched's times these are.
-    enum class Of { care, loss };
-
-    explicit Timers(std::function<void()> wake, Of of = Of::care)
-        : wake_(std::move(wake)), slot_(of == Of::care ? &Watched::care_ : &Watched::loss_) {}
-
-    // To be called with the watched one's own mutex held, which tick() and expire() take too: so an entry that is taken
-    // out at this moment is still to be looked at, and the first test may be made without our mutex.
-    void schedule(Watched& watched, Instant at) noexcept {
-        TimerSlot& slot = watched.*slot_;
-        if (slot.scheduled_.load() <= at) return;
-        {
-            const std::lock_guard lock(mutex_);
-            const Instant scheduled = slot.scheduled_;
-            if (scheduled <= at) return;
-            if (scheduled != never) slot.entry_ = entries_.extract({scheduled, &watched});
-            slot.scheduled_ = at;
-            slot.entry_.value().first = at;
-            entries_.insert(std::move(slot.entry_));
-            size_ = entries_.size();
-            if (at >= sleeping_until_) return;
-        }
-        wake_();
-    }
-
-    // For a destructor: after it, nobody will be given this one any more.
-    void forget(Watched& watched) {
-        TimerSlot& slot = watched.*slot_;
-        const std::lock_guard lock(mutex_);
-        if (const Instant scheduled = slot.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
-        slot.scheduled_ = never;
-        size_ = entries_.size();
-    }
-
-    // Takes out what is due at `until`.
-    std::vector<std::shared_ptr<Watched>> take_due(Instant until) {
-        const std::lock_guard lock(mutex_);
-        std::vector<std::shared_ptr<Watched>> due;
-        due.reserve(entries_.size());  // so that a failure leaves all as it is
-        sleeping_until_ = {};
-        // Null for one whose destructor waits for our mutex.
-        while (is_due(until))
-            if (auto alive = take_first()) due.push_back(std::move(alive));
-        return due;
-    }
-
-    // Takes out the first that is due at `until`, for which no memory is needed; null when there is none.
-    std::shared_ptr<Watched> take_first_due(Instant until) noexcept {
-        const std::lock_guard lock(mutex_);
-        sleeping_until_ = {};
-        while (is_due(until))
-            if (auto alive = take_first()) return alive;
-        return nullptr;
-    }
-
-    // How many have a time. Without our mutex, so that it may be asked whenever something is held.
-    std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
-
-    // The thread is about to sleep: until when at most?
-    Instant sleep_until() {
-        const std::lock_guard lock(mutex_);
-        sleeping_until_ = entries_.empty() ? never : entries_.begin()->first;
-        return sleeping_until_;
-    }
-
-private:
-    bool is_due(Instant until) const { return !entries_.empty() && entries_.begin()->first <= until; }
-
-    std::shared_ptr<Watched> take_first() {
-        Watched& watched = *entries_.begin()->second;
-        TimerSlot& slot = watched.*slot_;
-        slot.entry_ = entries_.extract(entries_.begin());
-        slot.scheduled_ = never;
-        size_ = entries_.size();
-        return watched.weak_from_this().lock();
-    }
-
-    const std::function<void()> wake_;
-    TimerSlot Watched::*const slot_;
-    std::mutex mutex_;
-    TimerEntries entries_;
-    std::atomic<std::size_t> size_{0};  // of entries_
-    Instant sleeping_until_{};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/core/quiet_thread.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Starts a thread that receives none of the program's signals: they stay with the program's own threads.
-template <class Function>
-std::thread quiet_thread(Function&& function) {
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    struct Restore {
-        const sigset_t& mask;
-        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
-    } const restore{before};
-    return std::thread(std::forward<Function>(function));
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/core/wait_on.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Waits until notified, at the latest until the instant; also wakes for no reason. `never` is no instant that a system
-// call could be given.
-inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
-    if (until == never)
-        wake.wait(lock);
-    else
-        wake.wait_until(lock, until);
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/losses.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// What tells a hold's owner that it is lost. Made with all that telling needs, so that telling cannot fail.
-class LossSource {
-public:
-    std::stop_token get_token() const noexcept { return one_.front().get_token(); }
-
-private:
-    friend class Losses;
-    std::list<std::stop_source> one_{1};
-};
-
-// Tells losses in time, whatever the transport, the server and the handlers of events do. A thread of its own looks at
-// what cannot be vouched for any longer (Watched::expire()), and requests the stop tokens of what is lost, in their
-// order and with no lock of ours held: their callbacks are the user's, and one that blocks delays those after it.
-//
-// start() comes before there is anything to lose, and may fail; then telling needs neither a thread nor memory.
-class Losses {
-public:
-    Losses() = default;
-    Losses(const Losses&) = delete;
-    Losses& operator=(const Losses&) = delete;
-    ~Losses() { end(); }
-
-    // When to call Watched::expire() of whom.
-    Timers& timers() noexcept { return desk_->timers; }
-
-    // Throws std::system_error when there is no thread to be had.
-    void start() {
-        const std::lock_guard lock(desk_->mutex);
-        if (thread_.joinable() || desk_->ended) return;
-        thread_ = quiet_thread([desk = desk_] { work(*desk); });
-    }
-
-    // Requests its token, soon; without a thread, at the end. Any lock may be held.
-    void tell(LossSource lost) noexcept {
-        const std::lock_guard lock(desk_->mutex);
-        desk_->told.splice(desk_->told.end(), lost.one_);
-        desk_->changed.notify_one();
-    }
-
-    // How long before the end of a lease its loss is to be told, for telling takes a moment, too: as long as it took of
-    // late, and as much again; and what it takes to tell everybody, for what is renewed together is lost together.
-    Clock::duration notice() const noexcept {
-        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
-        return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
-    }
-
-    // Tells what is still to be told, and ends the thread, unless it is the one that calls: then that ends by itself.
-    void end() {
-        {
-            const std::lock_guard lock(desk_->mutex);
-            desk_->ended = true;
-            desk_->changed.notify_one();
-        }
-        if (thread_.get_id() == std::this_thread::get_id()) {
-            thread_.detach();
-        } else {
-            if (thread_.joinable()) thread_.join();
-            tell_all(*desk_);
-        }
-    }
-
-private:
-    // Shared with the thread, which may outlive us. `mutex` guards what follows it, and the start of the thread;
-    // `changed` wakes the thread.
-    struct Desk {
-        Lateness lateness;
-        Timers timers{[this] { wake(); }, Timers::Of::loss};
-        std::mutex mutex;
-        std::condition_variable changed;
-        std::list<std::stop_source> told;
-        bool woken = false;  // there is an earlier deadline
-        bool ended = false;
-
-        void wake() {
-            const std::lock_guard lock(mutex);
-            woken = true;
-            changed.notify_one();
-        }
-    };
-
-    static constexpr Milliseconds again{5};
-    static constexpr std::chrono::microseconds one_telling{10};  // rather more than it takes
-
-    static void work(Desk& desk) {
-        while (sleep(desk, desk.timers.sleep_until())) {
-            const Instant due = desk.timers.sleep_until();  // another one, perhaps, for which it was woken
-            const Instant now = Clock::now();
-            // One after another, so that nobody waits for what those behind it are up to.
-            while (expire_first_due(desk, now)) tell_all(desk);
-            tell_all(desk);
-            if (due <= now) desk.lateness.add(due, Clock::now());
-        }
-        tell_all(desk);
-    }
-
-    // Whether there was one. When it returns, nothing of a client is referred to: user code runs next, which may end the
-    // client.
-    static bool expire_first_due(Desk& desk, Instant now) noexcept {
-        const auto watched = desk.timers.take_first_due(now);
-        if (!watched) return false;
-        try {
-            watched->expire(now);
-        } catch (...) {
-            desk.timers.schedule(*watched, now + again);
-        }
-        return true;
-    }
-
-    // Until there is something to do; false at the end.
-    static bool sleep(Desk& desk, Instant until) {
-        std::unique_lock lock(desk.mutex);
-        while (!desk.ended && !desk.woken && desk.told.empty() && Clock::now() < until)
-            wait_on(desk.changed, lock, until);
-        desk.woken = false;
-        return !desk.ended;
-    }
-
-    static void tell_all(Desk& desk) {
-        for (;;) {
-            std::list<std::stop_source> one;
-            {
-                const std::lock_guard lock(desk.mutex);
-                if (desk.told.empty()) return;
-                one.splice(one.begin(), desk.told, desk.told.begin());
-            }
-            one.front().request_stop();
-        }
-    }
-
-    std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
-    std::thread thread_;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/lost_levels.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Levels of holds that were lost, and whose unlock() is still to come: it finds out then, and is no error of its
-// thread's. Kept for the process rather than with the lock, because the object that was locked may be gone by then. Many
-// never come: a hold with a lease of its own need not be given back. So only the latest are remembered.
-//
-// Thread-safe: mutex_ guards all members. Nobody waits here.
-class LostLevels {
-public:
-    static constexpr std::size_t most = 10'000;
-
-    void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels) {
-        std::string name = name_of(kind, key, owner);
-        const std::lock_guard lock(mutex_);
-        if (levels_.size() >= most) {
-            levels_.erase(order_.front());
-            order_.pop_front();
-        }
-        if (!levels_.contains(name)) order_.push_back(name);
-        levels_[std::move(name)] += levels;
-    }
-
-    // Whether there was one; then it is over with.
-    bool take(std::string_view kind, std::string_view key, OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        if (levels_.empty()) return false;
-        const auto found = levels_.find(name_of(kind, key, owner));
-        if (found == levels_.end() || found->second == 0) return false;
-        --found->second;
-        return true;
-    }
-
-private:
-    static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
-        std::string name = std::to_string(owner);
-        return name.append(" ").append(kind).append(key);
-    }
-
-    std::mutex mutex_;
-    std::unordered_map<std::string, std::uint32_t> levels_;
-    std::deque<std::string> order_;  // of their first coming
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/native_delete.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Which command of its own the server has for deleting a key that holds a certain value. Found out by using them, the
-// first one first: a command that the server refuses is not sent to it again. For any number of threads.
-class NativeDelete {
-public:
-    enum class Form {
-        delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
-        delifeq,  // DELIFEQ key value: Valkey 9.0
-        none,     // a script does it
-    };
-
-    Form form() const noexcept { return form_.load(std::memory_order_relaxed); }
-
-    void refused(Form form) noexcept {
-        const Form next = form == Form::delex ? Form::delifeq : Form::none;
-        form_.compare_exchange_strong(form, next, std::memory_order_relaxed);
-    }
-
-private:
-    std::atomic<Form> form_{Form::delex};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/notifier.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held: so a handler that blocks,
-// throws or uses the library harms neither renewals nor wake-ups, and delays no lost() token. The thread exists from the
-// first notification on, or from start(). Without one to be had, what is queued waits until the next notification.
-class Notifier {
-public:
-    Notifier() = default;
-    Notifier(const Notifier&) = delete;
-    Notifier& operator=(const Notifier&) = delete;
-
-    // Waits for the handler that is running, unless it is the one that destroys us. What is queued is dropped.
-    ~Notifier() {
-        {
-            const std::lock_guard lock(queue_->mutex);
-            queue_->stopped = true;
-            queue_->jobs.clear();
-        }
-        queue_->changed.notify_one();
-        if (!thread_.joinable()) return;
-        if (thread_.get_id() == std::this_thread::get_id())
-            thread_.detach();
-        else
-            thread_.join();
-    }
-
-    // Throws std::system_error when there is no thread to be had.
-    void start() {
-        const std::lock_guard lock(queue_->mutex);
-        start_locked();
-    }
-
-    // Throws std::bad_alloc only.
-    void notify(std::function<void()> job) {
-        const std::lock_guard lock(queue_->mutex);
-        if (queue_->stopped) return;
-        queue_->jobs.push_back(std::move(job));
-        queue_->changed.notify_one();
-        try {
-            start_locked();
-        } catch (const std::system_error&) {  // the next one tries again
-        }
-    }
-
-private:
-    // Shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
-    // `changed` wakes the one thread.
-    struct Queue {
-        std::mutex mutex;
-        std::condition_variable changed;
-        std::deque<std::function<void()>> jobs;
-        bool stopped = false;
-    };
-
-    void start_locked() {
-        if (!thread_.joinable() && !queue_->stopped) thread_ = quiet_thread([queue = queue_] { work(*queue); });
-    }
-
-    static void work(Queue& queue) {
-        std::unique_lock lock(queue.mutex);
-        for (;;) {
-            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
-            if (queue.stopped) return;
-            std::function<void()> job = std::move(queue.jobs.front());
-            queue.jobs.pop_front();
-            lock.unlock();
-            try {
-                job();
-            } catch (...) {
-                // Nobody could catch it: the program goes on without the handler's opinion.
-            }
-            job = nullptr;
-            lock.lock();
-        }
-    }
-
-    std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
-    std::thread thread_;
 };
 
 }  // namespace v0_1
@@ -1264,7 +750,7 @@ constexpr bool explain_transport() {
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/options.hpp
+// redlatch/options.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -1332,1625 +818,186 @@ struct ClientOptions {
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/remote_clock.hpp
+// redlatch/base/sha1.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Milliseconds since 1970 by a server's clock.
-using ServerMilliseconds = std::int64_t;
-
-// The answer to TIME; nothing where it is none.
-inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
-    if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) return std::nullopt;
-    ServerMilliseconds parts[2];
-    for (int i = 0; i < 2; ++i) {
-        const std::string_view text = reply.elements[static_cast<std::size_t>(i)].text;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parts[i]);
-        if (error != std::errc{} || end != text.data() + text.size() || parts[i] < 0) return std::nullopt;
-    }
-    return parts[0] * 1000 + parts[1] / 1000;
-}
-
-// What a script says that came after the instant until which it was wanted: "LATE <the server's time in ms>".
-inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
-    constexpr std::string_view word = "LATE ";
-    if (!reply.is_error() || !reply.text.starts_with(word)) return std::nullopt;
-    ServerMilliseconds now = 0;
-    const char* const first = reply.text.data() + word.size();
-    const auto [end, error] = std::from_chars(first, reply.text.data() + reply.text.size(), now);
-    if (error != std::errc{} || end == first || now < 0) return std::nullopt;
-    return now;
-}
-
-// What a server's clock shows, as far as this client can tell. It is never behind the server's own clock unless that has
-// jumped since it was read. So a command that is wanted for a second more is not void before that second is over.
+// SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
 //
-// One reading serves all routes. The nodes of a cluster may have different clocks: a node whose clock shows something
-// else gets a reading of its own. A reading is good for a while, because clocks drift. Nothing depends on its being
-// right but how soon a command becomes void: each script looks at the server's own clock.
-//
-// Thread-safe: mutex_ guards all members. Nobody waits here.
-class RemoteClock {
-public:
-    static constexpr Milliseconds good_for = std::chrono::minutes(5);
+// Every program that includes the library evaluates this for every script, and compilers are slow at it: hence plain
+// arrays and no calls in the loops, which is several times faster than std::array and lambdas.
+constexpr std::array<char, 40> sha1_hex(std::string_view text) {
+    std::uint32_t hash[5] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
+    const char* const data = text.data();
+    const std::size_t size = text.size();
+    const std::size_t blocks = (size + 8) / 64 + 1;
 
-    // Nothing when the server has to be asked first.
-    std::optional<ServerMilliseconds> at(std::uint32_t route, Instant instant) const {
-        const std::lock_guard lock(mutex_);
-        if (in_doubt_ || instant - read_at_ > good_for) return std::nullopt;
-        return offset_of(route) + since_epoch(instant);
-    }
-
-    // The same from an old reading, where that is better than none.
-    std::optional<ServerMilliseconds> roughly_at(std::uint32_t route, Instant instant) const {
-        const std::lock_guard lock(mutex_);
-        if (read_at_ == Instant{}) return std::nullopt;
-        return offset_of(route) + since_epoch(instant);
-    }
-
-    // A command that was sent at `asked`, and answered at `answered`, found this time.
-    void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
-        // One more, because the server leaves out what is less than a millisecond.
-        const ServerMilliseconds offset = time + 1 - since_epoch(asked);
-        const std::lock_guard lock(mutex_);
-        if (in_doubt_ || route == route_) {
-            offset_ = offset;
-            read_at_ = asked;
-            uncertainty_ = std::chrono::ceil<Milliseconds>(answered - asked);
-            route_ = route;
-            in_doubt_ = false;
-        } else {
-            others_[route] = offset;
-        }
-    }
-
-    // Since when the reading in use is known; the past when there is none.
-    Instant read_at() const {
-        const std::lock_guard lock(mutex_);
-        return read_at_;
-    }
-
-    // How long the answer took: by so much the server's clock may be behind what is known of it.
-    Milliseconds uncertainty() const {
-        const std::lock_guard lock(mutex_);
-        return uncertainty_;
-    }
-
-    // Another server may answer from here on, or this one with another clock.
-    void doubt() {
-        const std::lock_guard lock(mutex_);
-        in_doubt_ = true;
-        others_.clear();
-    }
-
-private:
-    static ServerMilliseconds since_epoch(Instant instant) {
-        return std::chrono::floor<Milliseconds>(instant.time_since_epoch()).count();
-    }
-
-    ServerMilliseconds offset_of(std::uint32_t route) const {
-        if (others_.empty() || route == route_) return offset_;
-        const auto other = others_.find(route);
-        return other == others_.end() ? offset_ : other->second;
-    }
-
-    mutable std::mutex mutex_;
-    ServerMilliseconds offset_ = 0;  // to be added to the steady clock's milliseconds
-    Instant read_at_{};              // the past while there is no reading
-    Milliseconds uncertainty_{0};
-    bool in_doubt_ = true;
-    std::uint32_t route_ = 0;  // of which it was read
-    std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/replicas.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed
-// by WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
-class Replicas {
-public:
-    explicit Replicas(const ClientOptions& options)
-        : required_(options.require_replicas), patience_(std::max(Milliseconds(1), options.command_timeout / 4)) {}
-
-    bool are_required() const noexcept { return required_ > 0; }
-
-    // Where all are required: how many that is, of the master that a route leads to.
-    bool are_unknown(std::uint32_t route) const { return required_ == all_replicas && known(route) == 0; }
-    void forget() {
-        const std::lock_guard lock(mutex_);
-        known_.clear();
-    }
-    void learn(std::uint32_t route, const Reply& role) noexcept {
-        if (role.kind != Reply::Kind::array || role.elements.size() != 3) return;
-        try {
-            const std::lock_guard lock(mutex_);
-            std::size_t& known = known_[route];
-            known = std::max(known, role.elements[2].elements.size());
-        } catch (const std::bad_alloc&) {  // the next answer says it again
-        }
-    }
-
-    // A command, and the questions that go with it. Lives as long as they are being sent.
-    class Batch {
-    public:
-        Batch(const Replicas& replicas, const Command& command, std::uint32_t to)
-            : route(to),
-              wanted(replicas.required_ == all_replicas ? std::max<std::size_t>(1, replicas.known(to))
-                                                        : replicas.required_),
-              number_(static_cast<std::int64_t>(wanted)),
-              time_(replicas.patience_.count()),
-              wait_{"WAIT", number_, time_},
-              commands_{command, Command{wait_, 0}, Command{role_, 0}},
-              size_(replicas.required_ == all_replicas ? 3 : 2) {}
-        Batch(const Batch&) = delete;
-        Batch& operator=(const Batch&) = delete;
-
-        std::span<const Command> commands() const noexcept { return {commands_.data(), size_}; }
-
-        const std::uint32_t route;
-        const std::size_t wanted;
-
-    private:
-        const NumberText number_, time_;
-        const std::array<std::string_view, 3> wait_;
-        const std::array<std::string_view, 1> role_{"ROLE"};
-        const std::array<Command, 3> commands_;
-        const std::size_t size_;
-    };
-
-    // The answer to the command, from those to a batch.
-    Reply merged(std::span<Reply> replies, std::uint32_t route, std::size_t wanted) noexcept {
-        Reply reply = std::move(replies[0]);
-        const Reply& confirmed = replies[1];
-        reply.replicated = confirmed.is_integer() && confirmed.integer >= static_cast<std::int64_t>(wanted);
-        if (replies.size() > 2) learn(route, replies[2]);
-        return reply;
-    }
-
-    // The same for a batch that is posted: the receivers of its answers. `done` is called when all are there.
-    std::vector<Completion> merging(const Batch& batch, Completion done) {
-        struct Answers {
-            std::vector<Reply> replies;
-            std::atomic<std::size_t> missing;
-            std::uint32_t route;
-            std::size_t wanted;
-            Completion done;
-        };
-        const std::size_t size = batch.commands().size();
-        auto answers = std::make_shared<Answers>();
-        answers->replies.resize(size);
-        answers->missing = size;
-        answers->route = batch.route;
-        answers->wanted = batch.wanted;
-        answers->done = std::move(done);
-        std::vector<Completion> receivers;
-        for (std::size_t i = 0; i < size; ++i)
-            receivers.push_back([this, answers, i](Reply reply) {
-                answers->replies[i] = std::move(reply);
-                // The answers may come on different threads.
-                if (answers->missing.fetch_sub(1) == 1)
-                    answers->done(merged(answers->replies, answers->route, answers->wanted));
-            });
-        return receivers;
-    }
-
-private:
-    std::size_t known(std::uint32_t route) const {
-        const std::lock_guard lock(mutex_);
-        const auto entry = known_.find(route);
-        return entry == known_.end() ? 0 : entry->second;
-    }
-
-    const unsigned required_;
-    const Milliseconds patience_;
-    mutable std::mutex mutex_;                    // guards known_
-    std::map<std::uint32_t, std::size_t> known_;  // the most that the present master of each route has had
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/core/names.hpp
-
-// The key rules shared with Redisson: how the names of extra keys and channels follow from a primitive's name.
-namespace redlatch {
-inline namespace v0_1 {
-
-inline constexpr std::size_t longest_name = 1024;
-
-// True when the braces of a name are none at all, or exactly one non-empty "{tag}": only then do all keys that
-// are derived from the name fall into one cluster slot.
-constexpr bool has_safe_braces(std::string_view name) {
-    const auto open = name.find('{');
-    const auto close = name.find('}');
-    if (open == std::string_view::npos && close == std::string_view::npos) return true;
-    return open != std::string_view::npos && close != std::string_view::npos && close > open + 1 &&
-           name.find('{', open + 1) == std::string_view::npos && name.find('}', close + 1) == std::string_view::npos;
-}
-
-// Throws Error(errc::invalid_argument) for a name that cannot work.
-inline void check_name(std::string_view name) {
-    if (name.empty()) throw Error(errc::invalid_argument, {}, "a name must not be empty");
-    if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "a name must have at most 1024 bytes");
-    if (!has_safe_braces(name))
-        throw Error(errc::invalid_argument, name,
-                    "braces in a name must form one non-empty {tag}, or its keys would lie in different cluster slots");
-}
-
-// "prefix:{name}", or "prefix:name" when the name brings its own tag.
-inline std::string prefixed_key(std::string_view prefix, std::string_view name) {
-    std::string key(prefix);
-    const bool tagged = name.find('{') != std::string_view::npos;
-    key += tagged ? ":" : ":{";
-    key += name;
-    if (!tagged) key += '}';
-    return key;
-}
-
-// "{name}:suffix", or "name:suffix" when the name brings its own tag.
-inline std::string suffixed_key(std::string_view name, std::string_view suffix) {
-    const bool tagged = name.find('{') != std::string_view::npos;
-    std::string key = tagged ? std::string(name) : "{" + std::string(name) + "}";
-    key += ':';
-    key += suffix;
-    return key;
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/retry.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// What a reply means for the command that it answers.
-enum class Verdict {
-    answered,     // done: the script's own answer
-    no_script,    // the server does not know the script yet: send its text
-    no_answer,    // send it again: it may or may not have taken effect
-    refused_now,  // send it again after a pause: it took no effect, and the server may change its mind
-    late,         // it came after the instant until which it was wanted, and took no effect
-    refused,      // sending it again is useless
-};
-
-namespace detail {
-
-// The code word of an error: the first word, or the innermost one where an old server wraps the error of a script
-// ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
-inline std::string_view error_code_word(std::string_view text) {
-    static constexpr std::array<std::string_view, 6> wrapped{"OOM",        "WRONGTYPE", "MISCONF",
-                                                             "NOREPLICAS", "READONLY",  "NOPERM"};
-    if (text.starts_with("ERR Error running script"))
-        for (const std::string_view code : wrapped)
-            if (text.find(std::string(": ") + std::string(code) + " ") != std::string_view::npos ||
-                text.find("-" + std::string(code) + " ") != std::string_view::npos)
-                return code;
-    return text.substr(0, text.find(' '));
-}
-
-template <std::size_t N>
-bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
-    return std::find(words.begin(), words.end(), word) != words.end();
-}
-
-inline bool is_unavailable(std::string_view code) {
-    static constexpr std::array<std::string_view, 7> codes{"LOADING",  "MASTERDOWN", "READONLY",    "CLUSTERDOWN",
-                                                           "TRYAGAIN", "UNBLOCKED",  "NOMASTERLINK"};
-    return is_one_of(code, codes);
-}
-
-inline bool is_overloaded(std::string_view code, std::string_view text) {
-    static constexpr std::array<std::string_view, 4> codes{"BUSY", "OOM", "MISCONF", "NOREPLICAS"};
-    return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
-}
-
-// Who we are, or what we may do, does not suffice: with the same words, for passwords and rights may be given back.
-inline bool is_denied(std::string_view code, std::string_view text) {
-    static constexpr std::array<std::string_view, 4> codes{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED"};
-    static constexpr std::array<std::string_view, 6> beginnings{
-        // Inside a script it is the one in Redis 7.0, the other since 7.2.
-        "ERR The user executing the script", "ERR ACL failure in script",
-        // The password was taken from the server.
-        "ERR AUTH <password> called without", "ERR Client sent AUTH, but no password", "ERR invalid password",
-        // The certificate of either side.
-        Reply::untrusted};
-    return is_one_of(code, codes) || std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view beginning) {
-               return text.starts_with(beginning);
-           });
-}
-
-}  // namespace detail
-
-inline Verdict judge(const Reply& reply) {
-    switch (reply.kind) {
-        case Reply::Kind::not_sent:
-        case Reply::Kind::no_time:
-        case Reply::Kind::unanswered: return Verdict::no_answer;
-        case Reply::Kind::malformed: return Verdict::refused;
-        case Reply::Kind::error: break;
-        default: return Verdict::answered;
-    }
-    const std::string_view code = detail::error_code_word(reply.text);
-    if (code == "NOSCRIPT") return Verdict::no_script;
-    if (code == "LATE") return Verdict::late;
-    if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return Verdict::refused_now;
-    return Verdict::refused;
-}
-
-// Whether a command is refused that can never succeed: the key is something else, the script fails. What is denied to us
-// is refused to a caller at once, too; but what is to be delivered in the background goes on being tried, because
-// passwords, rights and certificates may be put right.
-inline bool is_final(const Reply& reply) {
-    return reply.is_error() && judge(reply) == Verdict::refused &&
-           !detail::is_denied(detail::error_code_word(reply.text), reply.text);
-}
-
-// The error that a failed operation on `name` throws, quoting the server. `reply` is none that judge() calls answered.
-inline Error error_of(const Reply& reply, std::string_view name) {
-    switch (reply.kind) {
-        case Reply::Kind::not_sent:
-        case Reply::Kind::no_time:
-            return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
-        case Reply::Kind::unanswered:
-            return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
-        case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
-        default: break;
-    }
-    const std::string_view code = detail::error_code_word(reply.text);
-    if (reply.text.starts_with(Reply::untrusted))
-        return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
-    const std::string said = "the server says " + printable(reply.text, 160);
-    if (code == "LATE")
-        return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
-    if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
-    if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
-    if (code == "TOOMANY") return {errc::invalid_argument, name, said};
-    if (code == "WRONGTYPE")
-        return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
-    if (code == "NOAUTH" || code == "WRONGPASS")
-        return {errc::rejected, name, said + "; check user and password in the URL"};
-    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
-        reply.text.starts_with("ERR ACL failure in script"))
-        return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
-    if (code == "MOVED" || code == "ASK")
-        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// URL"};
-    return {errc::rejected, name, said};
-}
-
-// What was granted, but is not on as many replicas as ClientOptions::require_replicas wants.
-inline Error not_replicated(std::string_view name) {
-    return {errc::not_replicated, name,
-            "it was taken and is given back; are the replicas there, and may this user WAIT?"};
-}
-
-// An answer of a shape that the script never gives.
-inline Error unexpected(const Reply& reply, std::string_view name) {
-    static constexpr std::array<std::string_view, 9> kinds{
-        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
-    return {errc::protocol_error, name,
-            "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
-                " where a script gives none"};
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/subscriptions.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Which channels this client listens to and for whom. A subscription is shared by all who want its channel, and is
-// kept for a while after the last of them lost interest: a contended lock would otherwise subscribe again and again.
-//
-// mutex_ guards all members. It may be taken while the mutex of a Watched is held, never the other way round: what
-// is told to a Watched is told after mutex_ was released.
-class Subscriptions final : public Listener {
-public:
-    static constexpr Milliseconds keep_warm = std::chrono::seconds(5);
-    static constexpr Milliseconds try_again{200};
-
-    // `subscribe(channel, wanted)` passes a wish on to the transport; `wake` makes the background thread look anew.
-    Subscriptions(std::function<void(const std::string&, bool)> subscribe, std::function<void()> wake)
-        : subscribe_(std::move(subscribe)), wake_(std::move(wake)) {}
-
-    // From now on `who` is told of messages. True when the subscription is already confirmed; otherwise it will be
-    // told when that is so.
-    bool want(const std::string& channel, Watched& who) {
-        const std::lock_guard lock(mutex_);
-        auto [entry, is_new] = channels_.try_emplace(channel);
-        Channel& c = entry->second;
-        auto mine = std::find_if(c.listeners.begin(), c.listeners.end(), [&](const Wish& w) { return w.who == &who; });
-        try {
-            if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Wish{&who, false});
-            if (is_new) subscribe_(channel, true);
-        } catch (...) {
-            if (is_new) channels_.erase(entry);
-            throw;
-        }
-        if (!mine->keen) {
-            mine->keen = true;
-            ++c.keen;
-            ++keen_;
-        }
-        // Where another's subscription is still to be confirmed, perhaps nobody receives at the moment.
-        if (!is_new && !c.confirmed) wake_();
-        return c.confirmed;
-    }
-
-    // `who` can do without for now; it may still be told for a while.
-    void rest(const std::string& channel, const Watched& who) {
-        bool look_anew = false;
-        {
-            const std::lock_guard lock(mutex_);
-            const auto entry = channels_.find(channel);
-            if (entry == channels_.end()) return;
-            for (Wish& w : entry->second.listeners)
-                if (w.who == &who && w.keen) {
-                    w.keen = false;
-                    --keen_;
-                    if (--entry->second.keen == 0) entry->second.idle_since = Clock::now();
-                }
-            look_anew = next_sweep_ == never;
-            if (look_anew) next_sweep_ = Clock::now() + keep_warm;
-        }
-        if (look_anew) wake_();
-    }
-
-    // Whether more than one state has waiters, be it on different channels or, as both sides of a read-write lock, on
-    // one.
-    bool has_several_keen() {
-        const std::lock_guard lock(mutex_);
-        return keen_ > 1;
-    }
-
-    // For a destructor: after it, `who` is told nothing any more.
-    void forget(const std::string& channel, const Watched& who) {
-        const std::lock_guard lock(mutex_);
-        const auto entry = channels_.find(channel);
-        if (entry == channels_.end()) return;
-        Channel& c = entry->second;
-        std::erase_if(c.listeners, [&](const Wish& w) {
-            if (w.who != &who) return false;
-            if (w.keen) {
-                --c.keen;
-                --keen_;
-            }
-            return true;
-        });
-        if (c.listeners.empty()) drop(entry);
-    }
-
-    // --- the background thread --------------------------------------------------------------------------------
-
-    // When sweep() has something to do.
-    Instant due() {
-        const std::lock_guard lock(mutex_);
-        return next_sweep_;
-    }
-
-    // Gives up the channels that nobody has wanted for a while.
-    void sweep(Instant now) {
-        std::vector<std::shared_ptr<Watched>> dropped;
-        sweep(now, dropped);
-        for (const auto& who : dropped) who->disconnected();
-    }
-
-    void subscribed(const std::string& channel) override {
-        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = true; })) who->subscribed();
-    }
-
-    void refused(const std::string& channel, const Reply& why) override {
-        std::vector<std::shared_ptr<Watched>> told;
-        {
-            const std::lock_guard lock(mutex_);
-            const auto entry = channels_.find(channel);
-            if (entry == channels_.end()) return;
-            if (judge(why) == Verdict::refused_now) {
-                // Busy, loading, too many clients: asked again in a moment. Waiters have their other means until then.
-                entry->second.ask_again = true;
-                next_sweep_ = std::min(next_sweep_, Clock::now() + try_again);
-                return;
-            }
-            told = alive(entry->second);
-            drop(entry);
-        }
-        for (const auto& who : told) who->subscription_refused(why);
-    }
-
-    void message(const std::string& channel, std::string_view payload) override {
-        for (const auto& who : listeners(channel, [](Channel&) {})) who->message(payload);
-    }
-
-    void disconnected() override {
-        std::vector<std::shared_ptr<Watched>> told;
-        {
-            const std::lock_guard lock(mutex_);
-            for (auto& [_, c] : channels_) {
-                c.confirmed = false;
-                for (auto& who : alive(c)) told.push_back(std::move(who));
+    for (std::size_t block = 0; block < blocks; ++block) {
+        std::uint32_t w[80] = {};
+        for (std::size_t i = 0, at = block * 64; i < 16; ++i, at += 4) {
+            if (at + 4 <= size) {
+                w[i] = static_cast<std::uint32_t>(static_cast<unsigned char>(data[at])) << 24 |
+                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 1])) << 16 |
+                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 2])) << 8 |
+                       static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 3]));
+            } else {
+                // The end of the text, then one bit, then zeros.
+                for (std::size_t j = 0; j < 4; ++j)
+                    w[i] = w[i] << 8 |
+                           (at + j < size    ? static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + j]))
+                            : at + j == size ? 0x80u
+                                             : 0u);
             }
         }
-        for (const auto& who : told) who->disconnected();
-    }
-
-    void interrupted(const std::string& channel) override {
-        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = false; })) who->disconnected();
-    }
-
-private:
-    struct Wish {
-        Watched* who;
-        bool keen;  // has waiters now
-    };
-
-    struct Channel {
-        std::vector<Wish> listeners;
-        std::size_t keen = 0;  // how many of them are
-        bool confirmed = false;
-        bool ask_again = false;  // refused for the moment
-        Instant idle_since{};
-    };
-
-    using Channels = std::unordered_map<std::string, Channel>;
-
-    void sweep(Instant now, std::vector<std::shared_ptr<Watched>>& dropped) {
-        const std::lock_guard lock(mutex_);
-        if (now < next_sweep_) return;
-        next_sweep_ = never;
-        for (auto entry = channels_.begin(); entry != channels_.end();) {
-            const auto current = entry++;
-            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
-            if (current->second.keen > 0) continue;
-            if (now < current->second.idle_since + keep_warm) {
-                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
-                continue;
-            }
-            for (auto& who : alive(current->second)) dropped.push_back(std::move(who));
-            drop(current);
+        if (block + 1 == blocks) {
+            w[14] = static_cast<std::uint32_t>(static_cast<std::uint64_t>(size) >> 29);
+            w[15] = static_cast<std::uint32_t>(size << 3);
         }
-    }
-
-    void drop(Channels::iterator entry) noexcept {
-        keen_ -= entry->second.keen;
-        const auto dropped = channels_.extract(entry);
-        try {
-            subscribe_(dropped.key(), false);
-        } catch (...) {  // no memory for it: messages that still come are for nobody
+        for (std::size_t i = 16; i < 80; ++i) {
+            const std::uint32_t x = w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16];
+            w[i] = x << 1 | x >> 31;
         }
-    }
 
-    static std::vector<std::shared_ptr<Watched>> alive(const Channel& c) {
-        std::vector<std::shared_ptr<Watched>> found;
-        for (const Wish& w : c.listeners)
-            if (auto who = w.who->weak_from_this().lock()) found.push_back(std::move(who));
-        return found;
-    }
-
-    template <class Change>
-    std::vector<std::shared_ptr<Watched>> listeners(const std::string& channel, Change change) {
-        const std::lock_guard lock(mutex_);
-        const auto entry = channels_.find(channel);
-        if (entry == channels_.end()) return {};
-        change(entry->second);
-        return alive(entry->second);
-    }
-
-    const std::function<void(const std::string&, bool)> subscribe_;
-    const std::function<void()> wake_;
-    std::mutex mutex_;
-    Channels channels_;
-    std::size_t keen_ = 0;  // wishes, of all channels
-    Instant next_sweep_ = never;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/core/backoff.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// The longest pause before something is tried again that needs a server: once it is back, everybody is to work again
-// within a second.
-inline constexpr Milliseconds longest_pause{500};
-
-// Exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from `first`
-// to `most`. The jitter keeps clients that failed together from coming back together; it needs no good randomness.
-class Backoff {
-public:
-    constexpr Backoff(Milliseconds first, Milliseconds most) : first_(first), most_(most) {}
-
-    // `random` is any number, by which the delay is chosen.
-    Clock::duration next(std::uint64_t random) {
-        bound_ = bound_ == Milliseconds::zero() ? first_ : std::min(most_, bound_ * 2);
-        const auto full = std::chrono::duration_cast<Clock::duration>(bound_);
-        const auto half = full / 2;
-        return half + Clock::duration(static_cast<Clock::rep>(random % static_cast<std::uint64_t>(half.count() + 1)));
-    }
-
-    Clock::duration next() {
-        // The low bits of the clock differ between clients, which is all that is needed; spread by a multiplication
-        // (Knuth's, by the golden ratio).
-        const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
-        return next((ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
-    }
-
-    void reset() { bound_ = Milliseconds::zero(); }
-
-private:
-    Milliseconds first_;
-    Milliseconds most_;
-    Milliseconds bound_{0};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/core/pause.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Sleeps; wakes up early when stop is requested.
-inline void pause(Instant until, const std::stop_token& stop) {
-    std::mutex mutex;
-    std::condition_variable_any never_notified;
-    std::unique_lock lock(mutex);
-    never_notified.wait_until(lock, stop, until, [] { return false; });
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/core/process.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// What is said of a process here counts for all shared objects in it, those that hide their symbols as well: hence the
-// visibility.
-namespace detail {
-
-using ForkCell = std::atomic<std::uint64_t>;
-
-// Of a kernel that cannot wipe memory at a fork: the C library calls us then, if it is asked to fork.
-[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
-    static constinit ForkCell cell{0};
-    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
-    return &cell;
-}
-
-// A number that is zero in the child of a fork.
-inline ForkCell* new_fork_cell() noexcept {
-#ifdef MADV_WIPEONFORK
-    constexpr std::size_t size = sizeof(ForkCell);
-    void* const page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page != MAP_FAILED) {
-        if (::madvise(page, size, MADV_WIPEONFORK) == 0) return new (page) ForkCell{0};
-        ::munmap(page, size);
-    }
-#endif
-    return wiped_by_handler();
-}
-
-// Made by whoever is first. No lock is held meanwhile, which a fork could leave locked in the child.
-[[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
-    static constinit std::atomic<ForkCell*> cell{nullptr};
-    ForkCell* there = cell.load(std::memory_order_acquire);
-    if (there) return *there;
-    ForkCell* const mine = new_fork_cell();
-    return cell.compare_exchange_strong(there, mine) ? *mine : *there;
-}
-
-// Another one in each process that descends from this one.
-[[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
-    static constinit std::atomic<std::uint64_t> last{0};  // the child goes on where its parent was
-    ForkCell& cell = fork_cell();
-    std::uint64_t generation = cell.load(std::memory_order_relaxed);
-    if (generation != 0) return generation;
-    const std::uint64_t mine = last.fetch_add(1) + 1;
-    return cell.compare_exchange_strong(generation, mine) ? mine : generation;
-}
-
-}  // namespace detail
-
-// Tells a process from those that it was forked from. Its number alone does not: in a PID namespace of its own a child
-// may have its parent's.
-struct ProcessMark {
-    std::uint64_t generation;
-    pid_t pid;
-
-    friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
-};
-
-inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/core/suspended.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-#ifdef CLOCK_BOOTTIME
-
-namespace detail {
-
-inline Clock::duration read_clock(clockid_t clock) noexcept {
-    timespec now{};
-    ::clock_gettime(clock, &now);
-    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
-
-}  // namespace detail
-
-// For how long this machine has been suspended since it was started. The steady clock stands still meanwhile, but leases
-// do not: by what this grows, a hold's end is nearer than its instant says. Never too much, and too little by less than
-// the time between two readings of a clock. No system call where the C library can do without.
-inline Clock::duration suspended() noexcept {
-    Clock::duration least = Clock::duration::max();
-    Clock::duration found{};
-    // Whoever is held up between the readings, or suspended, reads again.
-    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
-        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
-        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
-        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
-        if (after - before >= least) continue;
-        least = after - before;
-        found = std::max(since_boot - after, Clock::duration::zero());
-    }
-    return found;
-}
-
-#else
-
-inline Clock::duration suspended() noexcept { return {}; }
-
-#endif
-
-// By how much that has grown since it was `before`; what cannot be told from the time that reading takes is nothing.
-inline Clock::duration suspended_since(Clock::duration before) noexcept {
-    const Clock::duration grown = suspended() - before;
-    return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
-}
-
-// When a command was sent whose lease goes on while this machine is suspended.
-class SendTime {
-public:
-    // As an instant of the steady clock as it is now: earlier by what the machine was suspended since.
-    Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
-
-private:
-    Instant at_ = Clock::now();
-    Clock::duration suspended_ = suspended();
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/runtime.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Keys or arguments of a script. The temporaries behind the words live until the call that takes them returns.
-template <std::size_t N>
-using Texts = std::array<std::string_view, N>;
-
-// Who receives the answer to a posted command: the background thread; or the posting one, which goes on to call
-// attend(), and stop_attending() unless all is answered.
-enum class Receiver { background, poster };
-
-// Whether a command grants something (a hold, a permit, more time for one), which enough replicas have to confirm.
-enum class Effect { any, grants };
-
-// What all primitives of one client share within one process: the transport, the identity, the counters, the
-// background thread with its timers and subscriptions, and the local state of every name in use.
-//
-// The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
-// bring up, and sends renewals. What a hold's end makes urgent is left to the thread of Losses, which waits for no
-// server. mutex_ guards states_, and may be held when a state's own mutex is taken, never the other way round;
-// key_holds_mutex_ guards key_holds_ and its limit; background_mutex_ guards the start of the thread; posts_mutex_ guards
-// posts_, and posts_done_ tells
-// the destructor that none is left.
-template <Transport T>
-class Runtime {
-public:
-    Runtime(T transport, const ClientOptions& options, const Runtime* parent = nullptr)
-        : options_(options),
-          replicas_(options),
-          parent_(parent),
-          timers_([this] { wake(); }),
-          subscriptions_([this](const std::string& channel, bool wanted) { subscribe(channel, wanted); },
-                         [this] { wake(); }),
-          transport_(std::move(transport)) {}
-
-    Runtime(const Runtime&) = delete;
-    Runtime& operator=(const Runtime&) = delete;
-
-    // Waits until what was posted is answered (the release of a hold that nobody wants, most likely), but not for long;
-    // then for the background thread, which a server that does not answer can delay by one command_timeout.
-    ~Runtime() {
-        {
-            std::unique_lock lock(posts_mutex_);
-            const Milliseconds patience = std::min(options_.command_timeout, longest_farewell);
-            posts_done_.wait_for(lock, patience, [this] { return posts_ == 0; });
-        }
-        stopping_ = true;
-        transport_.wake();
-        if (background_.joinable()) background_.join();
-        for (const auto& [_, entry] : states_) entry.state->abandon();
-        losses_.end();
-    }
-
-    const ClientOptions& options() const noexcept { return options_; }
-    const std::string& uuid() const noexcept { return uuid_; }
-
-    // False in a child that was forked since this was made.
-    bool is_of_this_process() const noexcept { return process_ == this_process(); }
-
-    T& transport() noexcept { return transport_; }
-    Timers& timers() noexcept { return timers_; }
-    Losses& losses() noexcept { return losses_; }
-    Subscriptions& subscriptions() noexcept { return subscriptions_; }
-
-    // Whether this process was forked off one that used the client: holds of the parent are then not ours.
-    bool is_fork_child() const noexcept { return parent_ != nullptr; }
-
-    // Numbers the commands that leave a mark on the server against their own copies: never twice in a runtime, because
-    // a mark outlives the local state that made it.
-    std::uint64_t next_request() { return ++last_request_; }
-
-    // By what the server deletes a key that holds a certain value, as far as it is known.
-    NativeDelete& native_delete() noexcept { return native_delete_; }
-
-    // --- commands ---------------------------------------------------------------------------------------------
-
-    Reply call(const Command& command, Instant deadline) {
-        count(commands_);
-        return transport_.call(command, deadline);
-    }
-
-    // What grants something, and is only good when enough replicas have it: then the reply says whether they do.
-    Reply call_granting(const Command& command, Instant deadline) {
-        if (!replicas_.are_required()) return call(command, deadline);
-        const std::uint32_t route = route_of(command);
-        if (replicas_.are_unknown(route)) {
-            const std::array<std::string_view, 1> role{"ROLE"};
-            replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
-        }
-        const Replicas::Batch batch(replicas_, command, route);
-        count(commands_, batch.commands().size());
-        std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
-        return replicas_.merged(replies, route, batch.wanted);
-    }
-
-    // Calls a script by its digest, or by its text where the server does not know it yet. One round trip; two for a
-    // script that is new to the server.
-    Reply call_script(const Script& script, std::span<const std::string_view> keys,
-                      std::span<const std::string_view> arguments, Instant deadline, Effect effect = Effect::any) {
-        ScriptWords words(script, keys, arguments);
-        const auto send = [&](const Command& command) {
-            return effect == Effect::grants ? call_granting(command, deadline) : call(command, deadline);
-        };
-        Reply reply = send(words.by_digest());
-        if (judge(reply) == Verdict::no_script) reply = send(words.by_text());
-        return reply;
-    }
-
-    // The same without waiting; `done` is called on any thread.
-    void post(const Command& command, Completion done, Receiver receiver = Receiver::background,
-              Effect effect = Effect::any) {
-        start_background();
-        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
-        count(commands_);
-        count_post();
-        try {
-            if (effect == Effect::grants && replicas_.are_required())
-                post_granting(command, std::move(finish));
+        std::uint32_t a = hash[0], b = hash[1], c = hash[2], d = hash[3], e = hash[4];
+        for (std::size_t i = 0; i < 80; ++i) {
+            std::uint32_t next = (a << 5 | a >> 27) + e + w[i];
+            if (i < 20)
+                next += (d ^ (b & (c ^ d))) + 0x5a827999;
+            else if (i < 40)
+                next += (b ^ c ^ d) + 0x6ed9eba1;
+            else if (i < 60)
+                next += ((b & c) | (d & (b | c))) + 0x8f1bbcdc;
             else
-                pass_on(receiver, command, std::move(finish));
-        } catch (...) {
-            uncount_post();
-            throw;
+                next += (b ^ c ^ d) + 0xca62c1d6;
+            e = d;
+            d = c;
+            c = b << 30 | b >> 2;
+            b = a;
+            a = next;
         }
+        hash[0] += a;
+        hash[1] += b;
+        hash[2] += c;
+        hash[3] += d;
+        hash[4] += e;
     }
 
-    void post_script(const Script& script, std::span<const std::string_view> keys,
-                     std::span<const std::string_view> arguments, Completion done,
-                     Receiver receiver = Receiver::background, Effect effect = Effect::any) {
-        const ScriptWords words(script, keys, arguments);
-        // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
-        std::vector<std::string> kept_keys(keys.begin(), keys.end());
-        std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
-        post(
-            words.by_digest(),
-            [this, &script, effect, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
-             done = std::move(done)](Reply reply) mutable {
-                if (judge(reply) != Verdict::no_script) return done(std::move(reply));
-                const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
-                const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
-                try {
-                    post(ScriptWords(script, k, a).by_text(), done, Receiver::background, effect);
-                } catch (...) {
-                    done(Reply::of(Reply::Kind::not_sent, no_memory));
-                }
-            },
-            receiver, effect);
-    }
-
-    // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
-    // second word is the key.
-    struct Calling {
-        Reply operator()(const Script& script, std::span<const std::string_view> keys,
-                         std::span<const std::string_view> arguments) const {
-            return runtime.call_script(script, keys, arguments, deadline, effect);
-        }
-        Reply operator()(std::span<const std::string_view> words) const {
-            return effect == Effect::grants ? runtime.call_granting({words, 1}, deadline)
-                                            : runtime.call({words, 1}, deadline);
-        }
-
-        Runtime& runtime;
-        Instant deadline;
-        Effect effect;
-    };
-    Calling calling(Instant deadline, Effect effect = Effect::any) { return {*this, deadline, effect}; }
-
-    auto posting(Completion done, Receiver receiver = Receiver::background, Effect effect = Effect::any) {
-        return [this, receiver, effect, done = std::move(done)](const Script& script,
-                                                                std::span<const std::string_view> keys,
-                                                                std::span<const std::string_view> arguments) mutable {
-            post_script(script, keys, arguments, std::move(done), receiver, effect);
-        };
-    }
-
-    // The posting thread receives what has come.
-    void attend() {
-        if constexpr (LetsAttend<T>) transport_.attend();
-    }
-
-    void stop_attending() {
-        if constexpr (LetsAttend<T>) transport_.wake();
-    }
-
-    // --- until when a command is wanted ---------------------------------------------------------------------------
-
-    // What the clock of the server of this key shows now. Asks it, in one round trip, where that is not known; nothing,
-    // and the reason in `failure`, when there is no answer.
-    std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
-        const std::uint32_t route = transport_.route(key);
-        const Instant asked = Clock::now();
-        if (const auto known = clock_.at(route, asked)) return known;
-        static constexpr std::array<std::string_view, 1> words{"TIME"};
-        failure = call({words, 0, key}, deadline);
-        return learn_time(route, asked, failure);
-    }
-
-    // The same without waiting: `then(time, failure, receiver)` is called at once, or on any thread when the server has
-    // answered; by then the poster may attend no more, so the background receives what follows.
-    template <class Then>
-    void with_server_time(std::string_view key, Receiver receiver, Then then) {
-        const std::uint32_t route = transport_.route(key);
-        const Instant asked = Clock::now();
-        if (const auto known = clock_.at(route, asked)) return then(known, Reply{}, receiver);
-        static constexpr std::array<std::string_view, 1> words{"TIME"};
-        post(
-            {words, 0, key},
-            [this, route, asked, then = std::move(then)](Reply reply) mutable {
-                const auto time = learn_time(route, asked, reply);
-                then(time, std::move(reply), Receiver::background);
-            },
-            receiver);
-    }
-
-    // What a renewal says, which must not wait: an old reading of the clock will do. Without any it is never void.
-    ServerMilliseconds wanted_until(std::string_view key) const {
-        const auto now = clock_.roughly_at(transport_.route(key), Clock::now());
-        return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
-    }
-
-    // A script that was sent at `sent` said that it came too late: by what clock.
-    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
-        const auto now = read_late(reply);
-        if (now) clock_.learn(transport_.route(key), sent, Clock::now(), *now);
-        return now.has_value();
-    }
-
-    RemoteClock& server_clock() noexcept { return clock_; }
-
-    // When a lease is over that begins now, by the server's clock, of a command that is wanted `until`. Not later than the
-    // server would reckon it itself; earlier by clock_error() at most.
-    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
-        return until - options_.command_timeout.count() + lease.count() - clock_error().count();
-    }
-
-    // By how much the server's clock may be behind what is known of it: it was read some time ago, and while the answer
-    // was on its way. Clocks drift by less than a part in a thousand.
-    Milliseconds clock_error() const {
-        const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - clock_.read_at());
-        return clock_.uncertainty() + age / 1000 + Milliseconds(2);
-    }
-
-    // Whether the server knows SET … PXAT: Redis does from 6.2 on.
-    bool knows_expiry_times() const noexcept { return knows_expiry_times_.load(std::memory_order_relaxed); }
-    void forget_expiry_times() noexcept { knows_expiry_times_ = false; }
-
-    // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
-    // round trip, or two where the server's time is not known. A server whose clock has jumped is asked once more.
-    template <class Send>
-    Reply call_wanted(std::string_view key, Instant deadline, Send send) {
-        for (int tries = 1;; ++tries) {
-            Reply failure;
-            const auto now = server_time(key, deadline, failure);
-            if (!now) return failure;
-            const Instant sent = Clock::now();
-            Reply reply = send(*now + options_.command_timeout.count());
-            if (!learn_if_late(key, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
-        }
-    }
-
-    // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
-    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout. With `one_try`, what
-    // the server refuses for now is refused.
-    template <class Send>
-    Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
-        Backoff backoff(Milliseconds(2), longest_pause);
-        bool again = false;
-        for (;;) {
-            const Instant now = Clock::now();
-            Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
-            const Verdict verdict = judge(reply);
-            if (verdict == Verdict::answered) {
-                back_again();
-                return reply;
-            }
-            // no_script here: the server did not even take the text.
-            if (verdict == Verdict::refused || verdict == Verdict::no_script || stop.stop_requested()) return reply;
-            // It was sent again already, by what the clock showed.
-            if (verdict == Verdict::late) return reply;
-            if (one_try && verdict == Verdict::refused_now) return reply;
-            if (reply.kind == Reply::Kind::unanswered) again = true;
-            // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
-            if (verdict == Verdict::refused_now) rest(std::min(deadline, Clock::now() + backoff.next()), stop);
-            if (Clock::now() >= deadline) return reply;
-            if (verdict == Verdict::no_answer) {
-                // What answers next may be another server, or this one with another clock.
-                clock_.doubt();
-                gone();
-            }
-            count(resends_);
-        }
-    }
-
-    // What the first question of a call is allowed at least, whatever the caller's deadline: a server may be slow to
-    // connect to, and what is free is not to be missed for that.
-    static constexpr Milliseconds honest_try{250};
-
-    // Whether a call from `begun` on that ended with this reply, which is no answer, shows that there is no server. One that
-    // was given less than its time may only be slow.
-    bool is_away(const Reply& reply, Instant begun) const {
-        return reply.kind != Reply::Kind::no_time || Clock::now() - begun >= options_.command_timeout;
-    }
-
-    // --- the background ---------------------------------------------------------------------------------------
-
-    void start_background() {
-        if (background_started_.load(std::memory_order_acquire)) return;
-        const std::lock_guard lock(background_mutex_);
-        if (background_.joinable()) return;
-        background_ = quiet_thread([this] { serve(); });
-        background_started_.store(true, std::memory_order_release);
-    }
-
-    // The calling thread receives messages itself until one has come, interrupts() is not `seen` any more, or `until`;
-    // false when it has to wait for the background thread to do so.
-    bool watch(Instant until, std::uint64_t seen) {
-        if constexpr (LetsWatch<T>) {
-            if (!transport_.watch(listener_, until, seen)) return false;
-            if (subscriptions_.has_several_keen()) transport_.wake();
-            return true;
-        }
-        return false;
-    }
-
-    // Taken before the mutex is given up under which interrupt_watch() is called.
-    std::uint64_t interrupts() {
-        if constexpr (LetsWatch<T>) return transport_.interrupts();
-        return 0;
-    }
-
-    void interrupt_watch() {
-        if constexpr (LetsWatch<T>) transport_.interrupt_watch();
-    }
-
-    // Tells the user's handler, if there is memory to do so.
-    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
-        if (!options_.on_event) return;
-        try {
-            notifier_.notify([handler = options_.on_event,
-                              event = Event{kind, std::string(name), std::string(detail)}] { handler(event); });
-        } catch (...) {
-        }
-    }
-
-    // What tells of losses is there from here on, and cannot fail any more. To be called before something is held.
-    // Throws std::system_error when there is no thread to be had.
-    void start_losses() {
-        if (losses_started_.load(std::memory_order_acquire)) return;
-        losses_.start();
-        if (options_.on_event) notifier_.start();
-        losses_started_.store(true, std::memory_order_release);
-    }
-
-    // --- counters ---------------------------------------------------------------------------------------------
-
-    using Counter = std::atomic<std::uint64_t>;
-    static void count(Counter& counter, std::uint64_t by = 1) { counter.fetch_add(by, std::memory_order_relaxed); }
-
-    void count_acquisition() { count(acquisitions_); }
-    void count_wait() { count(waits_); }
-    void count_handoff() { count(handoffs_); }
-    void count_renewal() { count(renewals_); }
-    void count_lost_hold() { count(lost_holds_); }
-
-    Stats stats() const {
-        Stats s{commands_, acquisitions_, waits_, handoffs_, renewals_, lost_holds_, resends_, 0};
-        if constexpr (requires { transport_.reconnects(); }) s.reconnects = transport_.reconnects();
-        return s;
-    }
-
-    // --- what is known of a key beyond one state -----------------------------------------------------------------
-
-    // Who of this process holds the key, whatever the kind of lock.
-    std::shared_ptr<KeyHolds> key_holds(const std::string& key) {
-        const std::lock_guard lock(key_holds_mutex_);
-        if (key_holds_.size() >= key_holds_limit_) {
-            std::erase_if(key_holds_, [](const auto& entry) { return entry.second.expired(); });
-            key_holds_limit_ = std::max<std::size_t>(64, key_holds_.size() * 2);
-        }
-        std::weak_ptr<KeyHolds>& entry = key_holds_[key];
-        auto holds = entry.lock();
-        if (!holds) entry = holds = std::make_shared<KeyHolds>();
-        return holds;
-    }
-
-    LostLevels& lost_levels() noexcept { return lost_levels_; }
-
-    // --- the local state of names -----------------------------------------------------------------------------
-
-    // The state of `key`, made when there is none yet; one more user of it.
-    template <class State>
-    State& use_state(const std::string& key) {
-        const std::lock_guard lock(mutex_);
-        auto entry = states_.find({State::kind, key});
-        if (entry == states_.end()) {
-            auto state = std::make_shared<State>(*this, key);
-            const StateName name{State::kind, state->key()};
-            entry = states_.emplace(name, StateEntry{std::move(state)}).first;
-        }
-        ++entry->second.users;
-        return static_cast<State&>(*entry->second.state);
-    }
-
-    // One user less; without users and holds it is forgotten.
-    template <class State>
-    void leave_state(State& state) {
-        forget_state(state, 1);
-    }
-
-    template <class State>
-    void forget_if_unused(State& state) {
-        forget_state(state, 0);
-    }
-
-private:
-    static constexpr std::size_t renewals_a_call = 100;
-    static constexpr Milliseconds longest_farewell{1000};
-
-    // The time that TIME answered. Without an answer nothing was changed, so the command that was to follow was not sent.
-    std::optional<ServerMilliseconds> learn_time(std::uint32_t route, Instant asked, Reply& reply) {
-        const auto time = read_time(reply);
-        if (!time) {
-            if (judge(reply) == Verdict::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
-            // What should have followed was not sent; perhaps because the server was given less than its time.
-            if (reply.kind == Reply::Kind::unanswered)
-                reply.kind =
-                    Clock::now() - asked < options_.command_timeout ? Reply::Kind::no_time : Reply::Kind::not_sent;
-            return std::nullopt;
-        }
-        clock_.learn(route, asked, Clock::now(), *time);
-        // Also if another thread has come to doubt it since.
-        return clock_.roughly_at(route, Clock::now());
-    }
-
-    // What grants something has a key.
-    std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
-
-    void pass_on(Receiver receiver, const Command& command, Completion done) {
-        if constexpr (LetsAttend<T>)
-            if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
-        transport_.post(command, std::move(done));
-    }
-
-    void post_granting(const Command& command, Completion done) {
-        if constexpr (PostsSeveral<T>) {
-            const Replicas::Batch batch(replicas_, command, route_of(command));
-            std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
-            count(commands_, batch.commands().size() - 1);
-            transport_.post_all(batch.commands(), receivers);
-        }
-    }
-
-    void finish_post(const Completion& done, Reply reply) {
-        try {
-            done(std::move(reply));
-        } catch (...) {  // no memory; whoever posted it looks after itself
-        }
-        uncount_post();
-    }
-
-    void count_post() {
-        const std::lock_guard lock(posts_mutex_);
-        ++posts_;
-    }
-
-    void uncount_post() {
-        const std::lock_guard lock(posts_mutex_);
-        if (--posts_ == 0) posts_done_.notify_all();
-    }
-
-    static constexpr const char* no_memory = "out of memory";
-
-    // A pause; a short one where there is no memory for what it takes.
-    static void rest(Instant until, const std::stop_token& stop) {
-        try {
-            redlatch::pause(until, stop);
-        } catch (const std::bad_alloc&) {
-            std::this_thread::sleep_for(Milliseconds(1));
-        }
-    }
-
-    // A command for which there was no memory was not sent, and is tried again like any such.
-    template <class Send>
-    static Reply or_not_sent(Send send) {
-        try {
-            return send();
-        } catch (const std::bad_alloc&) {
-            std::this_thread::sleep_for(Milliseconds(1));
-            return Reply::of(Reply::Kind::not_sent, no_memory);
-        }
-    }
-
-    // The words of EVALSHA or EVAL, without an allocation where they are few.
-    class ScriptWords {
-    public:
-        ScriptWords(const Script& script, std::span<const std::string_view> keys,
-                    std::span<const std::string_view> arguments)
-            : script_(script), key_count_(static_cast<std::int64_t>(keys.size())) {
-            const std::size_t size = 3 + keys.size() + arguments.size();
-            if (size > few_.size()) many_.resize(size);
-            words_ = size > few_.size() ? std::span(many_) : std::span(few_).first(size);
-            words_[2] = key_count_;
-            std::copy(arguments.begin(), arguments.end(), std::copy(keys.begin(), keys.end(), words_.begin() + 3));
-        }
-        ScriptWords(const ScriptWords&) = delete;
-        ScriptWords& operator=(const ScriptWords&) = delete;
-
-        Command by_digest() const {
-            words_[0] = "EVALSHA";
-            words_[1] = script_.digest();
-            return {words_, 3};
-        }
-
-        Command by_text() const {
-            words_[0] = "EVAL";
-            words_[1] = script_.text;
-            return {words_, 3};
-        }
-
-    private:
-        const Script& script_;
-        NumberText key_count_;
-        std::array<std::string_view, 16> few_;
-        std::vector<std::string_view> many_;
-        std::span<std::string_view> words_;
-    };
-
-    // Kind and key: text that belongs to the state itself, so that looking it up needs no memory.
-    using StateName = std::pair<std::string_view, std::string_view>;
-    struct StateNameHash {
-        std::size_t operator()(const StateName& name) const noexcept {
-            return std::hash<std::string_view>()(name.first) * 31 + std::hash<std::string_view>()(name.second);
-        }
-    };
-
-    struct StateEntry {
-        std::shared_ptr<Watched> state;
-        std::size_t users = 0;
-    };
-
-    template <class State>
-    void forget_state(State& state, std::size_t users_less) {
-        std::shared_ptr<Watched> last;  // destroyed after mutex_ is free: a state's destructor takes other mutexes
-        const std::lock_guard lock(mutex_);
-        const auto entry = states_.find({State::kind, state.key()});
-        if (entry == states_.end() || entry->second.state.get() != &state) return;
-        entry->second.users -= users_less;
-        if (entry->second.users > 0 || !state.is_idle()) return;
-        last = std::move(entry->second.state);
-        states_.erase(entry);
-    }
-
-    // The background thread.
-    void serve() {
-        while (!stopping_.load(std::memory_order_acquire)) {
-            try {
-                transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
-                look_after(Clock::now());
-            } catch (...) {
-                // For want of memory: what is left in unfinished_ is looked after in a moment.
-                unfinished_until_ = Clock::now() + Milliseconds(5);
-            }
-        }
-    }
-
-    void look_after(Instant now) {
-        std::vector<Renewal> due;
-        try {
-            tick_due(now, now, due);
-            // What would be due soon comes along: holds that were taken at different times are renewed together
-            // from then on, a hundred in a call.
-            if (!due.empty()) tick_due(now, now + options_.watchdog_timeout / 6, due);
-        } catch (...) {
-            renew(std::move(due));
-            throw;
-        }
-        if (!due.empty()) renew(std::move(due));
-        unfinished_until_ = never;
-        subscriptions_.sweep(now);
-    }
-
-    // Who could not be looked after, for want of memory, stays in unfinished_.
-    void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
-        if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
-        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->tick(now, horizon, due);
-    }
-
-    void renew(std::vector<Renewal> due) {
-        // Together goes what one script on one route can renew.
-        const auto way = [this](const Renewal& r) {
-            return std::tuple(transport_.route(r.key), r.script, r.lease.value_or(options_.watchdog_timeout));
-        };
-        std::stable_sort(due.begin(), due.end(),
-                         [&](const Renewal& a, const Renewal& b) { return std::less<>()(way(a), way(b)); });
-        for (std::size_t first = 0; first < due.size();) {
-            std::size_t last = first;
-            while (last < due.size() && last - first < renewals_a_call && way(due[last]) == way(due[first])) ++last;
-            renew_or_try_again(std::span(due).subspan(first, last - first));
-            first = last;
-        }
-    }
-
-    void renew_or_try_again(std::span<const Renewal> batch) {
-        try {
-            renew_together({batch.begin(), batch.end()});
-        } catch (...) {
-            for (const Renewal& renewal : batch) renewal.of->renewed(renewal, Watched::Renewed::unknown, Clock::now());
-        }
-    }
-
-    void renew_together(std::vector<Renewal> batch) {
-        const NumberText lease(batch.front().lease.value_or(options_.watchdog_timeout).count());
-        const NumberText until(wanted_until(batch.front().key));
-        std::vector<std::string_view> keys;
-        std::vector<std::string_view> arguments{lease, until};
-        for (const Renewal& renewal : batch) {
-            keys.push_back(renewal.key);
-            arguments.push_back(renewal.field);
-        }
-        const SendTime sent_at;
-        const Instant sent = Clock::now();
-        const Script& script = *batch.front().script;
-        post_script(
-            script, keys, arguments,
-            [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
-                judge(reply) == Verdict::no_answer ? gone() : back_again();
-                learn_if_late(batch.front().key, sent, reply);
-                const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
-                for (std::size_t i = 0; i < batch.size(); ++i) {
-                    auto outcome = Watched::Renewed::unknown;
-                    if (whole && reply.elements[i].is_integer()) {
-                        if (reply.elements[i].integer != 1)
-                            outcome = Watched::Renewed::refused;
-                        else if (reply.replicated)
-                            outcome = Watched::Renewed::yes;
-                    }
-                    if (outcome == Watched::Renewed::yes && !batch[i].lease) count(renewals_);
-                    batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
-                }
-            },
-            Receiver::background, Effect::grants);
-    }
-
-    // Both are called by destructors of states, the last of which run when the transport is going already.
-    void wake() {
-        if (!stopping_) transport_.wake();
-    }
-
-    void subscribe(const std::string& channel, bool wanted) {
-        if (stopping_) return;
-        if (wanted) {
-            count(commands_);
-            transport_.subscribe(channel);
-        } else {
-            transport_.unsubscribe(channel);
-        }
-    }
-
-    void gone() {
-        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
-    }
-
-    void back_again() {
-        if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
-            raise(Event::Kind::reconnected, {}, "the server answers again");
-    }
-
-    // Holds may be lost there; who waits is told by the subscription that is made anew.
-    void moved() {
-        replicas_.forget();
-        clock_.doubt();
-        std::vector<std::shared_ptr<Watched>> states;
-        {
-            const std::lock_guard lock(mutex_);
-            for (const auto& [_, entry] : states_) states.push_back(entry.state);
-        }
-        for (const auto& state : states) state->moved();
-        raise(Event::Kind::moved, {}, "another server is the master now");
-    }
-
-    // Passes on to the subscriptions, and remembers whether the server is there.
-    struct ConnectionListener final : Listener {
-        explicit ConnectionListener(Runtime& r) : runtime(r) {}
-        void subscribed(const std::string& channel) override {
-            runtime.back_again();
-            runtime.subscriptions_.subscribed(channel);
-        }
-        void refused(const std::string& channel, const Reply& why) override {
-            runtime.subscriptions_.refused(channel, why);
-        }
-        void message(const std::string& channel, std::string_view payload) override {
-            runtime.subscriptions_.message(channel, payload);
-        }
-        void disconnected() override {
-            runtime.gone();
-            runtime.subscriptions_.disconnected();
-        }
-        void interrupted(const std::string& channel) override { runtime.subscriptions_.interrupted(channel); }
-        void moved() override { runtime.moved(); }
-        Runtime& runtime;
-    };
-
-    const ClientOptions options_;
-    Replicas replicas_;
-    const Runtime* const parent_;  // left as it was at the fork, and never touched
-    const std::string uuid_ = make_uuid();
-    const ProcessMark process_ = this_process();
-
-    Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
-    Counter last_request_{0};
-    NativeDelete native_delete_;
-    RemoteClock clock_;
-    LostLevels lost_levels_;
-    std::atomic<bool> knows_expiry_times_{true};
-    std::atomic<bool> away_{false};
-    std::atomic<bool> stopping_{false};
-    std::atomic<bool> background_started_{false};
-    std::atomic<bool> losses_started_{false};
-
-    Notifier notifier_;
-    Losses losses_;
-    Timers timers_;
-    Subscriptions subscriptions_;
-    std::mutex mutex_;
-    std::mutex key_holds_mutex_;
-    std::unordered_map<std::string, std::weak_ptr<KeyHolds>> key_holds_;
-    std::size_t key_holds_limit_ = 64;  // then those that are gone are taken out
-    std::mutex background_mutex_;
-    std::mutex posts_mutex_;
-    std::condition_variable posts_done_;
-    std::size_t posts_ = 0;  // on their way
-    std::unordered_map<StateName, StateEntry, StateNameHash> states_;
-    ConnectionListener listener_{*this};
-    // Destroyed before what its completions refer to.
-    T transport_;
-    // The background thread's own: who is still to be looked after, and when at the latest.
-    std::vector<std::shared_ptr<Watched>> unfinished_;
-    Instant unfinished_until_ = never;
-    std::thread background_;
-};
+    constexpr char digits[] = "0123456789abcdef";
+    std::array<char, 40> hex{};
+    for (std::size_t i = 0; i < 40; ++i) hex[i] = digits[(hash[i / 8] >> (28 - 4 * (i % 8))) & 15];
+    return hex;
+}
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/core/keep_errno.hpp
+// redlatch/scripts/script.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Leaves errno as it was: for what runs where nobody expects a system call, at the end of a guard or of an object.
-class KeepErrno {
-public:
-    KeepErrno() noexcept = default;
-    KeepErrno(const KeepErrno&) = delete;
-    KeepErrno& operator=(const KeepErrno&) = delete;
-    ~KeepErrno() { errno = before_; }
+// A Lua script and the digest by which EVALSHA calls it.
+struct Script {
+    std::string_view text;
+    std::array<char, 40> sha1;
 
-private:
-    const int before_ = errno;
+    consteval explicit Script(std::string_view source) : text(source), sha1(sha1_hex(source)) {}
+
+    constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
 };
+
+// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a
+// program uses.
+template <const std::string_view& text>
+inline constexpr Script digested{text};
+
+namespace scripts {
+
+namespace detail {
+
+template <const std::string_view&... parts>
+inline constexpr auto joined_array = [] {
+    std::array<char, (0 + ... + parts.size())> all{};
+    std::size_t size = 0;
+    ((size += parts.copy(all.data() + size, parts.size())), ...);
+    return all;
+}();
+
+}  // namespace detail
+
+// The text of a script that shares its beginning with others.
+template <const std::string_view&... parts>
+inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), detail::joined_array<parts...>.size()};
+
+}  // namespace scripts
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/core.hpp
+// redlatch/scripts/server_check.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
+namespace scripts {
 
-// What a client and the primitives made from it hold together: the runtime of the process they are used in.
-//
-// After a fork the child gets a runtime of its own at its first use: a new identity, new connections, no holds. The
-// parent's runtime is left alone, for its mutexes may be held by threads that do not exist here. mutex_ makes one
-// thread of the child do that.
-template <Transport T>
-class Core {
-public:
-    Core(T transport, const ClientOptions& options) : runtime_(new Runtime<T>(std::move(transport), options)) {}
-    Core(const Core&) = delete;
-    Core& operator=(const Core&) = delete;
+// Tries what the other scripts use, on a key of its own, which is gone afterwards.
+inline constexpr std::string_view server_check{R"lua(
+-- KEYS: a key that nobody uses.  ARGV: the channel and the command of a message.
+-- Answer: the names of the commands that this user may not call.
+local key = KEYS[1]
+local refused = {}
+local function try(name, ...)
+    local answer = redis.pcall(name, ...)
+    if type(answer) ~= 'table' or not answer.err then return end
+    local words = answer.err
+    if string.find(words, 'NOPERM', 1, true) or string.find(words, 'The user executing', 1, true) or
+        string.find(words, 'No permissions', 1, true) or string.find(words, 'ACL failure', 1, true) then
+        refused[#refused + 1] = name
+    end
+end
+try('del', key)
+try('exists', key)
+try('hset', key, 'f', '1')
+try('hincrby', key, 'f', '1')
+try('hget', key, 'f')
+try('hgetall', key)
+try('hkeys', key)
+try('hlen', key)
+try('hexists', key, 'f')
+try('pexpire', key, '1000')
+try('pttl', key)
+try('hdel', key, 'f')
+try('del', key)
+try('set', key, '1', 'px', '1000')
+try('get', key)
+try('incrby', key, '1')
+try('decrby', key, '1')
+try('del', key)
+try('rpush', key, 'e')
+try('pexpire', key, '1000')
+try('lindex', key, '0')
+try('llen', key)
+try('lrange', key, '0', '-1')
+try('lrem', key, '0', 'x')
+try('lpop', key)
+try('del', key)
+try('zadd', key, '1', 'm')
+try('pexpire', key, '1000')
+try('zscore', key, 'm')
+try('zcard', key)
+try('zcount', key, '0', '1')
+try('zrange', key, '0', '0')
+try('zrangebyscore', key, '0', '1')
+try('zremrangebyscore', key, '5', '6')
+try('zrem', key, 'm')
+try('del', key)
+try('time')
+try(ARGV[2], ARGV[1], '')
+return refused
+)lua"};
 
-    ~Core() {
-        const KeepErrno kept;
-        Runtime<T>* runtime = runtime_.load();
-        // Destroyed in a child that never used it: there is nothing of ours to end, only descriptors to give back.
-        if (runtime->is_of_this_process())
-            delete runtime;
-        else
-            runtime->transport().reborn();
-    }
-
-    Runtime<T>& runtime() {
-        Runtime<T>* runtime = runtime_.load(std::memory_order_acquire);
-        return runtime->is_of_this_process() ? *runtime : after_fork();
-    }
-
-private:
-    Runtime<T>& after_fork() {
-        const std::lock_guard lock(mutex_);
-        Runtime<T>* parent = runtime_.load();
-        if (parent->is_of_this_process()) return *parent;
-        auto* mine = new Runtime<T>(parent->transport().reborn(), parent->options(), parent);
-        runtime_.store(mine, std::memory_order_release);
-        return *mine;
-    }
-
-    std::mutex mutex_;
-    std::atomic<Runtime<T>*> runtime_;
-};
-
+}  // namespace scripts
 }  // namespace v0_1
 }  // namespace redlatch
 
@@ -3226,7 +1273,2220 @@ return redis.call('pttl', KEYS[1])
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/inquiry.hpp
+// redlatch/session/server_errors.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What a reply means for the command that it answers.
+enum class ReplyClass {
+    answered,     // done: the script's own answer
+    no_script,    // the server does not know the script yet: send its text
+    no_answer,    // send it again: it may or may not have taken effect
+    refused_now,  // send it again after a pause: it took no effect, and the server may change its mind
+    late,         // it came after the instant until which it was wanted, and took no effect
+    refused,      // sending it again is useless
+};
+
+namespace detail {
+
+// The code word of an error: the first word, or the innermost one where an old server wraps the error of a script
+// ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
+inline std::string_view error_code_word(std::string_view text) {
+    static constexpr std::array<std::string_view, 6> wrapped{"OOM",        "WRONGTYPE", "MISCONF",
+                                                             "NOREPLICAS", "READONLY",  "NOPERM"};
+    if (text.starts_with("ERR Error running script"))
+        for (const std::string_view code : wrapped)
+            if (text.find(std::string(": ") + std::string(code) + " ") != std::string_view::npos ||
+                text.find("-" + std::string(code) + " ") != std::string_view::npos)
+                return code;
+    return text.substr(0, text.find(' '));
+}
+
+template <std::size_t N>
+bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+inline bool is_unavailable(std::string_view code) {
+    static constexpr std::array<std::string_view, 7> codes{"LOADING",  "MASTERDOWN", "READONLY",    "CLUSTERDOWN",
+                                                           "TRYAGAIN", "UNBLOCKED",  "NOMASTERLINK"};
+    return is_one_of(code, codes);
+}
+
+inline bool is_overloaded(std::string_view code, std::string_view text) {
+    static constexpr std::array<std::string_view, 4> codes{"BUSY", "OOM", "MISCONF", "NOREPLICAS"};
+    return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
+}
+
+// Who we are, or what we may do, does not suffice: with the same words, for passwords and rights may be given back.
+inline bool is_denied(std::string_view code, std::string_view text) {
+    static constexpr std::array<std::string_view, 4> codes{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED"};
+    static constexpr std::array<std::string_view, 6> beginnings{
+        // Inside a script it is the one in Redis 7.0, the other since 7.2.
+        "ERR The user executing the script", "ERR ACL failure in script",
+        // The password was taken from the server.
+        "ERR AUTH <password> called without", "ERR Client sent AUTH, but no password", "ERR invalid password",
+        // The certificate of either side.
+        Reply::untrusted};
+    return is_one_of(code, codes) || std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view beginning) {
+               return text.starts_with(beginning);
+           });
+}
+
+}  // namespace detail
+
+inline ReplyClass judge(const Reply& reply) {
+    switch (reply.kind) {
+        case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
+        case Reply::Kind::unanswered: return ReplyClass::no_answer;
+        case Reply::Kind::malformed: return ReplyClass::refused;
+        case Reply::Kind::error: break;
+        default: return ReplyClass::answered;
+    }
+    const std::string_view code = detail::error_code_word(reply.text);
+    if (code == "NOSCRIPT") return ReplyClass::no_script;
+    if (code == "LATE") return ReplyClass::late;
+    if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return ReplyClass::refused_now;
+    return ReplyClass::refused;
+}
+
+// Whether a command is refused that can never succeed: the key is something else, the script fails. What is denied to us
+// is refused to a caller at once, too; but what is to be delivered in the background goes on being tried, because
+// passwords, rights and certificates may be put right.
+inline bool is_final(const Reply& reply) {
+    return reply.is_error() && judge(reply) == ReplyClass::refused &&
+           !detail::is_denied(detail::error_code_word(reply.text), reply.text);
+}
+
+// The error that a failed operation on `name` throws, quoting the server. `reply` is none that judge() calls answered.
+inline Error error_of(const Reply& reply, std::string_view name) {
+    switch (reply.kind) {
+        case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
+            return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
+        case Reply::Kind::unanswered:
+            return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
+        case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
+        default: break;
+    }
+    const std::string_view code = detail::error_code_word(reply.text);
+    if (reply.text.starts_with(Reply::untrusted))
+        return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
+    const std::string said = "the server says " + printable(reply.text, 160);
+    if (code == "LATE")
+        return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
+    if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
+    if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
+    if (code == "TOOMANY") return {errc::invalid_argument, name, said};
+    if (code == "WRONGTYPE")
+        return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
+    if (code == "NOAUTH" || code == "WRONGPASS")
+        return {errc::rejected, name, said + "; check user and password in the URL"};
+    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
+        reply.text.starts_with("ERR ACL failure in script"))
+        return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
+    if (code == "MOVED" || code == "ASK")
+        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// URL"};
+    return {errc::rejected, name, said};
+}
+
+// What was granted, but is not on as many replicas as ClientOptions::require_replicas wants.
+inline Error not_replicated(std::string_view name) {
+    return {errc::not_replicated, name,
+            "it was taken and is given back; are the replicas there, and may this user WAIT?"};
+}
+
+// An answer of a shape that the script never gives.
+inline Error unexpected(const Reply& reply, std::string_view name) {
+    static constexpr std::array<std::string_view, 9> kinds{
+        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
+    return {errc::protocol_error, name,
+            "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
+                " where a script gives none"};
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/backoff.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The longest pause before something is tried again that needs a server: once it is back, everybody is to work again
+// within a second.
+inline constexpr Milliseconds longest_pause{500};
+
+// Exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from `first`
+// to `most`. The jitter keeps clients that failed together from coming back together; it needs no good randomness.
+class Backoff {
+public:
+    constexpr Backoff(Milliseconds first, Milliseconds most) : first_(first), most_(most) {}
+
+    // `random` is any number, by which the delay is chosen.
+    Clock::duration next(std::uint64_t random) {
+        bound_ = bound_ == Milliseconds::zero() ? first_ : std::min(most_, bound_ * 2);
+        const auto full = std::chrono::duration_cast<Clock::duration>(bound_);
+        const auto half = full / 2;
+        return half + Clock::duration(static_cast<Clock::rep>(random % static_cast<std::uint64_t>(half.count() + 1)));
+    }
+
+    Clock::duration next() {
+        // The low bits of the clock differ between clients, which is all that is needed; spread by a multiplication
+        // (Knuth's, by the golden ratio).
+        const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+        return next((ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
+    }
+
+    void reset() { bound_ = Milliseconds::zero(); }
+
+private:
+    Milliseconds first_;
+    Milliseconds most_;
+    Milliseconds bound_{0};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/ids.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Random bytes from the system's CSPRNG. Throws std::system_error where there is none.
+template <std::size_t N>
+std::array<unsigned char, N> random_bytes() {
+    static_assert(N <= 256, "getentropy gives at most 256 bytes");
+    std::array<unsigned char, N> bytes;
+    if (::getentropy(bytes.data(), N) != 0) throw std::system_error(errno, std::generic_category(), "getentropy");
+    return bytes;
+}
+
+// A random (version 4) UUID in its canonical 36 characters.
+inline std::string make_uuid() {
+    static constexpr char digits[] = "0123456789abcdef";
+    auto bytes = random_bytes<16>();
+    bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
+    bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
+    std::string text;
+    text.reserve(36);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        text += digits[bytes[i] >> 4];
+        text += digits[bytes[i] & 15];
+    }
+    return text;
+}
+
+// Who holds something within a process: today a thread's number, tomorrow a coroutine's or a hold's own.
+using OwnerNumber = std::uint64_t;
+
+// The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids. Visible, for all
+// shared objects of the process must have the same numbers, or two threads would be one owner.
+// An object that clang built and dlopen() loads for itself (RTLD_LOCAL) has numbers of its own nevertheless: such objects
+// must not share a client, nor its locks. What the system calls a thread is no remedy, for it uses those names again.
+[[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
+    static std::atomic<OwnerNumber> last{0};
+    thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    return number;
+}
+
+// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number
+// of one of its holds: "<uuid>:<number>:<hold>".
+class OwnerText {
+public:
+    OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
+        char* const end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), hold).ptr;
+        size_ = static_cast<std::size_t>(end - text_.data());
+    }
+    OwnerText(std::string_view uuid, OwnerNumber number, std::string_view suffix = {}) noexcept {
+        char* end = uuid.copy(text_.data(), 36) + text_.data();
+        *end++ = ':';
+        end = std::to_chars(end, text_.data() + text_.size(), number).ptr;
+        end += suffix.copy(end, longest_suffix);
+        size_ = static_cast<std::size_t>(end - text_.data());
+    }
+
+    std::string_view view() const noexcept { return {text_.data(), size_}; }
+    operator std::string_view() const noexcept { return view(); }
+
+private:
+    static constexpr std::size_t longest_suffix = 1 + 20;
+    std::array<char, 36 + 1 + 20 + longest_suffix> text_;
+    std::size_t size_;
+};
+
+// A number in decimal, without an allocation.
+class NumberText {
+public:
+    explicit NumberText(std::int64_t number) noexcept
+        : size_(static_cast<std::size_t>(std::to_chars(text_.data(), text_.data() + text_.size(), number).ptr -
+                                         text_.data())) {}
+
+    std::string_view view() const noexcept { return {text_.data(), size_}; }
+    operator std::string_view() const noexcept { return view(); }
+
+private:
+    std::array<char, 20> text_;
+    std::size_t size_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/pause.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Sleeps; wakes up early when stop is requested.
+inline void pause(Instant until, const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any never_notified;
+    std::unique_lock lock(mutex);
+    never_notified.wait_until(lock, stop, until, [] { return false; });
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/process.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What is said of a process here counts for all shared objects in it, those that hide their symbols as well: hence the
+// visibility.
+namespace detail {
+
+using ForkCell = std::atomic<std::uint64_t>;
+
+// Of a kernel that cannot wipe memory at a fork: the C library calls us then, if it is asked to fork.
+[[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
+    static constinit ForkCell cell{0};
+    ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
+    return &cell;
+}
+
+// A number that is zero in the child of a fork.
+inline ForkCell* new_fork_cell() noexcept {
+#ifdef MADV_WIPEONFORK
+    constexpr std::size_t size = sizeof(ForkCell);
+    void* const page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) {
+        if (::madvise(page, size, MADV_WIPEONFORK) == 0) return new (page) ForkCell{0};
+        ::munmap(page, size);
+    }
+#endif
+    return wiped_by_handler();
+}
+
+// Made by whoever is first. No lock is held meanwhile, which a fork could leave locked in the child.
+[[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
+    static constinit std::atomic<ForkCell*> cell{nullptr};
+    ForkCell* there = cell.load(std::memory_order_acquire);
+    if (there) return *there;
+    ForkCell* const mine = new_fork_cell();
+    return cell.compare_exchange_strong(there, mine) ? *mine : *there;
+}
+
+// Another one in each process that descends from this one.
+[[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
+    static constinit std::atomic<std::uint64_t> last{0};  // the child goes on where its parent was
+    ForkCell& cell = fork_cell();
+    std::uint64_t generation = cell.load(std::memory_order_relaxed);
+    if (generation != 0) return generation;
+    const std::uint64_t mine = last.fetch_add(1) + 1;
+    return cell.compare_exchange_strong(generation, mine) ? mine : generation;
+}
+
+}  // namespace detail
+
+// Tells a process from those that it was forked from. Its number alone does not: in a PID namespace of its own a child
+// may have its parent's.
+struct ProcessMark {
+    std::uint64_t generation;
+    pid_t pid;
+
+    friend bool operator==(const ProcessMark&, const ProcessMark&) = default;
+};
+
+inline ProcessMark this_process() noexcept { return {detail::fork_generation(), ::getpid()}; }
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/suspended.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+#ifdef CLOCK_BOOTTIME
+
+namespace detail {
+
+inline Clock::duration read_clock(clockid_t clock) noexcept {
+    timespec now{};
+    ::clock_gettime(clock, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+}  // namespace detail
+
+// For how long this machine has been suspended since it was started. The steady clock stands still meanwhile, but leases
+// do not: by what this grows, a hold's end is nearer than its instant says. Never too much, and too little by less than
+// the time between two readings of a clock. No system call where the C library can do without.
+inline Clock::duration suspended() noexcept {
+    Clock::duration least = Clock::duration::max();
+    Clock::duration found{};
+    // Whoever is held up between the readings, or suspended, reads again.
+    for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
+        const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
+        const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
+        const Clock::duration after = detail::read_clock(CLOCK_MONOTONIC);
+        if (after - before >= least) continue;
+        least = after - before;
+        found = std::max(since_boot - after, Clock::duration::zero());
+    }
+    return found;
+}
+
+#else
+
+inline Clock::duration suspended() noexcept { return {}; }
+
+#endif
+
+// By how much that has grown since it was `before`; what cannot be told from the time that reading takes is nothing.
+inline Clock::duration suspended_since(Clock::duration before) noexcept {
+    const Clock::duration grown = suspended() - before;
+    return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
+}
+
+// When a command was sent whose lease goes on while this machine is suspended.
+class SendTime {
+public:
+    // As an instant of the steady clock as it is now: earlier by what the machine was suspended since.
+    Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
+
+private:
+    Instant at_ = Clock::now();
+    Clock::duration suspended_ = suspended();
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/thread.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Starts a thread that receives none of the program's signals: they stay with the program's own threads.
+template <class Function>
+std::thread quiet_thread(Function&& function) {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct Restore {
+        const sigset_t& mask;
+        ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+    } const restore{before};
+    return std::thread(std::forward<Function>(function));
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/compare_and_delete.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Which command of its own the server has for deleting a key that holds a certain value. Found out by using them, the
+// first one first: a command that the server refuses is not sent to it again. For any number of threads.
+class CompareAndDelete {
+public:
+    enum class Form {
+        delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
+        delifeq,  // DELIFEQ key value: Valkey 9.0
+        none,     // a script does it
+    };
+
+    Form form() const noexcept { return form_.load(std::memory_order_relaxed); }
+
+    void refused(Form form) noexcept {
+        const Form next = form == Form::delex ? Form::delifeq : Form::none;
+        form_.compare_exchange_strong(form, next, std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<Form> form_{Form::delex};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/key_holds.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Who of this process holds a key, whatever the kind of lock. Two kinds of locks on one key would take each other's
+// holds for their own, so the second kind is refused while the process holds the first. Both sides of a read-write
+// lock are one family; the reader's side learns here whether its owner is the writer.
+//
+// Thread-safe: mutex_ guards all members, and is taken while the mutex of a lock's state is held. Nobody waits here.
+class KeyHolds {
+public:
+    // A hold, by its number; `writes`: of the writer's side.
+    struct Entry {
+        std::string_view family;
+        OwnerNumber owner;
+        std::uint64_t hold;
+        bool writes;
+    };
+
+    void taken(const Entry& entry) {
+        const std::lock_guard lock(mutex_);
+        entries_.push_back(entry);
+    }
+
+    void ended(std::uint64_t hold) noexcept {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(entries_, [hold](const Entry& e) { return e.hold == hold; });
+    }
+
+    // As what it is held that this family is not; empty when it is not.
+    std::string_view other_than(std::string_view family) const noexcept {
+        const std::lock_guard lock(mutex_);
+        for (const Entry& e : entries_)
+            if (e.family != family) return e.family;
+        return {};
+    }
+
+    // The number of the owner's hold as a writer; 0 when it has none.
+    std::uint64_t writer_of(OwnerNumber owner) const noexcept {
+        const std::lock_guard lock(mutex_);
+        for (const Entry& e : entries_)
+            if (e.writes && e.owner == owner) return e.hold;
+        return 0;
+    }
+
+private:
+    mutable std::mutex mutex_;
+    std::vector<Entry> entries_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/wait_on.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Waits until notified, at the latest until the instant; also wakes for no reason. `never` is no instant that a system
+// call could be given.
+inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
+    if (until == never)
+        wake.wait(lock);
+    else
+        wake.wait_until(lock, until);
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/background_task.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+class BackgroundTask;
+
+// One hold that the watchdog shall renew.
+struct Renewal {
+    std::shared_ptr<BackgroundTask> of;
+    std::string key;
+    OwnerNumber owner;
+    std::uint64_t hold;  // which of the owner's holds, so that a late answer meets no later one
+    const Script*
+        script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
+    OwnerText field;  // the owner, as the hold is called there
+    std::optional<Milliseconds> lease =
+        std::nullopt;  // none: the watchdog's. A shorter one than is left changes nothing
+};
+
+// When Timers will look at whom.
+using TimerEntries = std::set<std::pair<Instant, BackgroundTask*>>;
+
+// The place of a BackgroundTask in one Timers.
+class TimerSlot {
+public:
+    explicit TimerSlot(BackgroundTask& owner) {
+        TimerEntries one{{never, &owner}};
+        entry_ = one.extract(one.begin());
+    }
+
+private:
+    friend class Timers;
+    std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
+    TimerEntries::node_type entry_;  // while it has no time there: made here, so that to schedule needs no memory
+};
+
+// What the threads of a client know of a primitive's local state: something that has times at which it wants to be
+// looked at, and a channel that it listens to. All members but expire() are called on the background thread (renewed()
+// on any), with no lock held.
+class BackgroundTask : public std::enable_shared_from_this<BackgroundTask> {
+public:
+    virtual ~BackgroundTask() = default;
+
+    // The time it was scheduled for has come, or will before `horizon`. Holds that are to be renewed until then are
+    // appended to `due`; it says itself when it wants to be looked at again.
+    virtual void tick(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
+
+    // The time has come for which it was scheduled in Losses::timers(): what it cannot vouch for any more is lost. On
+    // the thread that tells losses, with no lock held. It waits for nothing that waits for a server, and schedules
+    // itself for later instants only. When it throws, for want of memory, it is called again in a moment.
+    virtual void expire(Instant /* now */) {}
+
+    // The client ends, and all that is held with it: the last moment to tell that it is lost. The background thread has
+    // ended.
+    virtual void abandon() noexcept {}
+
+    // The answer to a renewal that was sent at `sent`.
+    enum class Renewed { yes, refused, unknown };
+    virtual void renewed(const Renewal& renewal, Renewed outcome, Instant sent) = 0;
+
+    virtual void subscribed() = 0;
+    virtual void subscription_refused(const Reply& why) = 0;
+    virtual void message(std::string_view payload) = 0;
+    virtual void disconnected() = 0;
+
+    // The server is another one now: what is held is to be asked for.
+    virtual void moved() {}
+
+private:
+    friend class Timers;
+    TimerSlot care_{*this};
+    TimerSlot loss_{*this};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/lateness.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// How late one thread was of late to do what was due: the longest of the last one or two spans, a span being longer than
+// the time between two looks at a quiet client. One thread measures; any may ask.
+class Lateness {
+public:
+    static constexpr Milliseconds span = std::chrono::minutes(1);
+    static constexpr Milliseconds shortest_notice{5};
+    static constexpr Milliseconds longest_notice{200};
+
+    // What was due then is done now.
+    void add(Instant due, Instant now) noexcept {
+        if (now >= begun_ + span) {
+            before_ = now >= begun_ + 2 * span ? Clock::duration::zero() : longest_.load();
+            longest_ = Clock::duration::zero();
+            begun_ = now;
+        }
+        longest_ = std::max(longest_.load(), now - due);
+    }
+
+    // By how much sooner a thing is to be due that must not be late: twice the lateness.
+    Clock::duration notice() const noexcept {
+        const Clock::duration late = std::max(longest_.load(), before_.load());
+        return std::clamp<Clock::duration>(std::min<Clock::duration>(late, longest_notice) * 2, shortest_notice,
+                                           longest_notice);
+    }
+
+private:
+    std::atomic<Clock::duration> longest_{Clock::duration::zero()};  // of this span
+    std::atomic<Clock::duration> before_{Clock::duration::zero()};   // of the one before
+    Instant begun_{};                                                // of this span; the measuring thread's own
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/timers.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The deadlines of everything that one thread looks after, earliest first. A client has two: of the background thread,
+// and of the one that tells losses.
+//
+// An entry is only ever moved forward: a lock that is taken and given back a thousand times a second leaves its
+// entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
+// costs no shared work here, and each entry comes up in vain at most once a renewal period.
+//
+// mutex_ guards all members, and the writing of size_ and of TimerSlot::scheduled_. Nobody waits here; schedule() wakes
+// the thread when it sleeps beyond the new deadline.
+class Timers {
+public:
+    // Which of a BackgroundTask's times these are.
+    enum class Of { care, loss };
+
+    explicit Timers(std::function<void()> wake, Of of = Of::care)
+        : wake_(std::move(wake)), slot_(of == Of::care ? &BackgroundTask::care_ : &BackgroundTask::loss_) {}
+
+    // To be called with the watched one's own mutex held, which tick() and expire() take too: so an entry that is taken
+    // out at this moment is still to be looked at, and the first test may be made without our mutex.
+    void schedule(BackgroundTask& watched, Instant at) noexcept {
+        TimerSlot& slot = watched.*slot_;
+        if (slot.scheduled_.load() <= at) return;
+        {
+            const std::lock_guard lock(mutex_);
+            const Instant scheduled = slot.scheduled_;
+            if (scheduled <= at) return;
+            if (scheduled != never) slot.entry_ = entries_.extract({scheduled, &watched});
+            slot.scheduled_ = at;
+            slot.entry_.value().first = at;
+            entries_.insert(std::move(slot.entry_));
+            size_ = entries_.size();
+            if (at >= sleeping_until_) return;
+        }
+        wake_();
+    }
+
+    // For a destructor: after it, nobody will be given this one any more.
+    void forget(BackgroundTask& watched) {
+        TimerSlot& slot = watched.*slot_;
+        const std::lock_guard lock(mutex_);
+        if (const Instant scheduled = slot.scheduled_; scheduled != never) entries_.erase({scheduled, &watched});
+        slot.scheduled_ = never;
+        size_ = entries_.size();
+    }
+
+    // Takes out what is due at `until`.
+    std::vector<std::shared_ptr<BackgroundTask>> take_due(Instant until) {
+        const std::lock_guard lock(mutex_);
+        std::vector<std::shared_ptr<BackgroundTask>> due;
+        due.reserve(entries_.size());  // so that a failure leaves all as it is
+        sleeping_until_ = {};
+        // Null for one whose destructor waits for our mutex.
+        while (is_due(until))
+            if (auto alive = take_first()) due.push_back(std::move(alive));
+        return due;
+    }
+
+    // Takes out the first that is due at `until`, for which no memory is needed; null when there is none.
+    std::shared_ptr<BackgroundTask> take_first_due(Instant until) noexcept {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = {};
+        while (is_due(until))
+            if (auto alive = take_first()) return alive;
+        return nullptr;
+    }
+
+    // How many have a time. Without our mutex, so that it may be asked whenever something is held.
+    std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
+
+    // The thread is about to sleep: until when at most?
+    Instant sleep_until() {
+        const std::lock_guard lock(mutex_);
+        sleeping_until_ = entries_.empty() ? never : entries_.begin()->first;
+        return sleeping_until_;
+    }
+
+private:
+    bool is_due(Instant until) const { return !entries_.empty() && entries_.begin()->first <= until; }
+
+    std::shared_ptr<BackgroundTask> take_first() {
+        BackgroundTask& watched = *entries_.begin()->second;
+        TimerSlot& slot = watched.*slot_;
+        slot.entry_ = entries_.extract(entries_.begin());
+        slot.scheduled_ = never;
+        size_ = entries_.size();
+        return watched.weak_from_this().lock();
+    }
+
+    const std::function<void()> wake_;
+    TimerSlot BackgroundTask::*const slot_;
+    std::mutex mutex_;
+    TimerEntries entries_;
+    std::atomic<std::size_t> size_{0};  // of entries_
+    Instant sleeping_until_{};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/losses.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What tells a hold's owner that it is lost. Made with all that telling needs, so that telling cannot fail.
+class LossSource {
+public:
+    std::stop_token get_token() const noexcept { return one_.front().get_token(); }
+
+private:
+    friend class Losses;
+    std::list<std::stop_source> one_{1};
+};
+
+// Tells losses in time, whatever the transport, the server and the handlers of events do. A thread of its own looks at
+// what cannot be vouched for any longer (BackgroundTask::expire()), and requests the stop tokens of what is lost, in their
+// order and with no lock of ours held: their callbacks are the user's, and one that blocks delays those after it.
+//
+// start() comes before there is anything to lose, and may fail; then telling needs neither a thread nor memory.
+class Losses {
+public:
+    Losses() = default;
+    Losses(const Losses&) = delete;
+    Losses& operator=(const Losses&) = delete;
+    ~Losses() { end(); }
+
+    // When to call BackgroundTask::expire() of whom.
+    Timers& timers() noexcept { return desk_->timers; }
+
+    // Throws std::system_error when there is no thread to be had.
+    void start() {
+        const std::lock_guard lock(desk_->mutex);
+        if (thread_.joinable() || desk_->ended) return;
+        thread_ = quiet_thread([desk = desk_] { work(*desk); });
+    }
+
+    // Requests its token, soon; without a thread, at the end. Any lock may be held.
+    void tell(LossSource lost) noexcept {
+        const std::lock_guard lock(desk_->mutex);
+        desk_->told.splice(desk_->told.end(), lost.one_);
+        desk_->changed.notify_one();
+    }
+
+    // How long before the end of a lease its loss is to be told, for telling takes a moment, too: as long as it took of
+    // late, and as much again; and what it takes to tell everybody, for what is renewed together is lost together.
+    Clock::duration notice() const noexcept {
+        const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
+        return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
+    }
+
+    // Tells what is still to be told, and ends the thread, unless it is the one that calls: then that ends by itself.
+    void end() {
+        {
+            const std::lock_guard lock(desk_->mutex);
+            desk_->ended = true;
+            desk_->changed.notify_one();
+        }
+        if (thread_.get_id() == std::this_thread::get_id()) {
+            thread_.detach();
+        } else {
+            if (thread_.joinable()) thread_.join();
+            tell_all(*desk_);
+        }
+    }
+
+private:
+    // Shared with the thread, which may outlive us. `mutex` guards what follows it, and the start of the thread;
+    // `changed` wakes the thread.
+    struct Desk {
+        Lateness lateness;
+        Timers timers{[this] { wake(); }, Timers::Of::loss};
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::list<std::stop_source> told;
+        bool woken = false;  // there is an earlier deadline
+        bool ended = false;
+
+        void wake() {
+            const std::lock_guard lock(mutex);
+            woken = true;
+            changed.notify_one();
+        }
+    };
+
+    static constexpr Milliseconds again{5};
+    static constexpr std::chrono::microseconds one_telling{10};  // rather more than it takes
+
+    static void work(Desk& desk) {
+        while (sleep(desk, desk.timers.sleep_until())) {
+            const Instant due = desk.timers.sleep_until();  // another one, perhaps, for which it was woken
+            const Instant now = Clock::now();
+            // One after another, so that nobody waits for what those behind it are up to.
+            while (expire_first_due(desk, now)) tell_all(desk);
+            tell_all(desk);
+            if (due <= now) desk.lateness.add(due, Clock::now());
+        }
+        tell_all(desk);
+    }
+
+    // Whether there was one. When it returns, nothing of a client is referred to: user code runs next, which may end the
+    // client.
+    static bool expire_first_due(Desk& desk, Instant now) noexcept {
+        const auto watched = desk.timers.take_first_due(now);
+        if (!watched) return false;
+        try {
+            watched->expire(now);
+        } catch (...) {
+            desk.timers.schedule(*watched, now + again);
+        }
+        return true;
+    }
+
+    // Until there is something to do; false at the end.
+    static bool sleep(Desk& desk, Instant until) {
+        std::unique_lock lock(desk.mutex);
+        while (!desk.ended && !desk.woken && desk.told.empty() && Clock::now() < until)
+            wait_on(desk.changed, lock, until);
+        desk.woken = false;
+        return !desk.ended;
+    }
+
+    static void tell_all(Desk& desk) {
+        for (;;) {
+            std::list<std::stop_source> one;
+            {
+                const std::lock_guard lock(desk.mutex);
+                if (desk.told.empty()) return;
+                one.splice(one.begin(), desk.told, desk.told.begin());
+            }
+            one.front().request_stop();
+        }
+    }
+
+    std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
+    std::thread thread_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/lost_levels.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Levels of holds that were lost, and whose unlock() is still to come: it finds out then, and is no error of its
+// thread's. Kept for the process rather than with the lock, because the object that was locked may be gone by then. Many
+// never come: a hold with a lease of its own need not be given back. So only the latest are remembered.
+//
+// Thread-safe: mutex_ guards all members. Nobody waits here.
+class LostLevels {
+public:
+    static constexpr std::size_t most = 10'000;
+
+    void add(std::string_view kind, std::string_view key, OwnerNumber owner, std::uint32_t levels) {
+        std::string name = name_of(kind, key, owner);
+        const std::lock_guard lock(mutex_);
+        if (levels_.size() >= most) {
+            levels_.erase(order_.front());
+            order_.pop_front();
+        }
+        if (!levels_.contains(name)) order_.push_back(name);
+        levels_[std::move(name)] += levels;
+    }
+
+    // Whether there was one; then it is over with.
+    bool take(std::string_view kind, std::string_view key, OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        if (levels_.empty()) return false;
+        const auto found = levels_.find(name_of(kind, key, owner));
+        if (found == levels_.end() || found->second == 0) return false;
+        --found->second;
+        return true;
+    }
+
+private:
+    static std::string name_of(std::string_view kind, std::string_view key, OwnerNumber owner) {
+        std::string name = std::to_string(owner);
+        return name.append(" ").append(kind).append(key);
+    }
+
+    std::mutex mutex_;
+    std::unordered_map<std::string, std::uint32_t> levels_;
+    std::deque<std::string> order_;  // of their first coming
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/notifier.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held: so a handler that blocks,
+// throws or uses the library harms neither renewals nor wake-ups, and delays no lost() token. The thread exists from the
+// first notification on, or from start(). Without one to be had, what is queued waits until the next notification.
+class Notifier {
+public:
+    Notifier() = default;
+    Notifier(const Notifier&) = delete;
+    Notifier& operator=(const Notifier&) = delete;
+
+    // Waits for the handler that is running, unless it is the one that destroys us. What is queued is dropped.
+    ~Notifier() {
+        {
+            const std::lock_guard lock(queue_->mutex);
+            queue_->stopped = true;
+            queue_->jobs.clear();
+        }
+        queue_->changed.notify_one();
+        if (!thread_.joinable()) return;
+        if (thread_.get_id() == std::this_thread::get_id())
+            thread_.detach();
+        else
+            thread_.join();
+    }
+
+    // Throws std::system_error when there is no thread to be had.
+    void start() {
+        const std::lock_guard lock(queue_->mutex);
+        start_locked();
+    }
+
+    // Throws std::bad_alloc only.
+    void notify(std::function<void()> job) {
+        const std::lock_guard lock(queue_->mutex);
+        if (queue_->stopped) return;
+        queue_->jobs.push_back(std::move(job));
+        queue_->changed.notify_one();
+        try {
+            start_locked();
+        } catch (const std::system_error&) {  // the next one tries again
+        }
+    }
+
+private:
+    // Shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
+    // `changed` wakes the one thread.
+    struct Queue {
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::deque<std::function<void()>> jobs;
+        bool stopped = false;
+    };
+
+    void start_locked() {
+        if (!thread_.joinable() && !queue_->stopped) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+    }
+
+    static void work(Queue& queue) {
+        std::unique_lock lock(queue.mutex);
+        for (;;) {
+            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
+            if (queue.stopped) return;
+            std::function<void()> job = std::move(queue.jobs.front());
+            queue.jobs.pop_front();
+            lock.unlock();
+            try {
+                job();
+            } catch (...) {
+                // Nobody could catch it: the program goes on without the handler's opinion.
+            }
+            job = nullptr;
+            lock.lock();
+        }
+    }
+
+    std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+    std::thread thread_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/remote_clock.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Milliseconds since 1970 by a server's clock.
+using ServerMilliseconds = std::int64_t;
+
+// The answer to TIME; nothing where it is none.
+inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
+    if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) return std::nullopt;
+    ServerMilliseconds parts[2];
+    for (int i = 0; i < 2; ++i) {
+        const std::string_view text = reply.elements[static_cast<std::size_t>(i)].text;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parts[i]);
+        if (error != std::errc{} || end != text.data() + text.size() || parts[i] < 0) return std::nullopt;
+    }
+    return parts[0] * 1000 + parts[1] / 1000;
+}
+
+// What a script says that came after the instant until which it was wanted: "LATE <the server's time in ms>".
+inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
+    constexpr std::string_view word = "LATE ";
+    if (!reply.is_error() || !reply.text.starts_with(word)) return std::nullopt;
+    ServerMilliseconds now = 0;
+    const char* const first = reply.text.data() + word.size();
+    const auto [end, error] = std::from_chars(first, reply.text.data() + reply.text.size(), now);
+    if (error != std::errc{} || end == first || now < 0) return std::nullopt;
+    return now;
+}
+
+// What a server's clock shows, as far as this client can tell. It is never behind the server's own clock unless that has
+// jumped since it was read. So a command that is wanted for a second more is not void before that second is over.
+//
+// One reading serves all routes. The nodes of a cluster may have different clocks: a node whose clock shows something
+// else gets a reading of its own. A reading is good for a while, because clocks drift. Nothing depends on its being
+// right but how soon a command becomes void: each script looks at the server's own clock.
+//
+// Thread-safe: mutex_ guards all members. Nobody waits here.
+class RemoteClock {
+public:
+    static constexpr Milliseconds good_for = std::chrono::minutes(5);
+
+    // Nothing when the server has to be asked first.
+    std::optional<ServerMilliseconds> at(std::uint32_t route, Instant instant) const {
+        const std::lock_guard lock(mutex_);
+        if (in_doubt_ || instant - read_at_ > good_for) return std::nullopt;
+        return offset_of(route) + since_epoch(instant);
+    }
+
+    // The same from an old reading, where that is better than none.
+    std::optional<ServerMilliseconds> roughly_at(std::uint32_t route, Instant instant) const {
+        const std::lock_guard lock(mutex_);
+        if (read_at_ == Instant{}) return std::nullopt;
+        return offset_of(route) + since_epoch(instant);
+    }
+
+    // A command that was sent at `asked`, and answered at `answered`, found this time.
+    void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
+        // One more, because the server leaves out what is less than a millisecond.
+        const ServerMilliseconds offset = time + 1 - since_epoch(asked);
+        const std::lock_guard lock(mutex_);
+        if (in_doubt_ || route == route_) {
+            offset_ = offset;
+            read_at_ = asked;
+            uncertainty_ = std::chrono::ceil<Milliseconds>(answered - asked);
+            route_ = route;
+            in_doubt_ = false;
+        } else {
+            others_[route] = offset;
+        }
+    }
+
+    // Since when the reading in use is known; the past when there is none.
+    Instant read_at() const {
+        const std::lock_guard lock(mutex_);
+        return read_at_;
+    }
+
+    // How long the answer took: by so much the server's clock may be behind what is known of it.
+    Milliseconds uncertainty() const {
+        const std::lock_guard lock(mutex_);
+        return uncertainty_;
+    }
+
+    // Another server may answer from here on, or this one with another clock.
+    void doubt() {
+        const std::lock_guard lock(mutex_);
+        in_doubt_ = true;
+        others_.clear();
+    }
+
+private:
+    static ServerMilliseconds since_epoch(Instant instant) {
+        return std::chrono::floor<Milliseconds>(instant.time_since_epoch()).count();
+    }
+
+    ServerMilliseconds offset_of(std::uint32_t route) const {
+        if (others_.empty() || route == route_) return offset_;
+        const auto other = others_.find(route);
+        return other == others_.end() ? offset_ : other->second;
+    }
+
+    mutable std::mutex mutex_;
+    ServerMilliseconds offset_ = 0;  // to be added to the steady clock's milliseconds
+    Instant read_at_{};              // the past while there is no reading
+    Milliseconds uncertainty_{0};
+    bool in_doubt_ = true;
+    std::uint32_t route_ = 0;  // of which it was read
+    std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/replica_acks.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed
+// by WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
+class ReplicaAcks {
+public:
+    explicit ReplicaAcks(const ClientOptions& options)
+        : required_(options.require_replicas), patience_(std::max(Milliseconds(1), options.command_timeout / 4)) {}
+
+    bool are_required() const noexcept { return required_ > 0; }
+
+    // Where all are required: how many that is, of the master that a route leads to.
+    bool are_unknown(std::uint32_t route) const { return required_ == all_replicas && known(route) == 0; }
+    void forget() {
+        const std::lock_guard lock(mutex_);
+        known_.clear();
+    }
+    void learn(std::uint32_t route, const Reply& role) noexcept {
+        if (role.kind != Reply::Kind::array || role.elements.size() != 3) return;
+        try {
+            const std::lock_guard lock(mutex_);
+            std::size_t& known = known_[route];
+            known = std::max(known, role.elements[2].elements.size());
+        } catch (const std::bad_alloc&) {  // the next answer says it again
+        }
+    }
+
+    // A command, and the questions that go with it. Lives as long as they are being sent.
+    class Batch {
+    public:
+        Batch(const ReplicaAcks& replicas, const Command& command, std::uint32_t to)
+            : route(to),
+              wanted(replicas.required_ == all_replicas ? std::max<std::size_t>(1, replicas.known(to))
+                                                        : replicas.required_),
+              number_(static_cast<std::int64_t>(wanted)),
+              time_(replicas.patience_.count()),
+              wait_{"WAIT", number_, time_},
+              commands_{command, Command{wait_, 0}, Command{role_, 0}},
+              size_(replicas.required_ == all_replicas ? 3 : 2) {}
+        Batch(const Batch&) = delete;
+        Batch& operator=(const Batch&) = delete;
+
+        std::span<const Command> commands() const noexcept { return {commands_.data(), size_}; }
+
+        const std::uint32_t route;
+        const std::size_t wanted;
+
+    private:
+        const NumberText number_, time_;
+        const std::array<std::string_view, 3> wait_;
+        const std::array<std::string_view, 1> role_{"ROLE"};
+        const std::array<Command, 3> commands_;
+        const std::size_t size_;
+    };
+
+    // The answer to the command, from those to a batch.
+    Reply merged(std::span<Reply> replies, std::uint32_t route, std::size_t wanted) noexcept {
+        Reply reply = std::move(replies[0]);
+        const Reply& confirmed = replies[1];
+        reply.replicated = confirmed.is_integer() && confirmed.integer >= static_cast<std::int64_t>(wanted);
+        if (replies.size() > 2) learn(route, replies[2]);
+        return reply;
+    }
+
+    // The same for a batch that is posted: the receivers of its answers. `done` is called when all are there.
+    std::vector<Completion> merging(const Batch& batch, Completion done) {
+        struct Answers {
+            std::vector<Reply> replies;
+            std::atomic<std::size_t> missing;
+            std::uint32_t route;
+            std::size_t wanted;
+            Completion done;
+        };
+        const std::size_t size = batch.commands().size();
+        auto answers = std::make_shared<Answers>();
+        answers->replies.resize(size);
+        answers->missing = size;
+        answers->route = batch.route;
+        answers->wanted = batch.wanted;
+        answers->done = std::move(done);
+        std::vector<Completion> receivers;
+        for (std::size_t i = 0; i < size; ++i)
+            receivers.push_back([this, answers, i](Reply reply) {
+                answers->replies[i] = std::move(reply);
+                // The answers may come on different threads.
+                if (answers->missing.fetch_sub(1) == 1)
+                    answers->done(merged(answers->replies, answers->route, answers->wanted));
+            });
+        return receivers;
+    }
+
+private:
+    std::size_t known(std::uint32_t route) const {
+        const std::lock_guard lock(mutex_);
+        const auto entry = known_.find(route);
+        return entry == known_.end() ? 0 : entry->second;
+    }
+
+    const unsigned required_;
+    const Milliseconds patience_;
+    mutable std::mutex mutex_;                    // guards known_
+    std::map<std::uint32_t, std::size_t> known_;  // the most that the present master of each route has had
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/subscriptions.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Which channels this client listens to and for whom. A subscription is shared by all who want its channel, and is
+// kept for a while after the last of them lost interest: a contended lock would otherwise subscribe again and again.
+//
+// mutex_ guards all members. It may be taken while the mutex of a BackgroundTask is held, never the other way round: what
+// is told to a BackgroundTask is told after mutex_ was released.
+class Subscriptions final : public Listener {
+public:
+    static constexpr Milliseconds keep_warm = std::chrono::seconds(5);
+    static constexpr Milliseconds try_again{200};
+
+    // `subscribe(channel, wanted)` passes a wish on to the transport; `wake` makes the background thread look anew.
+    Subscriptions(std::function<void(const std::string&, bool)> subscribe, std::function<void()> wake)
+        : subscribe_(std::move(subscribe)), wake_(std::move(wake)) {}
+
+    // From now on `who` is told of messages. True when the subscription is already confirmed; otherwise it will be
+    // told when that is so.
+    bool want(const std::string& channel, BackgroundTask& who) {
+        const std::lock_guard lock(mutex_);
+        auto [entry, is_new] = channels_.try_emplace(channel);
+        Channel& c = entry->second;
+        auto mine =
+            std::find_if(c.listeners.begin(), c.listeners.end(), [&](const Interest& w) { return w.who == &who; });
+        try {
+            if (mine == c.listeners.end()) mine = c.listeners.insert(c.listeners.end(), Interest{&who, false});
+            if (is_new) subscribe_(channel, true);
+        } catch (...) {
+            if (is_new) channels_.erase(entry);
+            throw;
+        }
+        if (!mine->keen) {
+            mine->keen = true;
+            ++c.keen;
+            ++keen_;
+        }
+        // Where another's subscription is still to be confirmed, perhaps nobody receives at the moment.
+        if (!is_new && !c.confirmed) wake_();
+        return c.confirmed;
+    }
+
+    // `who` can do without for now; it may still be told for a while.
+    void rest(const std::string& channel, const BackgroundTask& who) {
+        bool look_anew = false;
+        {
+            const std::lock_guard lock(mutex_);
+            const auto entry = channels_.find(channel);
+            if (entry == channels_.end()) return;
+            for (Interest& w : entry->second.listeners)
+                if (w.who == &who && w.keen) {
+                    w.keen = false;
+                    --keen_;
+                    if (--entry->second.keen == 0) entry->second.idle_since = Clock::now();
+                }
+            look_anew = next_sweep_ == never;
+            if (look_anew) next_sweep_ = Clock::now() + keep_warm;
+        }
+        if (look_anew) wake_();
+    }
+
+    // Whether more than one state has waiters, be it on different channels or, as both sides of a read-write lock, on
+    // one.
+    bool has_several_keen() {
+        const std::lock_guard lock(mutex_);
+        return keen_ > 1;
+    }
+
+    // For a destructor: after it, `who` is told nothing any more.
+    void forget(const std::string& channel, const BackgroundTask& who) {
+        const std::lock_guard lock(mutex_);
+        const auto entry = channels_.find(channel);
+        if (entry == channels_.end()) return;
+        Channel& c = entry->second;
+        std::erase_if(c.listeners, [&](const Interest& w) {
+            if (w.who != &who) return false;
+            if (w.keen) {
+                --c.keen;
+                --keen_;
+            }
+            return true;
+        });
+        if (c.listeners.empty()) drop(entry);
+    }
+
+    // --- the background thread --------------------------------------------------------------------------------
+
+    // When sweep() has something to do.
+    Instant due() {
+        const std::lock_guard lock(mutex_);
+        return next_sweep_;
+    }
+
+    // Gives up the channels that nobody has wanted for a while.
+    void sweep(Instant now) {
+        std::vector<std::shared_ptr<BackgroundTask>> dropped;
+        sweep(now, dropped);
+        for (const auto& who : dropped) who->disconnected();
+    }
+
+    void subscribed(const std::string& channel) override {
+        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = true; })) who->subscribed();
+    }
+
+    void refused(const std::string& channel, const Reply& why) override {
+        std::vector<std::shared_ptr<BackgroundTask>> told;
+        {
+            const std::lock_guard lock(mutex_);
+            const auto entry = channels_.find(channel);
+            if (entry == channels_.end()) return;
+            if (judge(why) == ReplyClass::refused_now) {
+                // Busy, loading, too many clients: asked again in a moment. Waiters have their other means until then.
+                entry->second.ask_again = true;
+                next_sweep_ = std::min(next_sweep_, Clock::now() + try_again);
+                return;
+            }
+            told = alive(entry->second);
+            drop(entry);
+        }
+        for (const auto& who : told) who->subscription_refused(why);
+    }
+
+    void message(const std::string& channel, std::string_view payload) override {
+        for (const auto& who : listeners(channel, [](Channel&) {})) who->message(payload);
+    }
+
+    void disconnected() override {
+        std::vector<std::shared_ptr<BackgroundTask>> told;
+        {
+            const std::lock_guard lock(mutex_);
+            for (auto& [_, c] : channels_) {
+                c.confirmed = false;
+                for (auto& who : alive(c)) told.push_back(std::move(who));
+            }
+        }
+        for (const auto& who : told) who->disconnected();
+    }
+
+    void interrupted(const std::string& channel) override {
+        for (const auto& who : listeners(channel, [](Channel& c) { c.confirmed = false; })) who->disconnected();
+    }
+
+private:
+    struct Interest {
+        BackgroundTask* who;
+        bool keen;  // has waiters now
+    };
+
+    struct Channel {
+        std::vector<Interest> listeners;
+        std::size_t keen = 0;  // how many of them are
+        bool confirmed = false;
+        bool ask_again = false;  // refused for the moment
+        Instant idle_since{};
+    };
+
+    using Channels = std::unordered_map<std::string, Channel>;
+
+    void sweep(Instant now, std::vector<std::shared_ptr<BackgroundTask>>& dropped) {
+        const std::lock_guard lock(mutex_);
+        if (now < next_sweep_) return;
+        next_sweep_ = never;
+        for (auto entry = channels_.begin(); entry != channels_.end();) {
+            const auto current = entry++;
+            if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
+            if (current->second.keen > 0) continue;
+            if (now < current->second.idle_since + keep_warm) {
+                next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
+                continue;
+            }
+            for (auto& who : alive(current->second)) dropped.push_back(std::move(who));
+            drop(current);
+        }
+    }
+
+    void drop(Channels::iterator entry) noexcept {
+        keen_ -= entry->second.keen;
+        const auto dropped = channels_.extract(entry);
+        try {
+            subscribe_(dropped.key(), false);
+        } catch (...) {  // no memory for it: messages that still come are for nobody
+        }
+    }
+
+    static std::vector<std::shared_ptr<BackgroundTask>> alive(const Channel& c) {
+        std::vector<std::shared_ptr<BackgroundTask>> found;
+        for (const Interest& w : c.listeners)
+            if (auto who = w.who->weak_from_this().lock()) found.push_back(std::move(who));
+        return found;
+    }
+
+    template <class Change>
+    std::vector<std::shared_ptr<BackgroundTask>> listeners(const std::string& channel, Change change) {
+        const std::lock_guard lock(mutex_);
+        const auto entry = channels_.find(channel);
+        if (entry == channels_.end()) return {};
+        change(entry->second);
+        return alive(entry->second);
+    }
+
+    const std::function<void(const std::string&, bool)> subscribe_;
+    const std::function<void()> wake_;
+    std::mutex mutex_;
+    Channels channels_;
+    std::size_t keen_ = 0;  // wishes, of all channels
+    Instant next_sweep_ = never;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/session.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Keys or arguments of a script. The temporaries behind the words live until the call that takes them returns.
+template <std::size_t N>
+using Texts = std::array<std::string_view, N>;
+
+// Who receives the answer to a posted command: the background thread; or the posting one, which goes on to call
+// attend(), and stop_attending() unless all is answered.
+enum class Receiver { background, poster };
+
+// Whether a command grants something (a hold, a permit, more time for one), which enough replicas have to confirm.
+enum class Effect { any, grants };
+
+// What all primitives of one client share within one process: the transport, the identity, the counters, the
+// background thread with its timers and subscriptions, and the local state of every name in use.
+//
+// The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
+// bring up, and sends renewals. What a hold's end makes urgent is left to the thread of Losses, which waits for no
+// server. mutex_ guards states_, and may be held when a state's own mutex is taken, never the other way round;
+// key_holds_mutex_ guards key_holds_ and its limit; background_mutex_ guards the start of the thread; posts_mutex_ guards
+// posts_, and posts_done_ tells
+// the destructor that none is left.
+template <Transport T>
+class Session {
+public:
+    Session(T transport, const ClientOptions& options, const Session* parent = nullptr)
+        : options_(options),
+          replicas_(options),
+          parent_(parent),
+          timers_([this] { wake(); }),
+          subscriptions_([this](const std::string& channel, bool wanted) { subscribe(channel, wanted); },
+                         [this] { wake(); }),
+          transport_(std::move(transport)) {}
+
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    // Waits until what was posted is answered (the release of a hold that nobody wants, most likely), but not for long;
+    // then for the background thread, which a server that does not answer can delay by one command_timeout.
+    ~Session() {
+        {
+            std::unique_lock lock(posts_mutex_);
+            const Milliseconds patience = std::min(options_.command_timeout, longest_farewell);
+            posts_done_.wait_for(lock, patience, [this] { return posts_ == 0; });
+        }
+        stopping_ = true;
+        transport_.wake();
+        if (background_.joinable()) background_.join();
+        for (const auto& [_, entry] : states_) entry.state->abandon();
+        losses_.end();
+    }
+
+    const ClientOptions& options() const noexcept { return options_; }
+    const std::string& uuid() const noexcept { return uuid_; }
+
+    // False in a child that was forked since this was made.
+    bool is_of_this_process() const noexcept { return process_ == this_process(); }
+
+    T& transport() noexcept { return transport_; }
+    Timers& timers() noexcept { return timers_; }
+    Losses& losses() noexcept { return losses_; }
+    Subscriptions& subscriptions() noexcept { return subscriptions_; }
+
+    // Whether this process was forked off one that used the client: holds of the parent are then not ours.
+    bool is_fork_child() const noexcept { return parent_ != nullptr; }
+
+    // Numbers the commands that leave a mark on the server against their own copies: never twice in a session, because
+    // a mark outlives the local state that made it.
+    std::uint64_t next_request() { return ++last_request_; }
+
+    // By what the server deletes a key that holds a certain value, as far as it is known.
+    CompareAndDelete& native_delete() noexcept { return native_delete_; }
+
+    // --- commands ---------------------------------------------------------------------------------------------
+
+    Reply call(const Command& command, Instant deadline) {
+        count(commands_);
+        return transport_.call(command, deadline);
+    }
+
+    // What grants something, and is only good when enough replicas have it: then the reply says whether they do.
+    Reply call_granting(const Command& command, Instant deadline) {
+        if (!replicas_.are_required()) return call(command, deadline);
+        const std::uint32_t route = route_of(command);
+        if (replicas_.are_unknown(route)) {
+            const std::array<std::string_view, 1> role{"ROLE"};
+            replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
+        }
+        const ReplicaAcks::Batch batch(replicas_, command, route);
+        count(commands_, batch.commands().size());
+        std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
+        return replicas_.merged(replies, route, batch.wanted);
+    }
+
+    // Calls a script by its digest, or by its text where the server does not know it yet. One round trip; two for a
+    // script that is new to the server.
+    Reply call_script(const Script& script, std::span<const std::string_view> keys,
+                      std::span<const std::string_view> arguments, Instant deadline, Effect effect = Effect::any) {
+        ScriptWords words(script, keys, arguments);
+        const auto send = [&](const Command& command) {
+            return effect == Effect::grants ? call_granting(command, deadline) : call(command, deadline);
+        };
+        Reply reply = send(words.by_digest());
+        if (judge(reply) == ReplyClass::no_script) reply = send(words.by_text());
+        return reply;
+    }
+
+    // The same without waiting; `done` is called on any thread.
+    void post(const Command& command, Completion done, Receiver receiver = Receiver::background,
+              Effect effect = Effect::any) {
+        start_background();
+        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
+        count(commands_);
+        count_post();
+        try {
+            if (effect == Effect::grants && replicas_.are_required())
+                post_granting(command, std::move(finish));
+            else
+                pass_on(receiver, command, std::move(finish));
+        } catch (...) {
+            uncount_post();
+            throw;
+        }
+    }
+
+    void post_script(const Script& script, std::span<const std::string_view> keys,
+                     std::span<const std::string_view> arguments, Completion done,
+                     Receiver receiver = Receiver::background, Effect effect = Effect::any) {
+        const ScriptWords words(script, keys, arguments);
+        // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
+        std::vector<std::string> kept_keys(keys.begin(), keys.end());
+        std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
+        post(
+            words.by_digest(),
+            [this, &script, effect, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+             done = std::move(done)](Reply reply) mutable {
+                if (judge(reply) != ReplyClass::no_script) return done(std::move(reply));
+                const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+                const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+                try {
+                    post(ScriptWords(script, k, a).by_text(), done, Receiver::background, effect);
+                } catch (...) {
+                    done(Reply::of(Reply::Kind::not_sent, no_memory));
+                }
+            },
+            receiver, effect);
+    }
+
+    // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
+    // second word is the key.
+    struct Calling {
+        Reply operator()(const Script& script, std::span<const std::string_view> keys,
+                         std::span<const std::string_view> arguments) const {
+            return session.call_script(script, keys, arguments, deadline, effect);
+        }
+        Reply operator()(std::span<const std::string_view> words) const {
+            return effect == Effect::grants ? session.call_granting({words, 1}, deadline)
+                                            : session.call({words, 1}, deadline);
+        }
+
+        Session& session;
+        Instant deadline;
+        Effect effect;
+    };
+    Calling calling(Instant deadline, Effect effect = Effect::any) { return {*this, deadline, effect}; }
+
+    auto posting(Completion done, Receiver receiver = Receiver::background, Effect effect = Effect::any) {
+        return [this, receiver, effect, done = std::move(done)](const Script& script,
+                                                                std::span<const std::string_view> keys,
+                                                                std::span<const std::string_view> arguments) mutable {
+            post_script(script, keys, arguments, std::move(done), receiver, effect);
+        };
+    }
+
+    // The posting thread receives what has come.
+    void attend() {
+        if constexpr (LetsAttend<T>) transport_.attend();
+    }
+
+    void stop_attending() {
+        if constexpr (LetsAttend<T>) transport_.wake();
+    }
+
+    // --- until when a command is wanted ---------------------------------------------------------------------------
+
+    // What the clock of the server of this key shows now. Asks it, in one round trip, where that is not known; nothing,
+    // and the reason in `failure`, when there is no answer.
+    std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
+        const std::uint32_t route = transport_.route(key);
+        const Instant asked = Clock::now();
+        if (const auto known = clock_.at(route, asked)) return known;
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        failure = call({words, 0, key}, deadline);
+        return learn_time(route, asked, failure);
+    }
+
+    // The same without waiting: `then(time, failure, receiver)` is called at once, or on any thread when the server has
+    // answered; by then the poster may attend no more, so the background receives what follows.
+    template <class Then>
+    void with_server_time(std::string_view key, Receiver receiver, Then then) {
+        const std::uint32_t route = transport_.route(key);
+        const Instant asked = Clock::now();
+        if (const auto known = clock_.at(route, asked)) return then(known, Reply{}, receiver);
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        post(
+            {words, 0, key},
+            [this, route, asked, then = std::move(then)](Reply reply) mutable {
+                const auto time = learn_time(route, asked, reply);
+                then(time, std::move(reply), Receiver::background);
+            },
+            receiver);
+    }
+
+    // What a renewal says, which must not wait: an old reading of the clock will do. Without any it is never void.
+    ServerMilliseconds wanted_until(std::string_view key) const {
+        const auto now = clock_.roughly_at(transport_.route(key), Clock::now());
+        return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
+    }
+
+    // A script that was sent at `sent` said that it came too late: by what clock.
+    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+        const auto now = read_late(reply);
+        if (now) clock_.learn(transport_.route(key), sent, Clock::now(), *now);
+        return now.has_value();
+    }
+
+    RemoteClock& server_clock() noexcept { return clock_; }
+
+    // When a lease is over that begins now, by the server's clock, of a command that is wanted `until`. Not later than the
+    // server would reckon it itself; earlier by clock_error() at most.
+    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
+        return until - options_.command_timeout.count() + lease.count() - clock_error().count();
+    }
+
+    // By how much the server's clock may be behind what is known of it: it was read some time ago, and while the answer
+    // was on its way. Clocks drift by less than a part in a thousand.
+    Milliseconds clock_error() const {
+        const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - clock_.read_at());
+        return clock_.uncertainty() + age / 1000 + Milliseconds(2);
+    }
+
+    // Whether the server knows SET … PXAT: Redis does from 6.2 on.
+    bool knows_expiry_times() const noexcept { return knows_expiry_times_.load(std::memory_order_relaxed); }
+    void forget_expiry_times() noexcept { knows_expiry_times_ = false; }
+
+    // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
+    // round trip, or two where the server's time is not known. A server whose clock has jumped is asked once more.
+    template <class Send>
+    Reply call_wanted(std::string_view key, Instant deadline, Send send) {
+        for (int tries = 1;; ++tries) {
+            Reply failure;
+            const auto now = server_time(key, deadline, failure);
+            if (!now) return failure;
+            const Instant sent = Clock::now();
+            Reply reply = send(*now + options_.command_timeout.count());
+            if (!learn_if_late(key, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+        }
+    }
+
+    // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
+    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout. With `one_try`, what
+    // the server refuses for now is refused.
+    template <class Send>
+    Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
+        Backoff backoff(Milliseconds(2), longest_pause);
+        bool again = false;
+        for (;;) {
+            const Instant now = Clock::now();
+            Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
+            const ReplyClass verdict = judge(reply);
+            if (verdict == ReplyClass::answered) {
+                back_again();
+                return reply;
+            }
+            // no_script here: the server did not even take the text.
+            if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || stop.stop_requested())
+                return reply;
+            // It was sent again already, by what the clock showed.
+            if (verdict == ReplyClass::late) return reply;
+            if (one_try && verdict == ReplyClass::refused_now) return reply;
+            if (reply.kind == Reply::Kind::unanswered) again = true;
+            // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
+            if (verdict == ReplyClass::refused_now) rest(std::min(deadline, Clock::now() + backoff.next()), stop);
+            if (Clock::now() >= deadline) return reply;
+            if (verdict == ReplyClass::no_answer) {
+                // What answers next may be another server, or this one with another clock.
+                clock_.doubt();
+                gone();
+            }
+            count(resends_);
+        }
+    }
+
+    // What the first question of a call is allowed at least, whatever the caller's deadline: a server may be slow to
+    // connect to, and what is free is not to be missed for that.
+    static constexpr Milliseconds honest_try{250};
+
+    // Whether a call from `begun` on that ended with this reply, which is no answer, shows that there is no server. One that
+    // was given less than its time may only be slow.
+    bool is_away(const Reply& reply, Instant begun) const {
+        return reply.kind != Reply::Kind::no_time || Clock::now() - begun >= options_.command_timeout;
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void start_background() {
+        if (background_started_.load(std::memory_order_acquire)) return;
+        const std::lock_guard lock(background_mutex_);
+        if (background_.joinable()) return;
+        background_ = quiet_thread([this] { serve(); });
+        background_started_.store(true, std::memory_order_release);
+    }
+
+    // The calling thread receives messages itself until one has come, interrupts() is not `seen` any more, or `until`;
+    // false when it has to wait for the background thread to do so.
+    bool watch(Instant until, std::uint64_t seen) {
+        if constexpr (LetsWatch<T>) {
+            if (!transport_.watch(listener_, until, seen)) return false;
+            if (subscriptions_.has_several_keen()) transport_.wake();
+            return true;
+        }
+        return false;
+    }
+
+    // Taken before the mutex is given up under which interrupt_watch() is called.
+    std::uint64_t interrupts() {
+        if constexpr (LetsWatch<T>) return transport_.interrupts();
+        return 0;
+    }
+
+    void interrupt_watch() {
+        if constexpr (LetsWatch<T>) transport_.interrupt_watch();
+    }
+
+    // Tells the user's handler, if there is memory to do so.
+    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
+        if (!options_.on_event) return;
+        try {
+            notifier_.notify([handler = options_.on_event,
+                              event = Event{kind, std::string(name), std::string(detail)}] { handler(event); });
+        } catch (...) {
+        }
+    }
+
+    // What tells of losses is there from here on, and cannot fail any more. To be called before something is held.
+    // Throws std::system_error when there is no thread to be had.
+    void start_losses() {
+        if (losses_started_.load(std::memory_order_acquire)) return;
+        losses_.start();
+        if (options_.on_event) notifier_.start();
+        losses_started_.store(true, std::memory_order_release);
+    }
+
+    // --- counters ---------------------------------------------------------------------------------------------
+
+    using Counter = std::atomic<std::uint64_t>;
+    static void count(Counter& counter, std::uint64_t by = 1) { counter.fetch_add(by, std::memory_order_relaxed); }
+
+    void count_acquisition() { count(acquisitions_); }
+    void count_wait() { count(waits_); }
+    void count_handoff() { count(handoffs_); }
+    void count_renewal() { count(renewals_); }
+    void count_lost_hold() { count(lost_holds_); }
+
+    Stats stats() const {
+        Stats s{commands_, acquisitions_, waits_, handoffs_, renewals_, lost_holds_, resends_, 0};
+        if constexpr (requires { transport_.reconnects(); }) s.reconnects = transport_.reconnects();
+        return s;
+    }
+
+    // --- what is known of a key beyond one state -----------------------------------------------------------------
+
+    // Who of this process holds the key, whatever the kind of lock.
+    std::shared_ptr<KeyHolds> key_holds(const std::string& key) {
+        const std::lock_guard lock(key_holds_mutex_);
+        if (key_holds_.size() >= key_holds_limit_) {
+            std::erase_if(key_holds_, [](const auto& entry) { return entry.second.expired(); });
+            key_holds_limit_ = std::max<std::size_t>(64, key_holds_.size() * 2);
+        }
+        std::weak_ptr<KeyHolds>& entry = key_holds_[key];
+        auto holds = entry.lock();
+        if (!holds) entry = holds = std::make_shared<KeyHolds>();
+        return holds;
+    }
+
+    LostLevels& lost_levels() noexcept { return lost_levels_; }
+
+    // --- the local state of names -----------------------------------------------------------------------------
+
+    // The state of `key`, made when there is none yet; one more user of it.
+    template <class State>
+    State& use_state(const std::string& key) {
+        const std::lock_guard lock(mutex_);
+        auto entry = states_.find({State::kind, key});
+        if (entry == states_.end()) {
+            auto state = std::make_shared<State>(*this, key);
+            const StateName name{State::kind, state->key()};
+            entry = states_.emplace(name, StateEntry{std::move(state)}).first;
+        }
+        ++entry->second.users;
+        return static_cast<State&>(*entry->second.state);
+    }
+
+    // One user less; without users and holds it is forgotten.
+    template <class State>
+    void leave_state(State& state) {
+        forget_state(state, 1);
+    }
+
+    template <class State>
+    void forget_if_unused(State& state) {
+        forget_state(state, 0);
+    }
+
+private:
+    static constexpr std::size_t renewals_a_call = 100;
+    static constexpr Milliseconds longest_farewell{1000};
+
+    // The time that TIME answered. Without an answer nothing was changed, so the command that was to follow was not sent.
+    std::optional<ServerMilliseconds> learn_time(std::uint32_t route, Instant asked, Reply& reply) {
+        const auto time = read_time(reply);
+        if (!time) {
+            if (judge(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
+            // What should have followed was not sent; perhaps because the server was given less than its time.
+            if (reply.kind == Reply::Kind::unanswered)
+                reply.kind =
+                    Clock::now() - asked < options_.command_timeout ? Reply::Kind::no_time : Reply::Kind::not_sent;
+            return std::nullopt;
+        }
+        clock_.learn(route, asked, Clock::now(), *time);
+        // Also if another thread has come to doubt it since.
+        return clock_.roughly_at(route, Clock::now());
+    }
+
+    // What grants something has a key.
+    std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
+
+    void pass_on(Receiver receiver, const Command& command, Completion done) {
+        if constexpr (LetsAttend<T>)
+            if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
+        transport_.post(command, std::move(done));
+    }
+
+    void post_granting(const Command& command, Completion done) {
+        if constexpr (PostsSeveral<T>) {
+            const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
+            std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
+            count(commands_, batch.commands().size() - 1);
+            transport_.post_all(batch.commands(), receivers);
+        }
+    }
+
+    void finish_post(const Completion& done, Reply reply) {
+        try {
+            done(std::move(reply));
+        } catch (...) {  // no memory; whoever posted it looks after itself
+        }
+        uncount_post();
+    }
+
+    void count_post() {
+        const std::lock_guard lock(posts_mutex_);
+        ++posts_;
+    }
+
+    void uncount_post() {
+        const std::lock_guard lock(posts_mutex_);
+        if (--posts_ == 0) posts_done_.notify_all();
+    }
+
+    static constexpr const char* no_memory = "out of memory";
+
+    // A pause; a short one where there is no memory for what it takes.
+    static void rest(Instant until, const std::stop_token& stop) {
+        try {
+            redlatch::pause(until, stop);
+        } catch (const std::bad_alloc&) {
+            std::this_thread::sleep_for(Milliseconds(1));
+        }
+    }
+
+    // A command for which there was no memory was not sent, and is tried again like any such.
+    template <class Send>
+    static Reply or_not_sent(Send send) {
+        try {
+            return send();
+        } catch (const std::bad_alloc&) {
+            std::this_thread::sleep_for(Milliseconds(1));
+            return Reply::of(Reply::Kind::not_sent, no_memory);
+        }
+    }
+
+    // The words of EVALSHA or EVAL, without an allocation where they are few.
+    class ScriptWords {
+    public:
+        ScriptWords(const Script& script, std::span<const std::string_view> keys,
+                    std::span<const std::string_view> arguments)
+            : script_(script), key_count_(static_cast<std::int64_t>(keys.size())) {
+            const std::size_t size = 3 + keys.size() + arguments.size();
+            if (size > few_.size()) many_.resize(size);
+            words_ = size > few_.size() ? std::span(many_) : std::span(few_).first(size);
+            words_[2] = key_count_;
+            std::copy(arguments.begin(), arguments.end(), std::copy(keys.begin(), keys.end(), words_.begin() + 3));
+        }
+        ScriptWords(const ScriptWords&) = delete;
+        ScriptWords& operator=(const ScriptWords&) = delete;
+
+        Command by_digest() const {
+            words_[0] = "EVALSHA";
+            words_[1] = script_.digest();
+            return {words_, 3};
+        }
+
+        Command by_text() const {
+            words_[0] = "EVAL";
+            words_[1] = script_.text;
+            return {words_, 3};
+        }
+
+    private:
+        const Script& script_;
+        NumberText key_count_;
+        std::array<std::string_view, 16> few_;
+        std::vector<std::string_view> many_;
+        std::span<std::string_view> words_;
+    };
+
+    // Kind and key: text that belongs to the state itself, so that looking it up needs no memory.
+    using StateName = std::pair<std::string_view, std::string_view>;
+    struct StateNameHash {
+        std::size_t operator()(const StateName& name) const noexcept {
+            return std::hash<std::string_view>()(name.first) * 31 + std::hash<std::string_view>()(name.second);
+        }
+    };
+
+    struct StateEntry {
+        std::shared_ptr<BackgroundTask> state;
+        std::size_t users = 0;
+    };
+
+    template <class State>
+    void forget_state(State& state, std::size_t users_less) {
+        std::shared_ptr<BackgroundTask>
+            last;  // destroyed after mutex_ is free: a state's destructor takes other mutexes
+        const std::lock_guard lock(mutex_);
+        const auto entry = states_.find({State::kind, state.key()});
+        if (entry == states_.end() || entry->second.state.get() != &state) return;
+        entry->second.users -= users_less;
+        if (entry->second.users > 0 || !state.is_idle()) return;
+        last = std::move(entry->second.state);
+        states_.erase(entry);
+    }
+
+    // The background thread.
+    void serve() {
+        while (!stopping_.load(std::memory_order_acquire)) {
+            try {
+                transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
+                look_after(Clock::now());
+            } catch (...) {
+                // For want of memory: what is left in unfinished_ is looked after in a moment.
+                unfinished_until_ = Clock::now() + Milliseconds(5);
+            }
+        }
+    }
+
+    void look_after(Instant now) {
+        std::vector<Renewal> due;
+        try {
+            tick_due(now, now, due);
+            // What would be due soon comes along: holds that were taken at different times are renewed together
+            // from then on, a hundred in a call.
+            if (!due.empty()) tick_due(now, now + options_.watchdog_timeout / 6, due);
+        } catch (...) {
+            renew(std::move(due));
+            throw;
+        }
+        if (!due.empty()) renew(std::move(due));
+        unfinished_until_ = never;
+        subscriptions_.sweep(now);
+    }
+
+    // Who could not be looked after, for want of memory, stays in unfinished_.
+    void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
+        if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
+        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->tick(now, horizon, due);
+    }
+
+    void renew(std::vector<Renewal> due) {
+        // Together goes what one script on one route can renew.
+        const auto way = [this](const Renewal& r) {
+            return std::tuple(transport_.route(r.key), r.script, r.lease.value_or(options_.watchdog_timeout));
+        };
+        std::stable_sort(due.begin(), due.end(),
+                         [&](const Renewal& a, const Renewal& b) { return std::less<>()(way(a), way(b)); });
+        for (std::size_t first = 0; first < due.size();) {
+            std::size_t last = first;
+            while (last < due.size() && last - first < renewals_a_call && way(due[last]) == way(due[first])) ++last;
+            renew_or_try_again(std::span(due).subspan(first, last - first));
+            first = last;
+        }
+    }
+
+    void renew_or_try_again(std::span<const Renewal> batch) {
+        try {
+            renew_together({batch.begin(), batch.end()});
+        } catch (...) {
+            for (const Renewal& renewal : batch)
+                renewal.of->renewed(renewal, BackgroundTask::Renewed::unknown, Clock::now());
+        }
+    }
+
+    void renew_together(std::vector<Renewal> batch) {
+        const NumberText lease(batch.front().lease.value_or(options_.watchdog_timeout).count());
+        const NumberText until(wanted_until(batch.front().key));
+        std::vector<std::string_view> keys;
+        std::vector<std::string_view> arguments{lease, until};
+        for (const Renewal& renewal : batch) {
+            keys.push_back(renewal.key);
+            arguments.push_back(renewal.field);
+        }
+        const SendTime sent_at;
+        const Instant sent = Clock::now();
+        const Script& script = *batch.front().script;
+        post_script(
+            script, keys, arguments,
+            [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
+                judge(reply) == ReplyClass::no_answer ? gone() : back_again();
+                learn_if_late(batch.front().key, sent, reply);
+                const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+                for (std::size_t i = 0; i < batch.size(); ++i) {
+                    auto outcome = BackgroundTask::Renewed::unknown;
+                    if (whole && reply.elements[i].is_integer()) {
+                        if (reply.elements[i].integer != 1)
+                            outcome = BackgroundTask::Renewed::refused;
+                        else if (reply.replicated)
+                            outcome = BackgroundTask::Renewed::yes;
+                    }
+                    if (outcome == BackgroundTask::Renewed::yes && !batch[i].lease) count(renewals_);
+                    batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
+                }
+            },
+            Receiver::background, Effect::grants);
+    }
+
+    // Both are called by destructors of states, the last of which run when the transport is going already.
+    void wake() {
+        if (!stopping_) transport_.wake();
+    }
+
+    void subscribe(const std::string& channel, bool wanted) {
+        if (stopping_) return;
+        if (wanted) {
+            count(commands_);
+            transport_.subscribe(channel);
+        } else {
+            transport_.unsubscribe(channel);
+        }
+    }
+
+    void gone() {
+        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
+    }
+
+    void back_again() {
+        if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
+            raise(Event::Kind::reconnected, {}, "the server answers again");
+    }
+
+    // Holds may be lost there; who waits is told by the subscription that is made anew.
+    void moved() {
+        replicas_.forget();
+        clock_.doubt();
+        std::vector<std::shared_ptr<BackgroundTask>> states;
+        {
+            const std::lock_guard lock(mutex_);
+            for (const auto& [_, entry] : states_) states.push_back(entry.state);
+        }
+        for (const auto& state : states) state->moved();
+        raise(Event::Kind::moved, {}, "another server is the master now");
+    }
+
+    // Passes on to the subscriptions, and remembers whether the server is there.
+    struct ConnectionListener final : Listener {
+        explicit ConnectionListener(Session& r) : session(r) {}
+        void subscribed(const std::string& channel) override {
+            session.back_again();
+            session.subscriptions_.subscribed(channel);
+        }
+        void refused(const std::string& channel, const Reply& why) override {
+            session.subscriptions_.refused(channel, why);
+        }
+        void message(const std::string& channel, std::string_view payload) override {
+            session.subscriptions_.message(channel, payload);
+        }
+        void disconnected() override {
+            session.gone();
+            session.subscriptions_.disconnected();
+        }
+        void interrupted(const std::string& channel) override { session.subscriptions_.interrupted(channel); }
+        void moved() override { session.moved(); }
+        Session& session;
+    };
+
+    const ClientOptions options_;
+    ReplicaAcks replicas_;
+    const Session* const parent_;  // left as it was at the fork, and never touched
+    const std::string uuid_ = make_uuid();
+    const ProcessMark process_ = this_process();
+
+    Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
+    Counter last_request_{0};
+    CompareAndDelete native_delete_;
+    RemoteClock clock_;
+    LostLevels lost_levels_;
+    std::atomic<bool> knows_expiry_times_{true};
+    std::atomic<bool> away_{false};
+    std::atomic<bool> stopping_{false};
+    std::atomic<bool> background_started_{false};
+    std::atomic<bool> losses_started_{false};
+
+    Notifier notifier_;
+    Losses losses_;
+    Timers timers_;
+    Subscriptions subscriptions_;
+    std::mutex mutex_;
+    std::mutex key_holds_mutex_;
+    std::unordered_map<std::string, std::weak_ptr<KeyHolds>> key_holds_;
+    std::size_t key_holds_limit_ = 64;  // then those that are gone are taken out
+    std::mutex background_mutex_;
+    std::mutex posts_mutex_;
+    std::condition_variable posts_done_;
+    std::size_t posts_ = 0;  // on their way
+    std::unordered_map<StateName, StateEntry, StateNameHash> states_;
+    ConnectionListener listener_{*this};
+    // Destroyed before what its completions refer to.
+    T transport_;
+    // The background thread's own: who is still to be looked after, and when at the latest.
+    std::vector<std::shared_ptr<BackgroundTask>> unfinished_;
+    Instant unfinished_until_ = never;
+    std::thread background_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/queries.hpp
 
 // What the server says of a lock, most of all of one that is a hash of owner -> hold count. One round trip each; an
 // unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
@@ -3237,10 +3497,10 @@ namespace detail {
 
 // `ask(deadline)` sends the question.
 template <class T, class Ask>
-Reply inquire(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit = never) {
-    const Instant give_up = std::min(limit, deadline_after(Clock::now(), runtime.options().unreachable_timeout));
-    Reply reply = runtime.persist(give_up, {}, [&](Instant deadline, bool) { return ask(deadline); });
-    if (judge(reply) != Verdict::answered) throw error_of(reply, key);
+Reply inquire(Session<T>& session, std::string_view key, Ask ask, Instant limit = never) {
+    const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
+    Reply reply = session.persist(give_up, {}, [&](Instant deadline, bool) { return ask(deadline); });
+    if (judge(reply) != ReplyClass::answered) throw error_of(reply, key);
     return reply;
 }
 
@@ -3264,12 +3524,12 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
 
 // HLEN rather than EXISTS: a key of another type is an error, not a lock.
 template <class T>
-bool ask_locked(Runtime<T>& runtime, std::string_view key, Instant limit) {
+bool ask_locked(Session<T>& session, std::string_view key, Instant limit) {
     const std::array<std::string_view, 2> words{"HLEN", key};
     const Reply reply = detail::inquire(
-        runtime, key,
+        session, key,
         [&](Instant deadline) {
-            return runtime.call({words, 1}, deadline);
+            return session.call({words, 1}, deadline);
         },
         limit);
     if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
@@ -3278,8 +3538,8 @@ bool ask_locked(Runtime<T>& runtime, std::string_view key, Instant limit) {
 
 // `ask(deadline)` sends the question; the answer is nothing for none, or the text of a number.
 template <class T, class Ask>
-int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
-    const Reply reply = detail::inquire(runtime, key, ask, limit);
+int ask_count(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
+    const Reply reply = detail::inquire(session, key, ask, limit);
     if (reply.is_nil()) return 0;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
     int count = 0;
@@ -3290,20 +3550,20 @@ int ask_count(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit)
 }
 
 template <class T>
-int ask_hold_count(Runtime<T>& runtime, std::string_view key, std::string_view owner, Instant limit) {
+int ask_hold_count(Session<T>& session, std::string_view key, std::string_view owner, Instant limit) {
     const std::array<std::string_view, 3> words{"HGET", key, owner};
     return ask_count(
-        runtime, key,
+        session, key,
         [&](Instant deadline) {
-            return runtime.call({words, 1}, deadline);
+            return session.call({words, 1}, deadline);
         },
         limit);
 }
 
 // `ask(deadline)` sends the question; the answer is nothing, or a text.
 template <class T, class Ask>
-std::optional<std::string> ask_text(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
-    Reply reply = detail::inquire(runtime, key, ask, limit);
+std::optional<std::string> ask_text(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
+    Reply reply = detail::inquire(session, key, ask, limit);
     if (reply.is_nil()) return std::nullopt;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
     return std::move(reply.text);
@@ -3311,8 +3571,8 @@ std::optional<std::string> ask_text(Runtime<T>& runtime, std::string_view key, A
 
 // `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.
 template <class T, class Ask>
-std::optional<Milliseconds> ask_lease(Runtime<T>& runtime, std::string_view key, Ask ask, Instant limit) {
-    const Reply reply = detail::inquire(runtime, key, ask, limit);
+std::optional<Milliseconds> ask_lease(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
+    const Reply reply = detail::inquire(session, key, ask, limit);
     if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
     if (reply.integer == -2) return std::nullopt;
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
@@ -3320,92 +3580,26 @@ std::optional<Milliseconds> ask_lease(Runtime<T>& runtime, std::string_view key,
 
 // The number that a key holds, 0 for none.
 template <class T>
-std::int64_t ask_number(Runtime<T>& runtime, std::string_view key) {
+std::int64_t ask_number(Session<T>& session, std::string_view key) {
     const std::array<std::string_view, 2> words{"GET", key};
-    const Reply reply = detail::inquire(runtime, key, [&](Instant deadline) {
-        return runtime.call({words, 1}, deadline);
+    const Reply reply = detail::inquire(session, key, [&](Instant deadline) {
+        return session.call({words, 1}, deadline);
     });
     return number_of(reply, key);
 }
 
 template <class T>
-std::optional<Milliseconds> ask_remaining_lease(Runtime<T>& runtime, std::string_view key, Instant limit) {
+std::optional<Milliseconds> ask_remaining_lease(Session<T>& session, std::string_view key, Instant limit) {
     const auto ask = [&](Instant deadline) {
-        return runtime.calling(deadline)(digested<scripts::rlock_remaining_lease>, Texts<1>{key}, Texts<0>{});
+        return session.calling(deadline)(digested<scripts::rlock_remaining_lease>, Texts<1>{key}, Texts<0>{});
     };
-    return ask_lease(runtime, key, ask, limit);
+    return ask_lease(session, key, ask, limit);
 }
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/scripts/server_check.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-namespace scripts {
-
-// Tries what the other scripts use, on a key of its own, which is gone afterwards.
-inline constexpr std::string_view server_check{R"lua(
--- KEYS: a key that nobody uses.  ARGV: the channel and the command of a message.
--- Answer: the names of the commands that this user may not call.
-local key = KEYS[1]
-local refused = {}
-local function try(name, ...)
-    local answer = redis.pcall(name, ...)
-    if type(answer) ~= 'table' or not answer.err then return end
-    local words = answer.err
-    if string.find(words, 'NOPERM', 1, true) or string.find(words, 'The user executing', 1, true) or
-        string.find(words, 'No permissions', 1, true) or string.find(words, 'ACL failure', 1, true) then
-        refused[#refused + 1] = name
-    end
-end
-try('del', key)
-try('exists', key)
-try('hset', key, 'f', '1')
-try('hincrby', key, 'f', '1')
-try('hget', key, 'f')
-try('hgetall', key)
-try('hkeys', key)
-try('hlen', key)
-try('hexists', key, 'f')
-try('pexpire', key, '1000')
-try('pttl', key)
-try('hdel', key, 'f')
-try('del', key)
-try('set', key, '1', 'px', '1000')
-try('get', key)
-try('incrby', key, '1')
-try('decrby', key, '1')
-try('del', key)
-try('rpush', key, 'e')
-try('pexpire', key, '1000')
-try('lindex', key, '0')
-try('llen', key)
-try('lrange', key, '0', '-1')
-try('lrem', key, '0', 'x')
-try('lpop', key)
-try('del', key)
-try('zadd', key, '1', 'm')
-try('pexpire', key, '1000')
-try('zscore', key, 'm')
-try('zcard', key)
-try('zcount', key, '0', '1')
-try('zrange', key, '0', '0')
-try('zrangebyscore', key, '0', '1')
-try('zremrangebyscore', key, '5', '6')
-try('zrem', key, 'm')
-try('del', key)
-try('time')
-try(ARGV[2], ARGV[1], '')
-return refused
-)lua"};
-
-}  // namespace scripts
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/server_check.hpp
+// redlatch/session/server_check.hpp
 
 // What about a server endangers the locks on it, in words. The judging part does no I/O.
 namespace redlatch {
@@ -3523,274 +3717,105 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
 
 // Asks the server. What it refuses to tell is a warning of its own. Throws Error(errc::unreachable).
 template <class T>
-std::vector<std::string> check_server(Runtime<T>& runtime) {
-    const Instant give_up = deadline_after(Clock::now(), runtime.options().unreachable_timeout);
+std::vector<std::string> check_server(Session<T>& session) {
+    const Instant give_up = deadline_after(Clock::now(), session.options().unreachable_timeout);
     const auto answer = [&](auto send) {
-        Reply reply = runtime.persist(give_up, {}, [&](Instant deadline, bool) { return send(deadline); });
+        Reply reply = session.persist(give_up, {}, [&](Instant deadline, bool) { return send(deadline); });
         if (!reply.answered()) throw error_of(reply, {});
         return reply;
     };
     const auto ask = [&](std::initializer_list<std::string_view> words) {
-        return answer([&](Instant deadline) { return runtime.call({{words.begin(), words.size()}, 0}, deadline); });
+        return answer([&](Instant deadline) { return session.call({{words.begin(), words.size()}, 0}, deadline); });
     };
     ServerFacts facts;
     facts.info = ask({"INFO"});
     facts.min_replicas = ask({"CONFIG", "GET", "min-replicas-to-write"});
     facts.save = ask({"CONFIG", "GET", "save"});
     facts.output_buffers = ask({"CONFIG", "GET", "client-output-buffer-limit"});
-    const std::string key = runtime.options().key_prefix + "redlatch_check:" + runtime.uuid();
+    const std::string key = session.options().key_prefix + "redlatch_check:" + session.uuid();
     const std::string channel = prefixed_key("redisson_lock__channel", key);
     facts.refused_commands = answer([&](Instant deadline) {
-        return runtime.calling(deadline)(digested<scripts::server_check>, Texts<1>{key},
-                                         Texts<2>{channel, runtime.transport().publish_command()});
+        return session.calling(deadline)(digested<scripts::server_check>, Texts<1>{key},
+                                         Texts<2>{channel, session.transport().publish_command()});
     });
-    if (runtime.options().require_replicas > 0) facts.wait = ask({"WAIT", "0", "1"});
-    return warnings_about(facts, runtime.options());
+    if (session.options().require_replicas > 0) facts.wait = ask({"WAIT", "0", "1"});
+    return warnings_about(facts, session.options());
 }
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/core/url.hpp
+// redlatch/base/keep_errno.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-class TlsConnector;
+// Leaves errno as it was: for what runs where nobody expects a system call, at the end of a guard or of an object.
+class KeepErrno {
+public:
+    KeepErrno() noexcept = default;
+    KeepErrno(const KeepErrno&) = delete;
+    KeepErrno& operator=(const KeepErrno&) = delete;
+    ~KeepErrno() { errno = before_; }
 
-// A server's place in the network.
-struct HostPort {
-    std::string host;
-    std::uint16_t port = 0;
-
-    bool operator==(const HostPort&) const = default;
-
-    std::string display() const {
-        return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
-    }
+private:
+    const int before_ = errno;
 };
-
-// Where a server is and how to log in:
-//   redis://[user[:password]@]host[:port][/db]    host may be an IPv6 literal in brackets
-//   redis://:password@host                        the default user
-//   unix:///path/to/socket[?db=n]
-//   redis-sentinel://[user[:password]@]host[:port][,host[:port]...]/master[/db]
-//                                                 the sentinels, and how they call the master; the login is the master's
-//   redis-cluster://[user[:password]@]host[:port][,host[:port]...]
-//                                                 some nodes of a cluster, which name the others
-//   rediss://…, rediss-sentinel://…, rediss-cluster://…
-//                                                 the same by TLS; with Sentinel to the sentinels as well
-// User, password and path may be percent-encoded. No message of the parser quotes the part before an '@'.
-struct Url {
-    std::string host;  // empty for a unix socket
-    std::uint16_t port = 6379;
-    std::string path;      // of the unix socket, empty for TCP
-    std::string user;      // empty: the default user
-    std::string password;  // empty: no AUTH is sent
-    std::uint32_t database = 0;
-    std::vector<HostPort> sentinels{};  // then host and path are empty
-    std::string master{};               // by its name; of Sentinel
-    std::vector<HostPort> cluster{};    // then host and path are empty
-    bool tls = false;                   // nothing is ever sent there unencrypted
-    // Who encrypts. It is not in the text: a transport puts it here.
-    std::shared_ptr<const TlsConnector> tls_connector{};
-
-    // Throws Error(errc::invalid_argument) for what is no such URL.
-    static Url parse(std::string_view text);
-
-    // The server in words for messages and events: never with the login.
-    std::string display() const {
-        if (!path.empty()) return "unix://" + path;
-        if (!sentinels.empty()) return "the master " + printable(master, 60);
-        if (!cluster.empty()) return "the cluster of " + cluster.front().display();
-        return HostPort{host, port}.display();
-    }
-
-    // The same login on another server.
-    Url at(const HostPort& place) const {
-        Url url = *this;
-        url.host = place.host;
-        url.port = place.port;
-        url.sentinels.clear();
-        url.master.clear();
-        url.cluster.clear();
-        return url;
-    }
-};
-
-namespace detail {
-
-[[noreturn]] inline void bad_url(const std::string& what) {
-    throw Error(errc::invalid_argument, {},
-                "a URL reads redis://[user[:password]@]host[:port][/db], unix:///path?db=n, "
-                "redis-sentinel://[user[:password]@]host[:port],.../master[/db], "
-                "redis-cluster://[user[:password]@]host[:port],..., or one of them with rediss for TLS; " +
-                    what);
-}
-
-inline std::string percent_decoded(std::string_view text) {
-    std::string out;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-        if (text[i] != '%') {
-            out += text[i];
-            continue;
-        }
-        unsigned byte = 0;
-        const std::string_view hex = text.substr(i + 1, 2);
-        const auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), byte, 16);
-        if (error != std::errc{} || hex.size() != 2 || end != hex.data() + 2)
-            bad_url("a % must be followed by two hex digits");
-        out += static_cast<char>(byte);
-        i += 2;
-    }
-    return out;
-}
-
-inline std::uint32_t url_number(std::string_view text, std::uint32_t least, std::uint32_t most, const char* what) {
-    std::uint32_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
-        bad_url(std::string(what) + " must be a number from " + std::to_string(least) + " to " + std::to_string(most));
-    return number;
-}
-
-// Redis itself decides which of these exist; the limit only keeps the number a number.
-inline std::uint32_t url_database(std::string_view text) { return url_number(text, 0, 1'000'000, "the database"); }
-
-// Takes the part before the '@' off, if there is one.
-inline void take_login(Url& url, std::string_view& rest) {
-    const auto at = rest.rfind('@');
-    if (at == std::string_view::npos) return;
-    const std::string_view login = rest.substr(0, at);
-    const auto colon = login.find(':');
-    url.user = percent_decoded(login.substr(0, colon));
-    if (colon != std::string_view::npos) url.password = percent_decoded(login.substr(colon + 1));
-    if (!url.user.empty() && url.password.empty()) bad_url("a user needs a password");
-    rest = rest.substr(at + 1);
-}
-
-inline HostPort host_port(std::string_view rest, std::uint16_t usual_port) {
-    HostPort place{{}, usual_port};
-    std::string_view port;
-    bool has_port = false;
-    if (rest.starts_with('[')) {
-        const auto close = rest.find(']');
-        if (close == std::string_view::npos) bad_url("an IPv6 address needs its closing bracket");
-        place.host = rest.substr(1, close - 1);
-        rest = rest.substr(close + 1);
-        if (!rest.empty() && !rest.starts_with(':')) bad_url("only a port may follow the bracket");
-        has_port = !rest.empty();
-        if (has_port) port = rest.substr(1);
-    } else {
-        const auto colon = rest.find(':');
-        place.host = rest.substr(0, colon);
-        has_port = colon != std::string_view::npos;
-        if (has_port) port = rest.substr(colon + 1);
-    }
-    if (place.host.empty()) bad_url("the host is missing");
-    for (const char c : place.host)
-        if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f)
-            bad_url("the host holds a blank or a control character");
-    if (has_port) place.port = static_cast<std::uint16_t>(url_number(port, 1, 65535, "the port"));
-    return place;
-}
-
-// Separated by commas.
-inline std::vector<HostPort> host_ports(std::string_view hosts, std::uint16_t usual_port) {
-    std::vector<HostPort> places;
-    for (bool more = true; more;) {
-        const auto comma = hosts.find(',');
-        places.push_back(host_port(hosts.substr(0, comma), usual_port));
-        more = comma != std::string_view::npos;
-        if (more) hosts = hosts.substr(comma + 1);
-    }
-    return places;
-}
-
-inline Url parse_unix_url(std::string_view rest) {
-    Url url;
-    if (const auto query = rest.find('?'); query != std::string_view::npos) {
-        const std::string_view db = rest.substr(query + 1);
-        if (!db.starts_with("db=")) bad_url("the only option of a unix URL is ?db=n");
-        url.database = url_database(db.substr(3));
-        rest = rest.substr(0, query);
-    }
-    if (!rest.starts_with('/')) take_login(url, rest);
-    url.path = percent_decoded(rest);
-    if (!url.path.starts_with('/')) bad_url("the path of a unix socket must be absolute");
-    if (url.path.find('\0') != std::string::npos) bad_url("the path of a unix socket must not hold a zero byte");
-    // sun_path has room for 107 characters and the zero at the end (104 in all on BSD and macOS).
-    if (url.path.size() > 107) bad_url("the path of a unix socket has at most 107 bytes");
-    return url;
-}
-
-inline Url parse_tcp_url(std::string_view rest) {
-    Url url;
-    take_login(url, rest);
-    if (const auto slash = rest.find('/'); slash != std::string_view::npos) {
-        if (slash + 1 < rest.size()) url.database = url_database(rest.substr(slash + 1));
-        rest = rest.substr(0, slash);
-    }
-    const HostPort place = host_port(rest, 6379);
-    url.host = place.host;
-    url.port = place.port;
-    return url;
-}
-
-inline Url parse_sentinel_url(std::string_view rest) {
-    Url url;
-    take_login(url, rest);
-    const auto slash = rest.find('/');
-    if (slash == std::string_view::npos) bad_url("the sentinels' name of the master is missing");
-    std::string_view hosts = rest.substr(0, slash);
-    rest = rest.substr(slash + 1);
-    const auto second = rest.find('/');
-    url.master = percent_decoded(rest.substr(0, second));
-    if (url.master.empty()) bad_url("the sentinels' name of the master is missing");
-    if (second != std::string_view::npos && second + 1 < rest.size())
-        url.database = url_database(rest.substr(second + 1));
-    url.sentinels = host_ports(hosts, 26379);
-    return url;
-}
-
-inline Url parse_cluster_url(std::string_view rest) {
-    Url url;
-    take_login(url, rest);
-    if (const auto slash = rest.find('/'); slash != std::string_view::npos) {
-        if (slash + 1 < rest.size()) bad_url("a cluster has one database, which needs no number");
-        rest = rest.substr(0, slash);
-    }
-    url.cluster = host_ports(rest, 6379);
-    return url;
-}
-
-inline Url by_tls(Url url) {
-    url.tls = true;
-    return url;
-}
-
-}  // namespace detail
-
-inline Url Url::parse(std::string_view text) {
-    const auto mark = text.find("://");
-    if (mark == std::string_view::npos) detail::bad_url("the scheme is missing");
-    const std::string_view scheme = text.substr(0, mark);
-    const std::string_view rest = text.substr(mark + 3);
-    if (scheme == "redis") return detail::parse_tcp_url(rest);
-    if (scheme == "unix") return detail::parse_unix_url(rest);
-    if (scheme == "redis-sentinel") return detail::parse_sentinel_url(rest);
-    if (scheme == "redis-cluster") return detail::parse_cluster_url(rest);
-    if (scheme == "rediss") return detail::by_tls(detail::parse_tcp_url(rest));
-    if (scheme == "rediss-sentinel") return detail::by_tls(detail::parse_sentinel_url(rest));
-    if (scheme == "rediss-cluster") return detail::by_tls(detail::parse_cluster_url(rest));
-    // Not quoted: in a mangled URL a password may stand where the scheme should be.
-    detail::bad_url("the scheme is unknown");
-}
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/core/slots.hpp
+// redlatch/session/session_handle.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What a client and the primitives made from it hold together: the session of the process they are used in.
+//
+// After a fork the child gets a session of its own at its first use: a new identity, new connections, no holds. The
+// parent's session is left alone, for its mutexes may be held by threads that do not exist here. mutex_ makes one
+// thread of the child do that.
+template <Transport T>
+class SessionHandle {
+public:
+    SessionHandle(T transport, const ClientOptions& options)
+        : session_(new Session<T>(std::move(transport), options)) {}
+    SessionHandle(const SessionHandle&) = delete;
+    SessionHandle& operator=(const SessionHandle&) = delete;
+
+    ~SessionHandle() {
+        const KeepErrno kept;
+        Session<T>* session = session_.load();
+        // Destroyed in a child that never used it: there is nothing of ours to end, only descriptors to give back.
+        if (session->is_of_this_process())
+            delete session;
+        else
+            session->transport().reborn();
+    }
+
+    Session<T>& session() {
+        Session<T>* session = session_.load(std::memory_order_acquire);
+        return session->is_of_this_process() ? *session : after_fork();
+    }
+
+private:
+    Session<T>& after_fork() {
+        const std::lock_guard lock(mutex_);
+        Session<T>* parent = session_.load();
+        if (parent->is_of_this_process()) return *parent;
+        auto* mine = new Session<T>(parent->transport().reborn(), parent->options(), parent);
+        session_.store(mine, std::memory_order_release);
+        return *mine;
+    }
+
+    std::mutex mutex_;
+    std::atomic<Session<T>*> session_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/slots.hpp
 
 // In which slot of a Redis Cluster a key or a sharded channel lives.
 namespace redlatch {
@@ -3834,33 +3859,7 @@ constexpr std::uint16_t key_slot(std::string_view key) {
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/core/secret.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Whether a text repeats the secret, or a part of it: four bytes in a row are one.
-inline bool repeats(std::string_view text, std::string_view secret) {
-    const std::size_t part = std::min<std::size_t>(secret.size(), 4);
-    for (std::size_t at = 0; part > 0 && at + part <= secret.size(); ++at)
-        if (text.find(secret.substr(at, part)) != std::string_view::npos) return true;
-    return false;
-}
-
-// The words of a server's error that may be shown to anybody. A server may repeat those of a command that it does not
-// like, AUTH among them, cut off where it likes: then its code word is all that is left.
-inline std::string quotable(std::string_view error, std::string_view secret) {
-    if (secret.empty()) return std::string(error);
-    error = error.substr(0, 512);  // more is never shown, and a long one need not be searched
-    if (!repeats(error, secret)) return std::string(error);
-    const std::string_view code = error.substr(0, error.find(' '));
-    return (repeats(code, secret) ? "ERR" : std::string(code)) + " (its words repeat a part of the login)";
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/core/brief_wait.hpp
+// redlatch/base/adaptive_spin.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -3871,7 +3870,7 @@ inline namespace v0_1 {
 //
 // Any number of threads may use it; what one learns may overwrite what another does, which does no harm.
 template <class Time = Clock>  // what tells the time
-class BriefWait {
+class AdaptiveSpin {
 public:
     static constexpr auto for_the_server = std::chrono::microseconds(100);
     // Several servers may share the CPUs.
@@ -3931,11 +3930,128 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/base/redact.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Whether a text repeats the secret, or a part of it: four bytes in a row are one.
+inline bool repeats(std::string_view text, std::string_view secret) {
+    const std::size_t part = std::min<std::size_t>(secret.size(), 4);
+    for (std::size_t at = 0; part > 0 && at + part <= secret.size(); ++at)
+        if (text.find(secret.substr(at, part)) != std::string_view::npos) return true;
+    return false;
+}
+
+// The words of a server's error that may be shown to anybody. A server may repeat those of a command that it does not
+// like, AUTH among them, cut off where it likes: then its code word is all that is left.
+inline std::string quotable(std::string_view error, std::string_view secret) {
+    if (secret.empty()) return std::string(error);
+    error = error.substr(0, 512);  // more is never shown, and a long one need not be searched
+    if (!repeats(error, secret)) return std::string(error);
+    const std::string_view code = error.substr(0, error.find(' '));
+    return (repeats(code, secret) ? "ERR" : std::string(code)) + " (its words repeat a part of the login)";
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/client.hpp
 
 #if __has_include(<hiredis/read.h>)
 
-// redlatch/adapters/cluster_words.hpp
+// redlatch/net/wake_pipe.hpp
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <system_error>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Ends a poll() from another thread. Calls between two drains cost one write together.
+class WakePipe {
+public:
+    WakePipe() {
+        if (!make()) throw std::system_error(errno, std::generic_category(), "pipe");
+    }
+    WakePipe(const WakePipe&) = delete;
+    WakePipe& operator=(const WakePipe&) = delete;
+    ~WakePipe() {
+        for (const int fd : fds_) ::close(fd);
+    }
+
+    int fd() const noexcept { return fds_[0]; }
+
+    void wake() noexcept {
+        if (woken_.exchange(true)) return;
+        // There is room for it, so only chance can make it fail.
+        const char byte = 0;
+        for (int tries = 0; tries < 10; ++tries)
+            if (::write(fds_[1], &byte, 1) == 1) return;
+        woken_.exchange(false);
+    }
+
+    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done
+    // after drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next
+    // drain().
+    void drain() noexcept {
+        if (!woken_.load()) return;
+        std::array<char, 16> bytes;
+        bool came = false;
+        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) came = true;
+        if (came) woken_.exchange(false);
+    }
+
+private:
+    bool make() noexcept {
+#if defined(__linux__)
+        return ::pipe2(fds_.data(), O_CLOEXEC | O_NONBLOCK) == 0;
+#else
+        if (::pipe(fds_.data()) != 0) return false;
+        for (const int fd : fds_) {
+            if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != -1 && ::fcntl(fd, F_SETFL, O_NONBLOCK) != -1) continue;
+            const int error = errno;
+            for (const int open : fds_) ::close(open);
+            errno = error;
+            return false;
+        }
+        return true;
+#endif
+    }
+
+    std::array<int, 2> fds_{};
+    std::atomic<bool> woken_{false};
+};
+
+// Wake-ups for threads that take turns in a poll(), where the one inside may take from the pipe what was meant for the
+// next. So they are counted, too: who comes with an older count than the present one has been woken already.
+class Interrupts {
+public:
+    std::uint64_t count() const noexcept { return count_.load(); }
+    int fd() const noexcept { return pipe_.fd(); }
+
+    void wake() noexcept {
+        count_.fetch_add(1);
+        pipe_.wake();
+    }
+
+    void drain() noexcept { pipe_.drain(); }
+
+private:
+    WakePipe pipe_;
+    std::atomic<std::uint64_t> count_{0};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/cluster_replies.hpp
 
 #include <algorithm>
 #include <charconv>
@@ -4051,203 +4167,172 @@ inline bool has_sharded_channels(const Reply& answer) {
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/encode.hpp
+// redlatch/net/side_work.hpp
 
-#include <string>
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Appends a command as Redis wants it: an array of length-prefixed strings. hiredis offers the same, but only into
-// a new allocation each time.
-inline void append_command(std::string& out, const Command& command) {
-    const auto number = [&out](char mark, std::size_t value) {
-        out += mark;
-        out += NumberText(static_cast<std::int64_t>(value)).view();
-        out += "\r\n";
-    };
-    number('*', command.words.size());
-    for (const std::string_view word : command.words) {
-        number('$', word.size());
-        out += word;
-        out += "\r\n";
-    }
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/adapters/reply_reader.hpp
-
-#include <cstddef>
-#include <memory>
-#include <new>
-#include <string>
-#include <string_view>
-#include <type_traits>
+#include <atomic>
+#include <thread>
 #include <utility>
 
-#include <hiredis/read.h>
-
 namespace redlatch {
 inline namespace v0_1 {
 
-// Turns received bytes into replies: hiredis parses, we build Reply objects in place and refuse what is larger,
-// deeper or stranger than any answer to our commands, before anything is allocated for it.
-class ReplyReader {
+// Work that waits for the network (a name, a connection, a log-in), for a thread that must not: it is done on a thread
+// of its own, which exists as long as the work lasts. One piece of work at a time; one thread at a time begins it.
+class SideWork {
 public:
-    static constexpr std::size_t most_bytes = 1 << 20;  // of one reply
-    static constexpr std::size_t most_elements = 8192;  // of one reply, over all its arrays
-    static constexpr int most_depth = 8;                // of arrays within arrays
+    SideWork() = default;
+    SideWork(const SideWork&) = delete;
+    SideWork& operator=(const SideWork&) = delete;
+    ~SideWork() { finish(); }
 
-    enum class Outcome { incomplete, reply, malformed };
-
-    ReplyReader() { reset(); }
-
-    // Forgets everything: for a new connection.
-    void reset() {
-        reader_.reset(redisReaderCreateWithFunctions(&functions()));
-        if (!reader_) throw std::bad_alloc();
-        reader_->privdata = this;
-        begin_reply(0);
-    }
-
-    // From now on the errors of the server are read without their words where these repeat a part of the secret.
-    void withhold(std::string_view secret) { secret_ = secret; }
-
-    // Takes what was received. False when the reader cannot go on.
-    bool feed(const char* bytes, std::size_t size) {
-        bytes_of_reply_ += size;
-        return redisReaderFeed(reader_.get(), bytes, size) == REDIS_OK;
-    }
-
-    // The next complete reply, if there is one. Throws std::bad_alloc where there is no memory for it; what comes after is
-    // malformed then.
-    Outcome next(Reply& out) {
-        void* parsed = nullptr;
-        if (redisReaderGetReply(reader_.get(), &parsed) != REDIS_OK) {
-            if (std::exchange(no_memory_, false)) throw std::bad_alloc();
-            return Outcome::malformed;
+    // False when there is no thread for it. The work must not throw, and must have told of its end before it returns.
+    template <class Work>
+    bool begin(Work work) noexcept {
+        finish();
+        busy_ = true;
+        try {
+            thread_ = quiet_thread([this, work = std::move(work)]() noexcept {
+                work();
+                busy_ = false;
+            });
+        } catch (...) {
+            busy_ = false;
         }
-        if (parsed == nullptr) return bytes_of_reply_ > most_bytes ? Outcome::malformed : Outcome::incomplete;
-        const std::size_t left = reader_->len - reader_->pos;
-        const bool too_long = bytes_of_reply_ - left > most_bytes;
-        out = std::move(root_);
-        begin_reply(left);
-        return too_long ? Outcome::malformed : Outcome::reply;
+        return thread_.joinable();
+    }
+
+    // Until false, it may use whatever the work refers to.
+    bool is_busy() const noexcept { return busy_; }
+
+    // Waits for its end.
+    void finish() noexcept {
+        if (thread_.joinable()) thread_.join();
     }
 
 private:
-    struct Free {
-        void operator()(redisReader* reader) const { redisReaderFree(reader); }
-    };
-
-    void begin_reply(std::size_t bytes_already_here) {
-        root_ = Reply{};
-        bytes_of_reply_ = bytes_already_here;
-        elements_left_ = most_elements;
-    }
-
-    // Where the object of a task goes: the root, or its place in the array around it.
-    static Reply& slot(const redisReadTask* task) {
-        if (task->parent == nullptr) return static_cast<ReplyReader*>(task->privdata)->root_;
-        return static_cast<Reply*>(task->parent->obj)->elements[static_cast<std::size_t>(task->idx)];
-    }
-
-    static void* refuse_for_memory(const redisReadTask* task) noexcept {
-        static_cast<ReplyReader*>(task->privdata)->no_memory_ = true;
-        return nullptr;
-    }
-
-    // The callbacks run inside C code: an exception must not pass, so a failed allocation is a refusal.
-    static void* make_text(const redisReadTask* task, const char* bytes, std::size_t size) noexcept try {
-        Reply& reply = slot(task);
-        switch (task->type) {
-            case REDIS_REPLY_STRING:
-                // hiredis 0.14 skips the two bytes after a string without looking at them; they are in its buffer.
-                if (bytes[size] != '\r' || bytes[size + 1] != '\n') return nullptr;
-                [[fallthrough]];
-            case REDIS_REPLY_STATUS: reply.kind = Reply::Kind::text; break;
-            case REDIS_REPLY_ERROR:
-                reply.kind = Reply::Kind::error;
-                reply.text = quotable({bytes, size}, static_cast<ReplyReader*>(task->privdata)->secret_);
-                return &reply;
-            default: return nullptr;  // a RESP3 type, which we never asked for
-        }
-        reply.text.assign(bytes, size);
-        return &reply;
-    } catch (...) {
-        return refuse_for_memory(task);
-    }
-
-    static void* make_array(const redisReadTask* task, std::size_t size) noexcept try {
-        if (task->type != REDIS_REPLY_ARRAY) return nullptr;
-        auto* self = static_cast<ReplyReader*>(task->privdata);
-        int depth = 1;
-        for (const redisReadTask* up = task->parent; up != nullptr; up = up->parent) ++depth;
-        if (depth > most_depth || size > self->elements_left_) return nullptr;
-        self->elements_left_ -= size;
-        Reply& reply = slot(task);
-        reply.kind = Reply::Kind::array;
-        reply.elements.resize(size);
-        return &reply;
-    } catch (...) {
-        return refuse_for_memory(task);
-    }
-
-    static void* make_integer(const redisReadTask* task, long long number) noexcept {
-        Reply& reply = slot(task);
-        reply.kind = Reply::Kind::integer;
-        reply.integer = number;
-        return &reply;
-    }
-
-    // Generic lambdas, because the argument types differ between the versions of hiredis.
-    static redisReplyObjectFunctions& functions() {
-        static redisReplyObjectFunctions table = [] {
-            redisReplyObjectFunctions f{};
-            f.createString = [](const redisReadTask* task, char* bytes, std::size_t size) -> void* {
-                return make_text(task, bytes, size);
-            };
-            f.createArray = [](const redisReadTask* task, auto size) -> void* {
-                return size < 0 ? nullptr : make_array(task, static_cast<std::size_t>(size));
-            };
-            f.createInteger = [](const redisReadTask* task, long long number) -> void* {
-                return make_integer(task, number);
-            };
-            f.createNil = [](const redisReadTask* task) -> void* {
-                if (task->type == REDIS_REPLY_NIL) return nullptr;  // that of RESP3; ours come as texts and arrays
-                slot(task).kind = Reply::Kind::nil;
-                return &slot(task);
-            };
-            f.freeObject = [](void*) {};
-            refuse_resp3(f);
-            return f;
-        }();
-        return table;
-    }
-
-    template <class Functions>
-    static void refuse_resp3(Functions& f) {
-        // A null function would make hiredis invent an object of its own instead of refusing.
-        if constexpr (requires { f.createDouble; })
-            f.createDouble = [](const redisReadTask*, double, char*, std::size_t) -> void* { return nullptr; };
-        if constexpr (requires { f.createBool; })
-            f.createBool = [](const redisReadTask*, int) -> void* { return nullptr; };
-    }
-
-    std::unique_ptr<redisReader, Free> reader_;
-    std::string secret_;
-    Reply root_;
-    std::size_t bytes_of_reply_ = 0;
-    std::size_t elements_left_ = 0;
-    bool no_memory_ = false;  // is why a callback refused, and not the bytes
+    std::atomic<bool> busy_{false};
+    std::thread thread_;
 };
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/name_lookup.hpp
+// redlatch/net/thread_parker.hpp
+
+#include <atomic>
+#include <cstdint>
+
+#if defined(__linux__)
+#include <cerrno>
+#include <ctime>
+
+#include <asm/posix_types.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <condition_variable>
+#include <mutex>
+#endif
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Where one thread sleeps until another one has a word for it. On Linux a futex, because the word can then be left
+// without any mutex, for which a woken thread would have to queue again; elsewhere a condition variable.
+//
+// The owner may destroy the parker as soon as it has read final_word: tell() touches it no more after storing that
+// (a futex wake-up on an address that is gone by then wakes nobody, or somebody who has to expect that).
+class ThreadParker {
+public:
+    static constexpr std::uint32_t silence = 0;
+    static constexpr std::uint32_t look = 1;        // something has changed: look around
+    static constexpr std::uint32_t final_word = 2;  // the last word, never overwritten
+
+    std::uint32_t word() const noexcept { return word_.load(std::memory_order_acquire); }
+
+#if defined(__linux__)
+    void tell(std::uint32_t word) noexcept {
+        std::uint32_t old = word_.load(std::memory_order_relaxed);
+        do {
+            if (old == final_word) return;
+        } while (!word_.compare_exchange_weak(old, word, std::memory_order_acq_rel, std::memory_order_relaxed));
+        if (old == asleep) ::syscall(futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    }
+
+    // Until there is a word, or until the deadline. Takes `look` away, leaves final_word.
+    std::uint32_t park(Instant deadline) noexcept {
+        Time until{};
+        if (deadline != never) {
+            // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
+            const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
+            until = {static_cast<decltype(until.tv_sec)>(ns / 1'000'000'000),
+                     static_cast<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
+        }
+        std::uint32_t word = silence;
+        word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
+        while ((word = word_.load(std::memory_order_acquire)) == asleep) {
+            const long slept = ::syscall(futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
+                                         deadline == never ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+            // Too late: unless a word came at this very moment.
+            if (slept != 0 && errno == ETIMEDOUT &&
+                word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel))
+                return silence;
+        }
+        if (word == look) word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel);
+        return word;
+    }
+#else
+    void tell(std::uint32_t word) {
+        const std::lock_guard guard(mutex_);
+        if (word != final_word && word_ != silence) return;
+        word_ = word;
+        wake_.notify_one();
+    }
+
+    std::uint32_t park(Instant deadline) {
+        std::unique_lock guard(mutex_);
+        const auto told = [this] { return word_ != silence; };
+        if (deadline == never)
+            wake_.wait(guard, told);
+        else
+            wake_.wait_until(guard, deadline, told);
+        const std::uint32_t word = word_;
+        if (word == look) word_ = silence;
+        return word;
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable wake_;
+#endif
+
+private:
+    static constexpr std::uint32_t asleep = 3;  // silence, and the owner must be woken
+
+#if defined(__linux__)
+    // The kernel's own idea of a time, which is not the C library's where that has made 32 bits 64. The clock that counts
+    // from the start of the system has room enough in 32. Newer systems of 32 bits know no such call any more.
+#if defined(SYS_futex)
+    static constexpr long futex = SYS_futex;
+    struct Time {
+        __kernel_long_t tv_sec;
+        __kernel_long_t tv_nsec;
+    };
+    static_assert(sizeof(Time) == sizeof(timespec) || sizeof(long) < sizeof(time_t));
+#else
+    static constexpr long futex = SYS_futex_time64;
+    using Time = timespec;
+#endif
+#endif
+
+    std::atomic<std::uint32_t> word_{silence};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/net/resolver.hpp
 
 #include <condition_variable>
 #include <memory>
@@ -4265,11 +4350,11 @@ inline namespace v0_1 {
 
 // The addresses of a host, before a deadline. The system's look-up of a name has none, so it runs in a thread of its
 // own, which is left alone when it takes too long. Numeric addresses need no look-up, and no thread.
-class NameLookup {
+class Resolver {
 public:
-    NameLookup(const NameLookup&) = delete;
-    NameLookup& operator=(const NameLookup&) = delete;
-    ~NameLookup() {
+    Resolver(const Resolver&) = delete;
+    Resolver& operator=(const Resolver&) = delete;
+    ~Resolver() {
         if (!thread_.joinable()) return;
         if (is_done()) {
             thread_.join();
@@ -4281,8 +4366,8 @@ public:
 
     // `error` is 0, or one of getaddrinfo()'s codes; EAI_AGAIN when the deadline came first. The addresses live as
     // long as the result.
-    static std::shared_ptr<const NameLookup> run(const std::string& host, int port, Instant deadline, int& error) {
-        std::shared_ptr<const NameLookup> lookup = start(host, port);
+    static std::shared_ptr<const Resolver> run(const std::string& host, int port, Instant deadline, int& error) {
+        std::shared_ptr<const Resolver> lookup = start(host, port);
         Question& question = *lookup->question_;
         std::unique_lock lock(question.mutex);
         const auto is_done = [&] { return question.is_done; };
@@ -4295,8 +4380,8 @@ public:
     }
 
     // The same for who does not wait: is_done() says whether there is a result.
-    static std::shared_ptr<NameLookup> start(const std::string& host, int port) {
-        const std::shared_ptr<NameLookup> lookup(new NameLookup);
+    static std::shared_ptr<Resolver> start(const std::string& host, int port) {
+        const std::shared_ptr<Resolver> lookup(new Resolver);
         const std::string service = std::to_string(port);
         if (lookup->question_->ask(host, service, AI_NUMERICHOST) == EAI_NONAME)
             lookup->thread_ =
@@ -4346,7 +4431,7 @@ private:
         addrinfo* found = nullptr;
     };
 
-    NameLookup() = default;
+    Resolver() = default;
 
     // The program may close the shared object that this code is in, and the thread comes back to it from the look-up.
     // Nobody can close it after the last instruction of the thread, so it stays for good.
@@ -4364,7 +4449,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/tls_session.hpp
+// redlatch/net/tls_session.hpp
 
 #include <cstddef>
 #include <memory>
@@ -4422,7 +4507,7 @@ public:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/socket.hpp
+// redlatch/net/socket.hpp
 
 #include <algorithm>
 #include <array>
@@ -4709,7 +4794,7 @@ private:
 
     static Socket connect_tcp(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
         int no_address = 0;
-        const auto lookup = NameLookup::run(url.host, url.port, deadline, no_address);
+        const auto lookup = Resolver::run(url.host, url.port, deadline, no_address);
         if (no_address != 0) {
             why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(no_address);
             return {};
@@ -4782,7 +4867,203 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/link.hpp
+// redlatch/redis/encode.hpp
+
+#include <string>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Appends a command as Redis wants it: an array of length-prefixed strings. hiredis offers the same, but only into
+// a new allocation each time.
+inline void append_command(std::string& out, const Command& command) {
+    const auto number = [&out](char mark, std::size_t value) {
+        out += mark;
+        out += NumberText(static_cast<std::int64_t>(value)).view();
+        out += "\r\n";
+    };
+    number('*', command.words.size());
+    for (const std::string_view word : command.words) {
+        number('$', word.size());
+        out += word;
+        out += "\r\n";
+    }
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/reply_reader.hpp
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <hiredis/read.h>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Turns received bytes into replies: hiredis parses, we build Reply objects in place and refuse what is larger,
+// deeper or stranger than any answer to our commands, before anything is allocated for it.
+class ReplyReader {
+public:
+    static constexpr std::size_t most_bytes = 1 << 20;  // of one reply
+    static constexpr std::size_t most_elements = 8192;  // of one reply, over all its arrays
+    static constexpr int most_depth = 8;                // of arrays within arrays
+
+    enum class Outcome { incomplete, reply, malformed };
+
+    ReplyReader() { reset(); }
+
+    // Forgets everything: for a new connection.
+    void reset() {
+        reader_.reset(redisReaderCreateWithFunctions(&functions()));
+        if (!reader_) throw std::bad_alloc();
+        reader_->privdata = this;
+        begin_reply(0);
+    }
+
+    // From now on the errors of the server are read without their words where these repeat a part of the secret.
+    void withhold(std::string_view secret) { secret_ = secret; }
+
+    // Takes what was received. False when the reader cannot go on.
+    bool feed(const char* bytes, std::size_t size) {
+        bytes_of_reply_ += size;
+        return redisReaderFeed(reader_.get(), bytes, size) == REDIS_OK;
+    }
+
+    // The next complete reply, if there is one. Throws std::bad_alloc where there is no memory for it; what comes after is
+    // malformed then.
+    Outcome next(Reply& out) {
+        void* parsed = nullptr;
+        if (redisReaderGetReply(reader_.get(), &parsed) != REDIS_OK) {
+            if (std::exchange(no_memory_, false)) throw std::bad_alloc();
+            return Outcome::malformed;
+        }
+        if (parsed == nullptr) return bytes_of_reply_ > most_bytes ? Outcome::malformed : Outcome::incomplete;
+        const std::size_t left = reader_->len - reader_->pos;
+        const bool too_long = bytes_of_reply_ - left > most_bytes;
+        out = std::move(root_);
+        begin_reply(left);
+        return too_long ? Outcome::malformed : Outcome::reply;
+    }
+
+private:
+    struct Free {
+        void operator()(redisReader* reader) const { redisReaderFree(reader); }
+    };
+
+    void begin_reply(std::size_t bytes_already_here) {
+        root_ = Reply{};
+        bytes_of_reply_ = bytes_already_here;
+        elements_left_ = most_elements;
+    }
+
+    // Where the object of a task goes: the root, or its place in the array around it.
+    static Reply& slot(const redisReadTask* task) {
+        if (task->parent == nullptr) return static_cast<ReplyReader*>(task->privdata)->root_;
+        return static_cast<Reply*>(task->parent->obj)->elements[static_cast<std::size_t>(task->idx)];
+    }
+
+    static void* refuse_for_memory(const redisReadTask* task) noexcept {
+        static_cast<ReplyReader*>(task->privdata)->no_memory_ = true;
+        return nullptr;
+    }
+
+    // The callbacks run inside C code: an exception must not pass, so a failed allocation is a refusal.
+    static void* make_text(const redisReadTask* task, const char* bytes, std::size_t size) noexcept try {
+        Reply& reply = slot(task);
+        switch (task->type) {
+            case REDIS_REPLY_STRING:
+                // hiredis 0.14 skips the two bytes after a string without looking at them; they are in its buffer.
+                if (bytes[size] != '\r' || bytes[size + 1] != '\n') return nullptr;
+                [[fallthrough]];
+            case REDIS_REPLY_STATUS: reply.kind = Reply::Kind::text; break;
+            case REDIS_REPLY_ERROR:
+                reply.kind = Reply::Kind::error;
+                reply.text = quotable({bytes, size}, static_cast<ReplyReader*>(task->privdata)->secret_);
+                return &reply;
+            default: return nullptr;  // a RESP3 type, which we never asked for
+        }
+        reply.text.assign(bytes, size);
+        return &reply;
+    } catch (...) {
+        return refuse_for_memory(task);
+    }
+
+    static void* make_array(const redisReadTask* task, std::size_t size) noexcept try {
+        if (task->type != REDIS_REPLY_ARRAY) return nullptr;
+        auto* self = static_cast<ReplyReader*>(task->privdata);
+        int depth = 1;
+        for (const redisReadTask* up = task->parent; up != nullptr; up = up->parent) ++depth;
+        if (depth > most_depth || size > self->elements_left_) return nullptr;
+        self->elements_left_ -= size;
+        Reply& reply = slot(task);
+        reply.kind = Reply::Kind::array;
+        reply.elements.resize(size);
+        return &reply;
+    } catch (...) {
+        return refuse_for_memory(task);
+    }
+
+    static void* make_integer(const redisReadTask* task, long long number) noexcept {
+        Reply& reply = slot(task);
+        reply.kind = Reply::Kind::integer;
+        reply.integer = number;
+        return &reply;
+    }
+
+    // Generic lambdas, because the argument types differ between the versions of hiredis.
+    static redisReplyObjectFunctions& functions() {
+        static redisReplyObjectFunctions table = [] {
+            redisReplyObjectFunctions f{};
+            f.createString = [](const redisReadTask* task, char* bytes, std::size_t size) -> void* {
+                return make_text(task, bytes, size);
+            };
+            f.createArray = [](const redisReadTask* task, auto size) -> void* {
+                return size < 0 ? nullptr : make_array(task, static_cast<std::size_t>(size));
+            };
+            f.createInteger = [](const redisReadTask* task, long long number) -> void* {
+                return make_integer(task, number);
+            };
+            f.createNil = [](const redisReadTask* task) -> void* {
+                if (task->type == REDIS_REPLY_NIL) return nullptr;  // that of RESP3; ours come as texts and arrays
+                slot(task).kind = Reply::Kind::nil;
+                return &slot(task);
+            };
+            f.freeObject = [](void*) {};
+            refuse_resp3(f);
+            return f;
+        }();
+        return table;
+    }
+
+    template <class Functions>
+    static void refuse_resp3(Functions& f) {
+        // A null function would make hiredis invent an object of its own instead of refusing.
+        if constexpr (requires { f.createDouble; })
+            f.createDouble = [](const redisReadTask*, double, char*, std::size_t) -> void* { return nullptr; };
+        if constexpr (requires { f.createBool; })
+            f.createBool = [](const redisReadTask*, int) -> void* { return nullptr; };
+    }
+
+    std::unique_ptr<redisReader, Free> reader_;
+    std::string secret_;
+    Reply root_;
+    std::size_t bytes_of_reply_ = 0;
+    std::size_t elements_left_ = 0;
+    bool no_memory_ = false;  // is why a callback refused, and not the bytes
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/connection.hpp
 
 #include <array>
 #include <atomic>
@@ -4804,10 +5085,10 @@ inline bool says_master(const Reply& role) {
 }
 
 // One connection that is logged in: a socket and the reader of its replies. Not thread-safe.
-struct Link {
+struct Connection {
     Socket socket;
     ReplyReader reader;
-    std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterView
+    std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterTracker
     // Set by any thread while another one is in open(), which ends soon then: another server is wanted by now.
     std::atomic<bool> in_vain{false};
 
@@ -4900,177 +5181,12 @@ private:
 };
 
 // Opens a link to the server that is wanted at this moment, before the deadline; answers as Link::open() does.
-using Opener = std::function<std::optional<Reply>(Link& link, Instant deadline)>;
+using Opener = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/parker.hpp
-
-#include <atomic>
-#include <cstdint>
-
-#if defined(__linux__)
-#include <cerrno>
-#include <ctime>
-
-#include <asm/posix_types.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#else
-#include <condition_variable>
-#include <mutex>
-#endif
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Where one thread sleeps until another one has a word for it. On Linux a futex, because the word can then be left
-// without any mutex, for which a woken thread would have to queue again; elsewhere a condition variable.
-//
-// The owner may destroy the parker as soon as it has read final_word: tell() touches it no more after storing that
-// (a futex wake-up on an address that is gone by then wakes nobody, or somebody who has to expect that).
-class Parker {
-public:
-    static constexpr std::uint32_t silence = 0;
-    static constexpr std::uint32_t look = 1;        // something has changed: look around
-    static constexpr std::uint32_t final_word = 2;  // the last word, never overwritten
-
-    std::uint32_t word() const noexcept { return word_.load(std::memory_order_acquire); }
-
-#if defined(__linux__)
-    void tell(std::uint32_t word) noexcept {
-        std::uint32_t old = word_.load(std::memory_order_relaxed);
-        do {
-            if (old == final_word) return;
-        } while (!word_.compare_exchange_weak(old, word, std::memory_order_acq_rel, std::memory_order_relaxed));
-        if (old == asleep) ::syscall(futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
-    }
-
-    // Until there is a word, or until the deadline. Takes `look` away, leaves final_word.
-    std::uint32_t park(Instant deadline) noexcept {
-        Time until{};
-        if (deadline != never) {
-            // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
-            const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
-            until = {static_cast<decltype(until.tv_sec)>(ns / 1'000'000'000),
-                     static_cast<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
-        }
-        std::uint32_t word = silence;
-        word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
-        while ((word = word_.load(std::memory_order_acquire)) == asleep) {
-            const long slept = ::syscall(futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
-                                         deadline == never ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
-            // Too late: unless a word came at this very moment.
-            if (slept != 0 && errno == ETIMEDOUT &&
-                word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel))
-                return silence;
-        }
-        if (word == look) word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel);
-        return word;
-    }
-#else
-    void tell(std::uint32_t word) {
-        const std::lock_guard guard(mutex_);
-        if (word != final_word && word_ != silence) return;
-        word_ = word;
-        wake_.notify_one();
-    }
-
-    std::uint32_t park(Instant deadline) {
-        std::unique_lock guard(mutex_);
-        const auto told = [this] { return word_ != silence; };
-        if (deadline == never)
-            wake_.wait(guard, told);
-        else
-            wake_.wait_until(guard, deadline, told);
-        const std::uint32_t word = word_;
-        if (word == look) word_ = silence;
-        return word;
-    }
-
-private:
-    std::mutex mutex_;
-    std::condition_variable wake_;
-#endif
-
-private:
-    static constexpr std::uint32_t asleep = 3;  // silence, and the owner must be woken
-
-#if defined(__linux__)
-    // The kernel's own idea of a time, which is not the C library's where that has made 32 bits 64. The clock that counts
-    // from the start of the system has room enough in 32. Newer systems of 32 bits know no such call any more.
-#if defined(SYS_futex)
-    static constexpr long futex = SYS_futex;
-    struct Time {
-        __kernel_long_t tv_sec;
-        __kernel_long_t tv_nsec;
-    };
-    static_assert(sizeof(Time) == sizeof(timespec) || sizeof(long) < sizeof(time_t));
-#else
-    static constexpr long futex = SYS_futex_time64;
-    using Time = timespec;
-#endif
-#endif
-
-    std::atomic<std::uint32_t> word_{silence};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/adapters/side_work.hpp
-
-#include <atomic>
-#include <thread>
-#include <utility>
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Work that waits for the network (a name, a connection, a log-in), for a thread that must not: it is done on a thread
-// of its own, which exists as long as the work lasts. One piece of work at a time; one thread at a time begins it.
-class SideWork {
-public:
-    SideWork() = default;
-    SideWork(const SideWork&) = delete;
-    SideWork& operator=(const SideWork&) = delete;
-    ~SideWork() { finish(); }
-
-    // False when there is no thread for it. The work must not throw, and must have told of its end before it returns.
-    template <class Work>
-    bool begin(Work work) noexcept {
-        finish();
-        busy_ = true;
-        try {
-            thread_ = quiet_thread([this, work = std::move(work)]() noexcept {
-                work();
-                busy_ = false;
-            });
-        } catch (...) {
-            busy_ = false;
-        }
-        return thread_.joinable();
-    }
-
-    // Until false, it may use whatever the work refers to.
-    bool is_busy() const noexcept { return busy_; }
-
-    // Waits for its end.
-    void finish() noexcept {
-        if (thread_.joinable()) thread_.join();
-    }
-
-private:
-    std::atomic<bool> busy_{false};
-    std::thread thread_;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/adapters/command_link.hpp
+// redlatch/redis/command_connection.hpp
 
 #include <algorithm>
 #include <array>
@@ -5103,7 +5219,7 @@ inline namespace v0_1 {
 // changed_ tells threads in open() that a connection came up, failed to, or has been closed at last.
 // A thread in await() sleeps in its Exchange's parker; it is called by the reader when its replies have come, by a
 // leaving reader that wants it to read, and by whoever finds that the connection has failed.
-class CommandLink {
+class CommandConnection {
 public:
     // Whether a call goes on trying to connect until its deadline, or returns when one attempt has failed, because its
     // command may be wanted elsewhere by now.
@@ -5111,9 +5227,9 @@ public:
 
     // `url` is for words only. `has_substitute`: whether another link, to the same server, is connected. `answers` is
     // called, on any thread, when a connection has brought its first reply.
-    CommandLink(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
-                Connecting connecting = Connecting::until_deadline, std::function<bool()> has_substitute = nullptr,
-                std::function<void()> answers = nullptr)
+    CommandConnection(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
+                      Connecting connecting = Connecting::until_deadline,
+                      std::function<bool()> has_substitute = nullptr, std::function<void()> answers = nullptr)
         : url_(url),
           opener_(std::move(open)),
           timeout_(timeout),
@@ -5219,7 +5335,7 @@ public:
     }
 
     // What was posted here, and finds no connection for now, goes to a link that has one.
-    void hand_over_to(CommandLink& other) {
+    void hand_over_to(CommandConnection& other) {
         std::unique_lock mine(mutex_, std::defer_lock), others(other.mutex_, std::defer_lock);
         std::lock(mine, others);
         const bool waits = in_flight() > 0 && !connected_ && !opening_ && !broken_ && Clock::now() < next_attempt_;
@@ -5288,12 +5404,12 @@ private:
     struct Exchange {
         Exchange(Reply* where, std::size_t expected) : replies(where), missing(expected) {}
 
-        bool done() const noexcept { return parker.word() == Parker::final_word; }
+        bool done() const noexcept { return parker.word() == ThreadParker::final_word; }
 
         Reply* replies;
         std::size_t missing;
         std::size_t got = 0;
-        Parker parker;
+        ThreadParker parker;
     };
 
     // A reply that is still to come. Neither exchange nor done: its thread has given up on it.
@@ -5493,7 +5609,7 @@ private:
             any_posted = any_posted || slots[i].done;
             if (Exchange* exchange = slots[i].exchange) {
                 answer(exchange->replies[exchange->got++], reply, i == begin ? first : reply.kind);
-                if (--exchange->missing == 0) exchange->parker.tell(Parker::final_word);
+                if (--exchange->missing == 0) exchange->parker.tell(ThreadParker::final_word);
             }
         }
         changed_.notify_all();
@@ -5579,7 +5695,7 @@ private:
             if (!is_in_flight(exchange)) {
                 // Taken out of the queue: its replies are being handed over at this moment.
                 lock.unlock();
-                while (exchange.parker.park(never) != Parker::final_word) {
+                while (exchange.parker.park(never) != ThreadParker::final_word) {
                 }
                 return;
             }
@@ -5594,8 +5710,8 @@ private:
                 wait_for_room(lock, std::min(deadline, front().due));
             } else if (reading_) {
                 lock.unlock();
-                brief_wait_.until(deadline, [&] { return exchange.parker.word() != Parker::silence; });
-                if (exchange.parker.park(deadline) == Parker::final_word) return;
+                brief_wait_.until(deadline, [&] { return exchange.parker.word() != ThreadParker::silence; });
+                if (exchange.parker.park(deadline) == ThreadParker::final_word) return;
                 lock.lock();
             } else {
                 reading_ = true;
@@ -5624,7 +5740,7 @@ private:
             exchange.replies[exchange.got++] = in_words(Reply::Kind::unanswered, "", " did not answer in time");
             --exchange.missing;
         }
-        exchange.parker.tell(Parker::final_word);
+        exchange.parker.tell(ThreadParker::final_word);
     }
 
     // `leaving`: this thread needs no more replies, so somebody else has to read.
@@ -5642,7 +5758,7 @@ private:
         for (std::size_t i = slots_.size(); i > head_; --i) {
             Exchange* const exchange = slots_[i - 1].exchange;
             if (!exchange || exchange == reader_) continue;
-            exchange->parker.tell(Parker::look);
+            exchange->parker.tell(ThreadParker::look);
             return true;
         }
         return false;
@@ -5690,7 +5806,7 @@ private:
         // Told without the mutex: whom we wake would have to wait for it at once.
         handing_out_ = finished_.size() > 1;
         lock.unlock();
-        for (Exchange* exchange : finished_) exchange->parker.tell(Parker::final_word);
+        for (Exchange* exchange : finished_) exchange->parker.tell(ThreadParker::final_word);
         // Those who were woken may have their next command ready in a moment.
         if (finished_.size() > 1) std::this_thread::yield();
         finished_.clear();
@@ -5772,8 +5888,8 @@ private:
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    Link link_;
-    BriefWait<> brief_wait_;
+    Connection link_;
+    AdaptiveSpin<> brief_wait_;
     // The reader's own: what it read, and whom it has to tell.
     std::vector<Reply> batch_;
     std::vector<Exchange*> finished_;
@@ -5807,7 +5923,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/own_lines.hpp
+// redlatch/redis/own_connections.hpp
 
 #include <algorithm>
 #include <cstddef>
@@ -5827,9 +5943,9 @@ inline namespace v0_1 {
 //
 // mutex_ guards lines_, which only grows, and what belongs to it in a line. No link is used while it is held, but looked
 // at. The links look after themselves.
-class OwnLines {
+class OwnConnections {
 public:
-    explicit OwnLines(std::function<std::unique_ptr<CommandLink>()> make) : make_(std::move(make)) {}
+    explicit OwnConnections(std::function<std::unique_ptr<CommandConnection>()> make) : make_(std::move(make)) {}
 
     // Calls `use(link)` with a link that carries nothing else, and will not before all this is answered.
     template <class Use>
@@ -5841,25 +5957,25 @@ public:
     // With all there are.
     template <class Visit>
     void each(Visit visit) const {
-        for (std::size_t i = 0; CommandLink* const link = at(i); ++i) visit(*link);
+        for (std::size_t i = 0; CommandConnection* const link = at(i); ++i) visit(*link);
     }
 
 private:
     struct Line {
-        std::unique_ptr<CommandLink> link;
+        std::unique_ptr<CommandConnection> link;
         bool in_use = false;
     };
 
     // A line between take() and give back.
     struct InUse {
-        explicit InUse(OwnLines& lines) : all(lines), of(lines.take()) {}
+        explicit InUse(OwnConnections& lines) : all(lines), of(lines.take()) {}
         InUse(const InUse&) = delete;
         InUse& operator=(const InUse&) = delete;
         ~InUse() {
             const std::lock_guard lock(all.mutex_);
             of.in_use = false;
         }
-        OwnLines& all;
+        OwnConnections& all;
         Line& of;
     };
 
@@ -5876,12 +5992,12 @@ private:
         return **found;
     }
 
-    CommandLink* at(std::size_t i) const {
+    CommandConnection* at(std::size_t i) const {
         const std::lock_guard lock(mutex_);
         return i < lines_.size() ? lines_[i]->link.get() : nullptr;
     }
 
-    const std::function<std::unique_ptr<CommandLink>()> make_;
+    const std::function<std::unique_ptr<CommandConnection>()> make_;
     mutable std::mutex mutex_;
     std::vector<std::unique_ptr<Line>> lines_;
 };
@@ -5889,98 +6005,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/wake_pipe.hpp
-
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <cstdint>
-#include <system_error>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Ends a poll() from another thread. Calls between two drains cost one write together.
-class WakePipe {
-public:
-    WakePipe() {
-        if (!make()) throw std::system_error(errno, std::generic_category(), "pipe");
-    }
-    WakePipe(const WakePipe&) = delete;
-    WakePipe& operator=(const WakePipe&) = delete;
-    ~WakePipe() {
-        for (const int fd : fds_) ::close(fd);
-    }
-
-    int fd() const noexcept { return fds_[0]; }
-
-    void wake() noexcept {
-        if (woken_.exchange(true)) return;
-        // There is room for it, so only chance can make it fail.
-        const char byte = 0;
-        for (int tries = 0; tries < 10; ++tries)
-            if (::write(fds_[1], &byte, 1) == 1) return;
-        woken_.exchange(false);
-    }
-
-    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done
-    // after drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next
-    // drain().
-    void drain() noexcept {
-        if (!woken_.load()) return;
-        std::array<char, 16> bytes;
-        bool came = false;
-        while (::read(fds_[0], bytes.data(), bytes.size()) > 0) came = true;
-        if (came) woken_.exchange(false);
-    }
-
-private:
-    bool make() noexcept {
-#if defined(__linux__)
-        return ::pipe2(fds_.data(), O_CLOEXEC | O_NONBLOCK) == 0;
-#else
-        if (::pipe(fds_.data()) != 0) return false;
-        for (const int fd : fds_) {
-            if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != -1 && ::fcntl(fd, F_SETFL, O_NONBLOCK) != -1) continue;
-            const int error = errno;
-            for (const int open : fds_) ::close(open);
-            errno = error;
-            return false;
-        }
-        return true;
-#endif
-    }
-
-    std::array<int, 2> fds_{};
-    std::atomic<bool> woken_{false};
-};
-
-// Wake-ups for threads that take turns in a poll(), where the one inside may take from the pipe what was meant for the
-// next. So they are counted, too: who comes with an older count than the present one has been woken already.
-class Interrupts {
-public:
-    std::uint64_t count() const noexcept { return count_.load(); }
-    int fd() const noexcept { return pipe_.fd(); }
-
-    void wake() noexcept {
-        count_.fetch_add(1);
-        pipe_.wake();
-    }
-
-    void drain() noexcept { pipe_.drain(); }
-
-private:
-    WakePipe pipe_;
-    std::atomic<std::uint64_t> count_{0};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/adapters/subscriber_link.hpp
+// redlatch/redis/pubsub_connection.hpp
 
 #include <array>
 #include <atomic>
@@ -6004,14 +6029,14 @@ inline namespace v0_1 {
 // under it. While opening_ is set the connection belongs to the thread that makes it, which wakes the serving thread.
 // The serving thread sends; it also receives, unless a thread that waits for a message watches the
 // connection itself, because then the message need not be passed from one thread to another.
-class SubscriberLink {
+class PubSubConnection {
 public:
     // `sharded`: of one node of a cluster, whose channels may go to another node at any time. A channel of which the
     // listener is told interrupted() is forgotten here, and is to be subscribed anew, perhaps elsewhere.
     // `wake` makes the serving thread look at its duty() anew; it is called on any thread, as is `answers`, when a
     // connection has brought its first reply.
-    SubscriberLink(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false,
-                   std::function<void()> answers = nullptr)
+    PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false,
+                     std::function<void()> answers = nullptr)
         : opener_(std::move(open)),
           timeout_(timeout),
           wake_(std::move(wake)),
@@ -6323,7 +6348,7 @@ private:
     std::mutex serving_;
     std::atomic<bool> watched_{false};
     std::atomic<bool> turned_away_{false};  // a thread that wanted to watch found another one
-    Link link_;
+    Connection link_;
     std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
     std::string out_;                 // still to be written
     bool full_ = false;               // the connection had no room for all of it
@@ -6342,7 +6367,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/cluster.hpp
+// redlatch/redis/cluster.hpp
 
 #include <algorithm>
 #include <array>
@@ -6398,7 +6423,7 @@ public:
           doubt_lasts_(std::min<Milliseconds>(timeout, std::chrono::seconds(10)) + std::chrono::seconds(2)),
           patience_(std::max<Milliseconds>(timeout / 8, Milliseconds(20))),
           wake_(std::move(wake)),
-          classic_([this](Link& link, Instant deadline) { return open_any(link, deadline); }, timeout, wake_) {
+          classic_([this](Connection& link, Instant deadline) { return open_any(link, deadline); }, timeout, wake_) {
         if (pubsub != PubSub::automatic) sharded_ = pubsub == PubSub::sharded;
         for (const HostPort& place : url.cluster) node_at(place).is_seed = true;
     }
@@ -6411,7 +6436,7 @@ public:
         classic_.finish();
         for (const auto& node : nodes_) {
             node->subscriber.finish();
-            node->each_line([](CommandLink& line) { line.forget_posted(); });
+            node->each_line([](CommandConnection& line) { line.forget_posted(); });
         }
     }
 
@@ -6424,7 +6449,7 @@ public:
     // All go where the key of the first one lives.
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         if (commands.empty()) return {};
-        Course course(commands.front());
+        RoutedCall course(commands.front());
         for (;;) {
             Reply why;
             const std::shared_ptr<Node> node = await_node(course, deadline, why);
@@ -6451,7 +6476,7 @@ public:
     void post(const Command& command, Completion done) { post_all({&command, 1}, {&done, 1}); }
 
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
-        auto batch = std::make_shared<Batch>(Course(commands.front()));
+        auto batch = std::make_shared<Batch>(RoutedCall(commands.front()));
         for (const Command& command : commands) {
             batch->words.emplace_back(command.words.begin(), command.words.end());
             batch->keys.push_back(command.key);
@@ -6519,7 +6544,7 @@ public:
         watch(classic_.duty());
         for (const auto& node : here_) {
             watch(node->subscriber.duty());
-            node->each_line([&](CommandLink& line) { watch(line.watch()); });
+            node->each_line([&](CommandConnection& line) { watch(line.watch()); });
         }
         ::poll(ready_.data(), static_cast<nfds_t>(ready_.size()), poll_timeout(due));
         pipe.drain();
@@ -6531,7 +6556,7 @@ public:
         for (const auto& node : here_) {
             Shard shard(*this, *node, listener);
             node->subscriber.serve(shard, limit);
-            node->each_line([&](CommandLink& line) {
+            node->each_line([&](CommandConnection& line) {
                 line.drive(limit);
                 if (&line != &node->line && !line.is_connected()) line.hand_over_to(node->line);
             });
@@ -6543,7 +6568,7 @@ public:
     void close_inherited() noexcept {
         classic_.close_inherited();
         for (const auto& node : nodes_) {
-            node->each_line([](CommandLink& line) { line.close_inherited(); });
+            node->each_line([](CommandConnection& line) { line.close_inherited(); });
             node->subscriber.close_inherited();
         }
     }
@@ -6560,29 +6585,31 @@ private:
         Node(Cluster& cluster, const HostPort& where)
             : place(where),
               line(new_line(cluster)),
-              own_lines([this, &cluster] { return std::unique_ptr<CommandLink>(new CommandLink(new_line(cluster))); }),
+              own_lines([this, &cluster] {
+                  return std::unique_ptr<CommandConnection>(new CommandConnection(new_line(cluster)));
+              }),
               subscriber(
                   opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); }, true,
                   [this, &cluster] { answers(cluster); }) {}
 
         Opener opener(Cluster& cluster) {
-            return [this, &cluster](Link& link, Instant deadline) {
+            return [this, &cluster](Connection& link, Instant deadline) {
                 auto refusal = link.open(cluster.url_.at(place), deadline);
                 cluster.tried(*this, !refusal || refusal->kind != Reply::Kind::not_sent);
                 return refusal;
             };
         }
 
-        CommandLink new_line(Cluster& cluster) {
-            return CommandLink(
+        CommandConnection new_line(Cluster& cluster) {
+            return CommandConnection(
                 cluster.url_.at(place), opener(cluster), cluster.timeout_, [&cluster] { cluster.wake_(); },
-                CommandLink::Connecting::one_attempt, nullptr, [this, &cluster] { answers(cluster); });
+                CommandConnection::Connecting::one_attempt, nullptr, [this, &cluster] { answers(cluster); });
         }
 
         // One of its connections was answered: the others go on trying at once.
         void answers(Cluster& cluster) noexcept {
             bool has_ended_pause = subscriber.try_again();
-            each_line([&](CommandLink& one) { has_ended_pause |= one.try_again(); });
+            each_line([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
             if (has_ended_pause) cluster.wake_();
         }
 
@@ -6597,14 +6624,14 @@ private:
             if (!together) return line.call_all(commands, deadline);
             bool refused = false;
             auto replies =
-                own_lines.with_one([&](CommandLink& own) { return own.call_all(commands, deadline, &refused); });
+                own_lines.with_one([&](CommandConnection& own) { return own.call_all(commands, deadline, &refused); });
             return refused && line.is_connected() ? line.call_all(commands, deadline) : replies;
         }
 
         const HostPort place;
-        CommandLink line;
-        OwnLines own_lines;
-        SubscriberLink subscriber;         // to sharded channels
+        CommandConnection line;
+        OwnConnections own_lines;
+        PubSubConnection subscriber;       // to sharded channels
         bool is_seed = false;              // named in the URL
         bool is_listed = false;            // in the last answer
         bool serves = false;               // slots, by the last answer
@@ -6616,8 +6643,8 @@ private:
     };
 
     // The way of a command.
-    struct Course {
-        explicit Course(const Command& command) {
+    struct RoutedCall {
+        explicit RoutedCall(const Command& command) {
             const std::string_view key = command.key == 0 ? command.near : command.words[command.key];
             if (command.key != 0 || !key.empty()) slot = key_slot(key);
         }
@@ -6630,9 +6657,9 @@ private:
 
     // Commands that were posted together.
     struct Batch {
-        explicit Batch(Course way) : course(std::move(way)) {}
+        explicit Batch(RoutedCall way) : course(std::move(way)) {}
 
-        Course course;
+        RoutedCall course;
         std::vector<std::vector<std::string>> words;
         std::vector<std::size_t> keys;
         std::vector<Completion> done;
@@ -6689,7 +6716,7 @@ private:
         return nullptr;
     }
 
-    Node* node_for(const Course& course) const {
+    Node* node_for(const RoutedCall& course) const {
         if (course.asking) return course.asking.get();
         if (owners_.empty()) return nullptr;
         if (course.slot >= 0) return owners_[static_cast<std::size_t>(course.slot)];
@@ -6708,7 +6735,7 @@ private:
     }
 
     // The node to send to, as soon as it is known and takes commands; without one at the deadline, `why`.
-    std::shared_ptr<Node> await_node(Course& course, Instant deadline, Reply& why) {
+    std::shared_ptr<Node> await_node(RoutedCall& course, Instant deadline, Reply& why) {
         std::unique_lock lock(mutex_);
         for (bool has_waited = false;; has_waited = true) {
             const Instant now = Clock::now();
@@ -6740,7 +6767,7 @@ private:
 
     // After a command found nobody: asks who serves what, or waits until somebody has done so, unless that has happened
     // meanwhile.
-    void await_news(const Course& course, Instant deadline) {
+    void await_news(const RoutedCall& course, Instant deadline) {
         std::unique_lock lock(mutex_);
         if (course.changes != changes_) return;
         if (const auto asked = begin_question(Clock::now()))
@@ -6764,7 +6791,7 @@ private:
     };
 
     // `reply`, to what was sent on this course, may get other words.
-    Next read(Course& course, Node& node, Reply& reply) {
+    Next read(RoutedCall& course, Node& node, Reply& reply) {
         course.asking.reset();
         if (reply.is_unsent()) {
             doubt();
@@ -6797,7 +6824,7 @@ private:
     }
 
     // False when it leads to nobody whom we know.
-    bool follow_redirect(Course& course, const Node& from, std::string_view text) {
+    bool follow_redirect(RoutedCall& course, const Node& from, std::string_view text) {
         const auto redirect = read_redirect(text, from.place);
         const std::lock_guard lock(mutex_);
         Node* const to = redirect ? known_node(redirect->to) : nullptr;
@@ -6888,7 +6915,7 @@ private:
         batch->replies.assign(commands.size(), {});
         batch->missing = commands.size();
         if (batch->words.size() == 1) return node->line.post_all(commands, receivers);
-        node->own_lines.with_one([&](CommandLink& own) { own.post_all(commands, receivers); });
+        node->own_lines.with_one([&](CommandConnection& own) { own.post_all(commands, receivers); });
     }
 
     void arrived(const std::shared_ptr<Batch>& batch, Node& node) {
@@ -7028,7 +7055,7 @@ private:
             if (number > learned_) learn_from(number, *node, replies, left);
             changed_.notify_all();
         }
-        for (const auto& one : left) one->each_line([](CommandLink& line) { line.turn_away(); });
+        for (const auto& one : left) one->each_line([](CommandConnection& line) { line.turn_away(); });
         wake_();
     }
 
@@ -7144,7 +7171,7 @@ private:
         std::erase_if(nodes_, [this](const std::shared_ptr<Node>& node) {
             if (node->is_seed || node->is_listed || node.use_count() > 1) return false;
             bool is_opening = node->subscriber.is_opening_aside();
-            node->each_line([&](const CommandLink& line) { is_opening = is_opening || line.is_opening_aside(); });
+            node->each_line([&](const CommandConnection& line) { is_opening = is_opening || line.is_opening_aside(); });
             if (is_opening) {
                 changed_nodes_ = true;  // in the round when that has ended
                 return false;
@@ -7183,7 +7210,7 @@ private:
     }
 
     // For classic channels any node will do.
-    std::optional<Reply> open_any(Link& link, Instant deadline) {
+    std::optional<Reply> open_any(Connection& link, Instant deadline) {
         std::shared_ptr<Node> node;
         {
             const std::lock_guard lock(mutex_);
@@ -7201,7 +7228,7 @@ private:
     // Connections that were made, and how many of them in the place of an earlier one.
     static std::array<std::uint64_t, 2> counts_of(Node& node) {
         std::array<std::uint64_t, 2> counts{};
-        node.each_line([&](const CommandLink& line) {
+        node.each_line([&](const CommandConnection& line) {
             counts[0] += line.connections();
             counts[1] += std::max<std::uint64_t>(line.connections(), 1) - 1;
         });
@@ -7252,7 +7279,7 @@ private:
     Instant place_again_ = never;  // likewise, when a node that was down is tried
     bool changed_nodes_ = false;
 
-    SubscriberLink classic_;
+    PubSubConnection classic_;
     // The serving thread's own.
     std::vector<std::shared_ptr<Node>> here_;
     std::vector<pollfd> ready_;
@@ -7262,7 +7289,144 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/master_view.hpp
+// redlatch/redis/async_query.hpp
+
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects
+// the replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
+class AsyncQuery {
+public:
+    // `words`: commands, encoded. `tls`: null to speak in plain.
+    void begin(const HostPort& with, std::string words, std::unique_ptr<TlsSession> tls) {
+        end();
+        reader_.reset();
+        words_ = std::move(words);
+        tls_ = std::move(tls);
+        refusal_ = {};
+        secured_ = false;
+        lookup_ = Resolver::start(with.host, with.port);
+        proceed();
+    }
+
+    void end() noexcept {
+        socket_.close();
+        lookup_.reset();
+        address_ = nullptr;
+        connecting_ = false;
+        shaking_hands_ = false;
+    }
+
+    void close_inherited() noexcept { socket_.close_inherited(); }
+
+    bool is_over() const noexcept { return !lookup_; }
+
+    // Why TLS ended it, until the next one begins; nil when it was something else.
+    const Reply& refusal() const noexcept { return refusal_; }
+
+    // What to wait for; the descriptor is -1 while there is only time to wait for: look_again then.
+    pollfd watch() const noexcept { return {socket_.fd(), static_cast<short>(connecting_ ? POLLOUT : POLLIN), 0}; }
+    Instant due(Instant now) const noexcept { return lookup_ && !socket_.is_open() ? now + look_again : never; }
+
+    void proceed() {
+        if (!lookup_) return;
+        if (!socket_.is_open()) {
+            if (!lookup_->is_done()) return;
+            connect_to(lookup_->addresses());
+        }
+        while (connecting_) {
+            if (!socket_.wait(POLLOUT, {})) return;
+            if (socket_.connect_error() == 0)
+                greet();
+            else
+                connect_to(address_->ai_next);
+        }
+        if (shaking_hands_) shake_hands();
+        if (!shaking_hands_) receive();
+    }
+
+    // The next reply that has come. A server that does not keep to the protocol has said its last.
+    bool next(Reply& reply) {
+        if (is_over() || connecting_ || shaking_hands_ || !socket_.is_open()) return false;
+        switch (reader_.next(reply)) {
+            case ReplyReader::Outcome::reply: return true;
+            case ReplyReader::Outcome::malformed: end(); return false;
+            default: break;
+        }
+        if (closed_) end();
+        return false;
+    }
+
+private:
+    static constexpr Milliseconds look_again{10};
+
+    void connect_to(const addrinfo* address) {
+        connecting_ = false;
+        for (; address; address = address->ai_next) {
+            socket_ = Socket::begin_connect(*address);
+            if (!socket_.is_open()) continue;
+            address_ = address;
+            connecting_ = true;
+            return;
+        }
+        end();
+    }
+
+    void greet() {
+        connecting_ = false;
+        if (!tls_) return say();
+        socket_.secure_by(std::move(tls_));
+        secured_ = shaking_hands_ = true;
+    }
+
+    // It sends little more than a certificate, for which there is room in a new socket.
+    void shake_hands() {
+        const auto outcome = socket_.handshake();
+        if (outcome == TlsSession::Handshake::unfinished) return;
+        shaking_hands_ = false;
+        if (outcome == TlsSession::Handshake::done) return say();
+        refusal_ = socket_.tls_refusal();
+        end();
+    }
+
+    // So few words always have room in a new socket.
+    void say() { closed_ = !socket_.send_all(words_, {}); }
+
+    void receive() {
+        std::array<char, 4096> bytes;
+        while (socket_.is_open() && !closed_) {
+            const ssize_t got = socket_.receive(bytes.data(), bytes.size(), false);
+            if (got == 0) return;
+            closed_ = got < 0 || !reader_.feed(bytes.data(), static_cast<std::size_t>(got));
+            // By TLS 1.3 a server says only now whether it likes our certificate.
+            if (got < 0 && secured_)
+                if (Reply why = socket_.tls_refusal(); why.is_error()) refusal_ = std::move(why);
+        }
+    }
+
+    std::shared_ptr<Resolver> lookup_;
+    const addrinfo* address_ = nullptr;  // that we connect to
+    std::string words_;
+    Socket socket_;
+    ReplyReader reader_;
+    std::unique_ptr<TlsSession> tls_;  // until it is connected
+    Reply refusal_;
+    bool connecting_ = false;
+    bool secured_ = false;
+    bool shaking_hands_ = false;
+    bool closed_ = false;  // by the other side; what it said before is still to be read
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/redis/master_tracker.hpp
 
 #include <algorithm>
 #include <charconv>
@@ -7362,7 +7526,7 @@ inline std::optional<HostPort> read_announcement(std::string_view channel, std::
 // the master may have moved: what was connected under a smaller one is to be left.
 //
 // Thread-safe: mutex_ guards all members. Nobody waits here.
-class MasterView {
+class MasterTracker {
 public:
     std::uint64_t place() const {
         const std::lock_guard lock(mutex_);
@@ -7450,144 +7614,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/talk.hpp
-
-#include <array>
-#include <memory>
-#include <string>
-#include <utility>
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects
-// the replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
-class Talk {
-public:
-    // `words`: commands, encoded. `tls`: null to speak in plain.
-    void begin(const HostPort& with, std::string words, std::unique_ptr<TlsSession> tls) {
-        end();
-        reader_.reset();
-        words_ = std::move(words);
-        tls_ = std::move(tls);
-        refusal_ = {};
-        secured_ = false;
-        lookup_ = NameLookup::start(with.host, with.port);
-        proceed();
-    }
-
-    void end() noexcept {
-        socket_.close();
-        lookup_.reset();
-        address_ = nullptr;
-        connecting_ = false;
-        shaking_hands_ = false;
-    }
-
-    void close_inherited() noexcept { socket_.close_inherited(); }
-
-    bool is_over() const noexcept { return !lookup_; }
-
-    // Why TLS ended it, until the next one begins; nil when it was something else.
-    const Reply& refusal() const noexcept { return refusal_; }
-
-    // What to wait for; the descriptor is -1 while there is only time to wait for: look_again then.
-    pollfd watch() const noexcept { return {socket_.fd(), static_cast<short>(connecting_ ? POLLOUT : POLLIN), 0}; }
-    Instant due(Instant now) const noexcept { return lookup_ && !socket_.is_open() ? now + look_again : never; }
-
-    void proceed() {
-        if (!lookup_) return;
-        if (!socket_.is_open()) {
-            if (!lookup_->is_done()) return;
-            connect_to(lookup_->addresses());
-        }
-        while (connecting_) {
-            if (!socket_.wait(POLLOUT, {})) return;
-            if (socket_.connect_error() == 0)
-                greet();
-            else
-                connect_to(address_->ai_next);
-        }
-        if (shaking_hands_) shake_hands();
-        if (!shaking_hands_) receive();
-    }
-
-    // The next reply that has come. A server that does not keep to the protocol has said its last.
-    bool next(Reply& reply) {
-        if (is_over() || connecting_ || shaking_hands_ || !socket_.is_open()) return false;
-        switch (reader_.next(reply)) {
-            case ReplyReader::Outcome::reply: return true;
-            case ReplyReader::Outcome::malformed: end(); return false;
-            default: break;
-        }
-        if (closed_) end();
-        return false;
-    }
-
-private:
-    static constexpr Milliseconds look_again{10};
-
-    void connect_to(const addrinfo* address) {
-        connecting_ = false;
-        for (; address; address = address->ai_next) {
-            socket_ = Socket::begin_connect(*address);
-            if (!socket_.is_open()) continue;
-            address_ = address;
-            connecting_ = true;
-            return;
-        }
-        end();
-    }
-
-    void greet() {
-        connecting_ = false;
-        if (!tls_) return say();
-        socket_.secure_by(std::move(tls_));
-        secured_ = shaking_hands_ = true;
-    }
-
-    // It sends little more than a certificate, for which there is room in a new socket.
-    void shake_hands() {
-        const auto outcome = socket_.handshake();
-        if (outcome == TlsSession::Handshake::unfinished) return;
-        shaking_hands_ = false;
-        if (outcome == TlsSession::Handshake::done) return say();
-        refusal_ = socket_.tls_refusal();
-        end();
-    }
-
-    // So few words always have room in a new socket.
-    void say() { closed_ = !socket_.send_all(words_, {}); }
-
-    void receive() {
-        std::array<char, 4096> bytes;
-        while (socket_.is_open() && !closed_) {
-            const ssize_t got = socket_.receive(bytes.data(), bytes.size(), false);
-            if (got == 0) return;
-            closed_ = got < 0 || !reader_.feed(bytes.data(), static_cast<std::size_t>(got));
-            // By TLS 1.3 a server says only now whether it likes our certificate.
-            if (got < 0 && secured_)
-                if (Reply why = socket_.tls_refusal(); why.is_error()) refusal_ = std::move(why);
-        }
-    }
-
-    std::shared_ptr<NameLookup> lookup_;
-    const addrinfo* address_ = nullptr;  // that we connect to
-    std::string words_;
-    Socket socket_;
-    ReplyReader reader_;
-    std::unique_ptr<TlsSession> tls_;  // until it is connected
-    Reply refusal_;
-    bool connecting_ = false;
-    bool secured_ = false;
-    bool shaking_hands_ = false;
-    bool closed_ = false;  // by the other side; what it said before is still to be read
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/adapters/sentinels.hpp
+// redlatch/redis/sentinels.hpp
 
 #include <algorithm>
 #include <array>
@@ -7622,7 +7649,8 @@ inline std::string questions_for_vote(std::string_view master) {
 }  // namespace detail
 
 // Begins to talk to one of the sentinels, by TLS where the URL says so.
-inline void begin_talk(Talk& talk, const Url& url, const HostPort& sentinel, std::string words, std::string& why) {
+inline void begin_talk(AsyncQuery& talk, const Url& url, const HostPort& sentinel, std::string words,
+                       std::string& why) {
     std::unique_ptr<TlsSession> tls;
     if (url.tls && url.tls_connector) tls = url.tls_connector->session(sentinel, why);
     if (!url.tls || tls) talk.begin(sentinel, std::move(words), std::move(tls));
@@ -7634,7 +7662,7 @@ inline void begin_talk(Talk& talk, const Url& url, const HostPort& sentinel, std
 inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, Reply& why) {
     constexpr Milliseconds patience{200};
     struct Asked {
-        Talk talk;
+        AsyncQuery talk;
         std::vector<Reply> replies;
     };
     std::vector<Asked> asked(url.sentinels.size());
@@ -7685,7 +7713,7 @@ public:
 
     // Opens a link to the master: to whom was just announced or proven; else to whom the sentinels name; without them
     // to whom we know. In any case only to a server that says itself that it is the master.
-    std::optional<Reply> open_master(Link& link, Instant deadline) {
+    std::optional<Reply> open_master(Connection& link, Instant deadline) {
         const std::uint64_t seen = view_.place();
         const Instant now = Clock::now();
         if (const auto guess = view_.guess(now)) {
@@ -7756,7 +7784,7 @@ public:
 
 private:
     struct Watcher {
-        Talk talk;
+        AsyncQuery talk;
         std::vector<Reply> answers;  // to the questions
         Backoff backoff{Milliseconds(20), longest_pause};
         Instant next_attempt{};
@@ -7766,7 +7794,7 @@ private:
         return deadline <= now || deadline == never ? deadline : now + (deadline - now) / parts;
     }
 
-    std::optional<Reply> open(Link& link, const MasterVote& candidate, std::uint64_t seen, Instant deadline) {
+    std::optional<Reply> open(Connection& link, const MasterVote& candidate, std::uint64_t seen, Instant deadline) {
         if (auto refusal = link.open(url_.at(candidate.master), deadline, ServerRole::master)) return refusal;
         const auto place = view_.prove(candidate, seen, Clock::now());
         if (!place) {
@@ -7795,14 +7823,14 @@ private:
 
     const Url url_;
     const std::function<void()> on_move_;
-    MasterView view_;
+    MasterTracker view_;
     std::vector<Watcher> watchers_;
 };
 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/hiredis.hpp
+// redlatch/redis/hiredis_transport.hpp
 
 #include <algorithm>
 #include <array>
@@ -7845,8 +7873,9 @@ public:
     Reply call(const Command& command, Instant deadline) {
         if (state_->cluster) return state_->cluster->call(command, deadline);
         const std::uint64_t place = this->place();
-        Reply reply = on_a_line(
-            line(), deadline, [&](CommandLink& line, bool& refused) { return line.call(command, deadline, &refused); });
+        Reply reply = on_a_line(line(), deadline, [&](CommandConnection& line, bool& refused) {
+            return line.call(command, deadline, &refused);
+        });
         look_at(reply, place);
         return reply;
     }
@@ -7854,8 +7883,8 @@ public:
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         if (state_->cluster) return state_->cluster->call_all(commands, deadline);
         const std::uint64_t place = this->place();
-        std::vector<Reply> replies = state_->own_lines.with_one([&](CommandLink& own) {
-            return on_a_line(own, deadline, [&](CommandLink& line, bool& refused) {
+        std::vector<Reply> replies = state_->own_lines.with_one([&](CommandConnection& own) {
+            return on_a_line(own, deadline, [&](CommandConnection& line, bool& refused) {
                 return line.call_all(commands, deadline, &refused);
             });
         });
@@ -7871,7 +7900,7 @@ public:
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
         if (state_->cluster) return state_->cluster->post_all(commands, done);
         for (Completion& one : done) one = looked_at(std::move(one));
-        state_->own_lines.with_one([&](CommandLink& own) { own.post_all(commands, done); });
+        state_->own_lines.with_one([&](CommandConnection& own) { own.post_all(commands, done); });
     }
 
     // In a cluster the poster leaves the answer to run().
@@ -7903,11 +7932,11 @@ public:
         std::vector<pollfd>& ready = s.ready;
         ready.clear();
         ready.push_back({s.pipe.fd(), POLLIN, 0});
-        const SubscriberLink::Duty duty = s.subscriber.duty();
+        const PubSubConnection::Duty duty = s.subscriber.duty();
         Instant due = std::min(deadline, duty.due);
         if (duty.fd >= 0) ready.push_back({duty.fd, duty.events, 0});
-        s.each_link([&](CommandLink& link) {
-            const CommandLink::Watch watch = link.watch();
+        s.each_link([&](CommandConnection& link) {
+            const CommandConnection::Watch watch = link.watch();
             due = std::min(due, watch.due);
             if (watch.fd >= 0) ready.push_back({watch.fd, watch.events, 0});
         });
@@ -7918,10 +7947,10 @@ public:
         follow(listener);
         const Instant limit = Clock::now() + s.timeout;
         s.subscriber.serve(listener, limit);
-        s.each_link([&](CommandLink& link) {
+        s.each_link([&](CommandConnection& link) {
             link.drive(limit);
             if (link.is_connected()) return;
-            if (CommandLink* const other = s.connected()) link.hand_over_to(*other);
+            if (CommandConnection* const other = s.connected()) link.hand_over_to(*other);
         });
     }
 
@@ -7930,9 +7959,9 @@ public:
     bool watch(Listener& listener, Instant deadline, std::uint64_t seen) {
         State& s = *state_;
         if (s.cluster) return false;
-        const SubscriberLink::Watch outcome = s.subscriber.watch(listener, deadline, s.interrupts, seen);
-        if (outcome == SubscriberLink::Watch::lost) wake();
-        return outcome == SubscriberLink::Watch::done;
+        const PubSubConnection::Watch outcome = s.subscriber.watch(listener, deadline, s.interrupts, seen);
+        if (outcome == PubSubConnection::Watch::lost) wake();
+        return outcome == PubSubConnection::Watch::done;
     }
 
     std::uint64_t interrupts() const noexcept { return state_->interrupts.count(); }
@@ -7945,7 +7974,7 @@ public:
     }
 
     HiredisTransport reborn() {
-        state_->each_link([](CommandLink& link) { link.close_inherited(); });
+        state_->each_link([](CommandConnection& link) { link.close_inherited(); });
         state_->subscriber.close_inherited();
         if (state_->sentinels) state_->sentinels->close_inherited();
         if (state_->cluster) state_->cluster->close_inherited();
@@ -7956,14 +7985,15 @@ public:
     std::uint64_t connections() const {
         if (state_->cluster) return state_->cluster->connections();
         std::uint64_t sum = 0;
-        state_->each_link([&](const CommandLink& link) { sum += link.connections(); });
+        state_->each_link([&](const CommandConnection& link) { sum += link.connections(); });
         return sum;
     }
 
     std::uint64_t reconnects() const {
         if (state_->cluster) return state_->cluster->reconnects();
         std::uint64_t sum = 0;
-        state_->each_link([&](const CommandLink& link) { sum += std::max<std::uint64_t>(link.connections(), 1) - 1; });
+        state_->each_link(
+            [&](const CommandConnection& link) { sum += std::max<std::uint64_t>(link.connections(), 1) - 1; });
         return sum;
     }
 
@@ -7988,20 +8018,21 @@ private:
         const std::unique_ptr<Cluster> cluster;      // null without; otherwise it does all the work
         std::uint64_t followed = 1;                  // run()'s own: the place that was told of last
         std::vector<pollfd> ready;                   // run()'s own
-        SubscriberLink subscriber;
-        std::array<CommandLink, lines> links = make_links(std::make_index_sequence<lines>());
+        PubSubConnection subscriber;
+        std::array<CommandConnection, lines> links = make_links(std::make_index_sequence<lines>());
 
-        OwnLines own_lines{[this] { return std::unique_ptr<CommandLink>(new CommandLink(new_link())); }};
+        OwnConnections own_lines{
+            [this] { return std::unique_ptr<CommandConnection>(new CommandConnection(new_link())); }};
 
         template <class Visit>
         void each_link(Visit visit) {
-            for (CommandLink& link : links) visit(link);
+            for (CommandConnection& link : links) visit(link);
             own_lines.each(visit);
         }
 
         // One that is, if any.
-        CommandLink* connected() noexcept {
-            for (CommandLink& link : links)
+        CommandConnection* connected() noexcept {
+            for (CommandConnection& link : links)
                 if (link.is_connected()) return &link;
             return nullptr;
         }
@@ -8010,25 +8041,25 @@ private:
         // One connection was answered: the others go on trying at once, whatever pause they have come to.
         void answers() noexcept {
             bool has_ended_pause = subscriber.try_again();
-            each_link([&](CommandLink& link) { has_ended_pause |= link.try_again(); });
+            each_link([&](CommandConnection& link) { has_ended_pause |= link.try_again(); });
             if (has_ended_pause) pipe.wake();
         }
 
         // Which server a connection goes to.
         Opener opener() {
             if (sentinels)
-                return [this](Link& link, Instant deadline) { return sentinels->open_master(link, deadline); };
-            return [this](Link& link, Instant deadline) { return link.open(url, deadline); };
+                return [this](Connection& link, Instant deadline) { return sentinels->open_master(link, deadline); };
+            return [this](Connection& link, Instant deadline) { return link.open(url, deadline); };
         }
 
         template <std::size_t... I>
-        std::array<CommandLink, lines> make_links(std::index_sequence<I...>) {
+        std::array<CommandConnection, lines> make_links(std::index_sequence<I...>) {
             return {((void)I, new_link())...};
         }
 
-        CommandLink new_link() {
-            return CommandLink(
-                url, opener(), timeout, [this] { pipe.wake(); }, CommandLink::Connecting::until_deadline,
+        CommandConnection new_link() {
+            return CommandConnection(
+                url, opener(), timeout, [this] { pipe.wake(); }, CommandConnection::Connecting::until_deadline,
                 [this] { return connected() != nullptr; }, [this] { answers(); });
         }
     };
@@ -8055,7 +8086,7 @@ private:
     void look_at(const Reply& reply, std::uint64_t place) {
         if (!state_->sentinels || !is_misplaced(reply)) return;
         state_->sentinels->doubt(place);
-        state_->each_link([place = this->place()](CommandLink& link) { link.leave_before(place); });
+        state_->each_link([place = this->place()](CommandConnection& link) { link.leave_before(place); });
     }
 
     Completion looked_at(Completion done) const {
@@ -8073,22 +8104,23 @@ private:
         const std::uint64_t place = this->place();
         if (place <= s.followed) return;
         s.followed = place;
-        s.each_link([&](CommandLink& link) { link.leave_before(place); });
+        s.each_link([&](CommandConnection& link) { link.leave_before(place); });
         s.subscriber.leave_before(place, listener);
         listener.moved();
     }
 
     // By this line; by another where that one is refused a connection.
     template <class Call>
-    std::invoke_result_t<Call, CommandLink&, bool&> on_a_line(CommandLink& line, Instant deadline, Call call) {
+    std::invoke_result_t<Call, CommandConnection&, bool&> on_a_line(CommandConnection& line, Instant deadline,
+                                                                    Call call) {
         bool refused = false;
         auto answer = call(line, refused);
         if (!refused || Clock::now() >= deadline) return answer;
-        CommandLink* const other = state_->connected();
+        CommandConnection* const other = state_->connected();
         return other ? call(*other, refused) : answer;
     }
 
-    CommandLink& line() { return state_->links[this_thread_number() % lines]; }
+    CommandConnection& line() { return state_->links[this_thread_number() % lines]; }
 
     std::unique_ptr<State> state_;
 };
@@ -8122,24 +8154,24 @@ public:
         : Client(transport(Url::parse(url), checked(options)), options) {}
 
     explicit Client(T transport, ClientOptions options = {})
-        : core_(std::make_shared<Core<T>>(std::move(transport), checked(options))) {}
+        : core_(std::make_shared<SessionHandle<T>>(std::move(transport), checked(options))) {}
 
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
     // The random UUID of this client in this process: owners of its holds are "<id>:<number>", with a new
     // number for each hold.
-    std::string id() const { return core_->runtime().uuid(); }
+    std::string id() const { return core_->session().uuid(); }
 
-    Stats stats() const { return core_->runtime().stats(); }
+    Stats stats() const { return core_->session().stats(); }
 
     // What about the server endangers the locks on it, a sentence each: eviction, persistence, replicas, access rights,
     // buffers. Empty when all is well. What this user may not ask is a warning, too. About eight round trips, and a key
     // that is gone afterwards; meant for the start of a service. Throws Error(errc::unreachable).
-    std::vector<std::string> check_server() const { return redlatch::check_server(core_->runtime()); }
+    std::vector<std::string> check_server() const { return redlatch::check_server(core_->session()); }
 
     // For the primitives.
-    const std::shared_ptr<Core<T>>& core() const noexcept { return core_; }
+    const std::shared_ptr<SessionHandle<T>>& core() const noexcept { return core_; }
 
 private:
     static T transport(Url url, const ClientOptions& options) {
@@ -8164,7 +8196,7 @@ private:
         return options;
     }
 
-    std::shared_ptr<Core<T>> core_;
+    std::shared_ptr<SessionHandle<T>> core_;
 };
 
 // A URL in any kind of string means hiredis.
@@ -8176,164 +8208,14 @@ Client(Text, ClientOptions) -> Client<HiredisTransport>;
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/core/version.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// The version is written here: CMake reads these three lines, and a check compares the first two with the inline namespace
-// that everything stands in, so that two versions of the library in one program have different symbols. Who declares
-// something of ours ahead includes its header instead.
-inline constexpr int version_major = 0;
-inline constexpr int version_minor = 1;
-inline constexpr int version_patch = 0;
-
-// The version as text, "major.minor.patch".
-inline std::string version() {
-    return std::to_string(version_major) + '.' + std::to_string(version_minor) + '.' + std::to_string(version_patch);
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/binding.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Ties an object of the user's to the local state of its name in the process where it is used: after a fork that is
-// another one. Keeps the client's runtime alive.
-template <class T, class State>
-class Binding {
-public:
-    Binding(std::shared_ptr<Core<T>> core, std::string_view name) : core_(std::move(core)), name_(name) {
-        Runtime<T>& runtime = core_->runtime();
-        key_ = runtime.options().key_prefix + name_;
-        check_name(name_);
-        check_name(key_);
-        state_ = &runtime.template use_state<State>(key_);
-    }
-    Binding(const Binding&) = delete;
-    Binding& operator=(const Binding&) = delete;
-
-    ~Binding() {
-        const KeepErrno kept;
-        State& state = *state_.load();
-        if (state.runtime().is_of_this_process()) state.runtime().leave_state(state);
-    }
-
-    const std::string& name() const noexcept { return name_; }
-
-    State& state() {
-        Runtime<T>& runtime = core_->runtime();
-        State* state = state_.load(std::memory_order_acquire);
-        while (&state->runtime() != &runtime) {
-            State* mine = &runtime.template use_state<State>(key_);
-            if (state_.compare_exchange_strong(state, mine)) return *mine;
-            runtime.leave_state(*mine);
-        }
-        return *state;
-    }
-
-private:
-    std::shared_ptr<Core<T>> core_;
-    std::string name_;
-    std::string key_;
-    std::atomic<State*> state_{nullptr};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/call_tail.hpp
-
-// What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
-namespace redlatch {
-inline namespace v0_1 {
-
-namespace detail {
-
-template <class Argument>
-inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
-
-template <class Argument>
-inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 1
-                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>             ? 2
-                                 : std::same_as<Argument, std::error_code&>                                 ? 3
-                                                                                                            : 0;
-
-template <class... Tail>
-constexpr bool is_tail(int most = 3) {
-    int last = 0;
-    bool ordered = true;
-    ((ordered = ordered && tail_rank<Tail> > last, last = tail_rank<Tail>), ...);
-    return ordered && last <= most;
-}
-
-template <class... Tail>
-inline constexpr bool has_lease = (... || (tail_rank<Tail> == 1));
-
-template <class... Tail>
-inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 2));
-
-template <class... Tail>
-inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 3));
-
-inline std::error_code* error_code_of() { return nullptr; }
-template <class First, class... Rest>
-std::error_code* error_code_of(First& first, Rest&... rest) {
-    if constexpr (std::same_as<First, std::error_code>)
-        return &first;
-    else
-        return error_code_of(rest...);
-}
-
-// Calls; with an error code among the arguments, an Error becomes `otherwise` and its code.
-template <class Function, class Result, class... Tail>
-Result answer(Function call, Result otherwise, Tail&... tail) {
-    if constexpr (has_error_code<Tail&...>) {
-        std::error_code& ec = *error_code_of(tail...);
-        try {
-            ec.clear();
-            return call();
-        } catch (const std::system_error& error) {
-            ec = error.code();
-            return otherwise;
-        }
-    } else {
-        return call();
-    }
-}
-
-}  // namespace detail
-
-// Arguments that a waiting call may end with: Lease, std::stop_token, std::error_code&.
-template <class... Tail>
-concept LockTail = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
-
-// And one that does not wait: Lease, std::error_code&.
-template <class... Tail>
-concept TryTail = LockTail<Tail...> && !detail::has_stop_token<Tail...>;
-
-// And one that takes nothing that has a lease: std::stop_token, std::error_code&.
-template <class... Tail>
-concept StopTail = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
-
-// And one that takes permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
-template <class... Tail>
-concept PermitTail = detail::is_tail<Tail...>();
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/request_lanes.hpp
+// redlatch/protocol/request_slots.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
 // By what a command that must take effect once is known to the server, see scripts/request_marks.hpp; and what is known
 // of it here.
-struct Ticket {
+struct RequestId {
     std::uint32_t lane = 0;
     std::uint64_t request = 0;
     ServerMilliseconds wanted_until = 0;  // in all copies; 0 as long as there is none
@@ -8343,10 +8225,10 @@ struct Ticket {
 
 // The lanes of one name in this process. One request at a time goes along a lane, and the lane is free again when the
 // outcome of the request is known, or nobody will ask for it any more. Plain data.
-class RequestLanes {
+class RequestSlots {
 public:
     // `request`: greater than all before.
-    Ticket take(std::uint64_t request) {
+    RequestId take(std::uint64_t request) {
         const auto free = std::find(busy_.begin(), busy_.end(), false);
         const auto lane = static_cast<std::uint32_t>(free - busy_.begin());
         if (free == busy_.end())
@@ -8356,7 +8238,7 @@ public:
         return {lane, request};
     }
 
-    void give_back(const Ticket& ticket) { busy_[ticket.lane] = false; }
+    void give_back(const RequestId& ticket) { busy_[ticket.lane] = false; }
 
 private:
     std::vector<bool> busy_;
@@ -8459,7 +8341,7 @@ inline constexpr std::string_view request_void{with_request_marks<detail::reques
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/marked_commands.hpp
+// redlatch/protocol/idempotency.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -8472,18 +8354,18 @@ inline namespace v0_1 {
 // carried out, nor will be: the change may be asked for anew. One that comes still later proves nothing: nobody will
 // ever know, and sending anew what may have been done would do it twice.
 template <Transport T>
-class MarkedCommands {
+class IdempotentCommands {
 public:
-    MarkedCommands(Runtime<T>& runtime, std::string key, std::string_view marks_prefix)
-        : runtime_(runtime),
+    IdempotentCommands(Session<T>& session, std::string key, std::string_view marks_prefix)
+        : session_(session),
           key_(std::move(key)),
-          marks_(prefixed_key(marks_prefix, key_) + ":" + runtime.uuid()),
-          window_(marks_ttl(runtime.options()) / 4),
-          margin_(marks_ttl(runtime.options()) * 2 / 3),
+          marks_(prefixed_key(marks_prefix, key_) + ":" + session.uuid()),
+          window_(marks_ttl(session.options()) / 4),
+          margin_(marks_ttl(session.options()) * 2 / 3),
           margin_text_(margin_.count()) {}
 
     const std::string& key() const noexcept { return key_; }
-    Runtime<T>& runtime() const noexcept { return runtime_; }
+    Session<T>& session() const noexcept { return session_; }
 
     // The longest that marks stay: window and margin, and some time for what is not known exactly of the server's clock.
     static Milliseconds marks_ttl(const ClientOptions& options) {
@@ -8497,11 +8379,11 @@ public:
     // Sends a request once more, `send(ticket, deadline)`. What was certainly not carried out is asked for anew. When
     // nobody can know, the ticket says so, and the answer is one for which nothing is sent again.
     template <class Send>
-    Reply send(Ticket& ticket, Instant deadline, Send send) const {
+    Reply send(RequestId& ticket, Instant deadline, Send send) const {
         for (int tries = 1;; ++tries) {
             if (ticket.wanted_until == 0) {
                 Reply failure;
-                const auto now = runtime_.server_time(key_, deadline, failure);
+                const auto now = session_.server_time(key_, deadline, failure);
                 if (!now) return failure;
                 ticket.wanted_until = wanted_from(*now);
             }
@@ -8513,7 +8395,7 @@ public:
 
     // What the answer to a sending at `sent` says of the request; true when it may be asked for anew, and the ticket is
     // a new one for that.
-    bool note(Ticket& ticket, Instant sent, Reply& reply) const {
+    bool note(RequestId& ticket, Instant sent, Reply& reply) const {
         if (reply.is_unsent()) {
             if (!ticket.may_be_done) ticket.wanted_until = 0;
             return false;
@@ -8522,7 +8404,7 @@ public:
             ticket.may_be_done = true;
             return false;
         }
-        if (!runtime_.learn_if_late(key_, sent, reply)) return false;
+        if (!session_.learn_if_late(key_, sent, reply)) return false;
         constexpr Milliseconds inexact{1000};
         const ServerMilliseconds marks_end = ticket.wanted_until + margin_.count() - inexact.count();
         if (ticket.may_be_done && read_late(reply).value_or(0) > marks_end) {
@@ -8530,12 +8412,12 @@ public:
             reply.text = "UNKNOWN";  // final
             return false;
         }
-        ticket = {ticket.lane, runtime_.next_request()};
+        ticket = {ticket.lane, session_.next_request()};
         return true;
     }
 
     // What a request that failed throws.
-    Error failure(const Ticket& ticket, const Reply& reply) const {
+    Error failure(const RequestId& ticket, const Reply& reply) const {
         if (ticket.is_unknowable) return {errc::unreachable, key_, unknowable};
         return error_of(reply, key_);
     }
@@ -8544,53 +8426,53 @@ public:
         "no server has answered for so long that nobody can tell whether the command took effect";
 
     template <std::size_t K, std::size_t A>
-    Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
+    Reply call(const Script& script, const RequestId& ticket, const std::array<std::string_view, K>& more_keys,
                const std::array<std::string_view, A>& more_arguments, Instant deadline,
                Effect effect = Effect::any) const {
         std::array<std::string_view, K + 2> keys;
         std::array<std::string_view, A + own_arguments> arguments;
         const Numbers numbers(ticket);
         fill(keys, more_keys, arguments, more_arguments, ticket, numbers);
-        return runtime_.call_script(script, keys, arguments, deadline, effect);
+        return session_.call_script(script, keys, arguments, deadline, effect);
     }
 
     // For many arguments.
     template <std::size_t K>
-    Reply call(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
+    Reply call(const Script& script, const RequestId& ticket, const std::array<std::string_view, K>& more_keys,
                std::span<const std::string_view> more_arguments, Instant deadline, Effect effect = Effect::any) const {
         std::array<std::string_view, K + 2> keys;
         std::vector<std::string_view> arguments(more_arguments.size() + own_arguments);
         const Numbers numbers(ticket);
         fill(keys, more_keys, arguments, more_arguments, ticket, numbers);
-        return runtime_.call_script(script, keys, arguments, deadline, effect);
+        return session_.call_script(script, keys, arguments, deadline, effect);
     }
 
     template <std::size_t K>
-    void post(const Script& script, const Ticket& ticket, const std::array<std::string_view, K>& more_keys,
+    void post(const Script& script, const RequestId& ticket, const std::array<std::string_view, K>& more_keys,
               std::span<const std::string_view> more_arguments, Completion done) const {
         std::array<std::string_view, K + 2> keys;
         std::vector<std::string_view> arguments(more_arguments.size() + own_arguments);
         const Numbers numbers(ticket);
         fill(keys, more_keys, arguments, more_arguments, ticket, numbers);
-        runtime_.post_script(script, keys, arguments, std::move(done));
+        session_.post_script(script, keys, arguments, std::move(done));
     }
 
     // A request whose sender has given up is carried out by now, or never.
-    void post_void(const Ticket& ticket, Completion done) const {
+    void post_void(const RequestId& ticket, Completion done) const {
         const Numbers numbers(ticket);
-        runtime_.post_script(
+        session_.post_script(
             digested<scripts::request_void>, std::array<std::string_view, 1>{marks_},
             std::array<std::string_view, 4>{numbers.lane, numbers.request, numbers.wanted_until, margin_text_},
             std::move(done));
     }
 
-    std::string_view publish() const { return runtime_.transport().publish_command(); }
+    std::string_view publish() const { return session_.transport().publish_command(); }
 
 private:
     static constexpr std::size_t own_arguments = 5;
 
     struct Numbers {
-        explicit Numbers(const Ticket& ticket)
+        explicit Numbers(const RequestId& ticket)
             : lane(ticket.lane),
               request(static_cast<std::int64_t>(ticket.request)),
               wanted_until(ticket.wanted_until) {}
@@ -8599,7 +8481,7 @@ private:
 
     template <class Keys, class MoreKeys, class Arguments, class MoreArguments>
     void fill(Keys& keys, const MoreKeys& more_keys, Arguments& arguments, const MoreArguments& more_arguments,
-              const Ticket& ticket, const Numbers& numbers) const {
+              const RequestId& ticket, const Numbers& numbers) const {
         keys[0] = key_;
         keys[1] = marks_;
         std::copy(more_keys.begin(), more_keys.end(), keys.begin() + 2);
@@ -8611,7 +8493,7 @@ private:
         std::copy(more_arguments.begin(), more_arguments.end(), arguments.begin() + own_arguments);
     }
 
-    Runtime<T>& runtime_;
+    Session<T>& session_;
     const std::string key_;
     const std::string marks_;
     const Milliseconds window_;
@@ -8625,7 +8507,7 @@ constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/shared_permits.hpp
+// redlatch/protocol/shared_permits.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -8738,14 +8620,14 @@ return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/count_down_latch_wire.hpp
+// redlatch/protocol/count_down_latch.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
 // The commands of the count-down latch: keys and arguments of its scripts.
 template <Transport T>
-class CountDownLatchWire {
+class LatchProtocol {
 public:
     static constexpr std::string_view kind = "latch ";
     static constexpr bool takes = false;
@@ -8757,22 +8639,22 @@ public:
         bool served = false;
     };
 
-    CountDownLatchWire(Runtime<T>& runtime, std::string key)
-        : commands_(runtime, std::move(key), "redlatch_latch_requests"),
+    LatchProtocol(Session<T>& session, std::string key)
+        : commands_(session, std::move(key), "redlatch_latch_requests"),
           channel_("redisson_countdownlatch__channel__{" + commands_.key() + "}"),
           round_(prefixed_key("redlatch_latch_round", commands_.key())) {
         // The channel is as Redisson has it, whose latches cannot have such names in a cluster, either.
-        if (runtime.transport().route(channel_) != runtime.transport().route(this->key()))
+        if (session.transport().route(channel_) != session.transport().route(this->key()))
             throw Error(errc::invalid_argument, this->key(),
                         "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
     }
 
-    const MarkedCommands<T>& commands() const noexcept { return commands_; }
+    const IdempotentCommands<T>& commands() const noexcept { return commands_; }
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply ask(std::span<const Want>, const Ticket&, Instant deadline) {
-        return commands_.runtime().call_script(digested<scripts::count_down_latch_look>,
+    Reply ask(std::span<const Want>, const RequestId&, Instant deadline) {
+        return commands_.session().call_script(digested<scripts::count_down_latch_look>,
                                                std::array<std::string_view, 2>{key(), round_}, {}, deadline);
     }
 
@@ -8803,7 +8685,7 @@ public:
         return lowered;
     }
 
-    Reply set(const Ticket& ticket, std::int64_t count, Instant deadline) {
+    Reply set(const RequestId& ticket, std::int64_t count, Instant deadline) {
         return commands_.call(digested<scripts::count_down_latch_set>, ticket, std::array<std::string_view, 0>{},
                               std::array<std::string_view, 3>{NumberText(count), channel_, commands_.publish()},
                               deadline);
@@ -8811,7 +8693,7 @@ public:
 
     // By all: deletes it.
     static constexpr std::int64_t all = -1;
-    Reply lower(const Ticket& ticket, std::int64_t by, Instant deadline) {
+    Reply lower(const RequestId& ticket, std::int64_t by, Instant deadline) {
         return commands_.call(digested<scripts::count_down_latch_lower>, ticket,
                               std::array<std::string_view, 1>{round_},
                               std::array<std::string_view, 3>{by == all ? std::string_view("all") : NumberText(by),
@@ -8819,13 +8701,13 @@ public:
                               deadline);
     }
 
-    void post_lower(const Ticket& ticket, std::int64_t by, Completion done) {
+    void post_lower(const RequestId& ticket, std::int64_t by, Completion done) {
         commands_.post(digested<scripts::count_down_latch_lower>, ticket, std::array<std::string_view, 1>{round_},
                        std::array<std::string_view, 3>{NumberText(by), channel_, commands_.publish()}, std::move(done));
     }
 
 private:
-    const MarkedCommands<T> commands_;
+    const IdempotentCommands<T> commands_;
     const std::string channel_;
     const std::string round_;
 };
@@ -8833,36 +8715,133 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/sleeper.hpp
+// redlatch/semaphore/pending_requests.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A request of a semaphore or latch that is to be delivered in the background, when no server answered in time.
+struct PendingRequest {
+    enum class Kind {
+        change,    // is to take effect: sent anew when it came too late
+        undoing,   // takes back what another request may have done, which has done nothing when this one comes too late
+        call_off,  // the same, and it harms nobody when that is never known
+    };
+    using Post = std::function<void(const RequestId&, Completion)>;
+
+    Kind kind;
+    RequestId ticket;
+    Post post;
+    Instant give_up;
+    Instant next;
+    std::uint64_t number = 0;
+    Instant sent{};
+    bool on_the_way = false;
+    Backoff backoff{Milliseconds(50), longest_pause};
+};
+
+// What is still to be delivered for one name: each errand is sent, with pauses, until it is answered or its time is
+// over. Plain data.
+class PendingRequests {
+public:
+    void add(PendingRequest errand) {
+        errand.number = ++last_number_;
+        errands_.push_back(std::move(errand));
+    }
+
+    bool empty() const { return errands_.empty(); }
+
+    // The one of this number, if it is still to be delivered.
+    PendingRequest* find(std::uint64_t number) {
+        const auto found =
+            std::find_if(errands_.begin(), errands_.end(), [&](const PendingRequest& e) { return e.number == number; });
+        return found == errands_.end() ? nullptr : &*found;
+    }
+
+    // What is to be sent now; taken to be on the way from here on.
+    std::vector<PendingRequest> take_due(Instant now) {
+        std::vector<PendingRequest> due;
+        due.reserve(errands_.size());
+        for (const PendingRequest& errand : errands_)
+            if (is_due(errand, now)) due.push_back(errand);
+        for (PendingRequest& errand : errands_)
+            if (is_due(errand, now)) errand.on_the_way = true;
+        return due;
+    }
+
+    // Takes out those whose time is over.
+    std::vector<PendingRequest> take_expired(Instant now) {
+        std::vector<PendingRequest> expired;
+        for (const PendingRequest& errand : errands_)
+            if (now >= errand.give_up) expired.push_back(errand);
+        std::erase_if(errands_, [&](const PendingRequest& e) { return now >= e.give_up; });
+        return expired;
+    }
+
+    void remove(std::uint64_t number) {
+        std::erase_if(errands_, [&](const PendingRequest& e) { return e.number == number; });
+    }
+
+    // Not answered: again after a pause.
+    void failed(std::uint64_t number, Instant now) {
+        PendingRequest* const errand = find(number);
+        if (!errand) return;
+        errand->on_the_way = false;
+        errand->next = now + errand->backoff.next();
+    }
+
+    // Ends the pauses.
+    void hurry(Instant now) {
+        for (PendingRequest& errand : errands_) errand.next = std::min(errand.next, now);
+    }
+
+    Instant look_at() const {
+        Instant at = never;
+        for (const PendingRequest& errand : errands_)
+            at = std::min({at, errand.give_up, errand.on_the_way ? never : errand.next});
+        return at;
+    }
+
+private:
+    static bool is_due(const PendingRequest& errand, Instant now) { return !errand.on_the_way && errand.next <= now; }
+
+    std::vector<PendingRequest> errands_;
+    std::uint64_t last_number_ = 0;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/wait/wait_slot.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
 // Where one waiting thread sleeps: in its own condition variable, or in the transport, to receive a message itself. The
 // mutex of the local state that it waits in, which every call here holds, guards it.
-class Sleeper {
+class WaitSlot {
 public:
     // The owner sleeps, until then or until it is roused.
     void sleep(std::unique_lock<std::mutex>& lock, Instant until) { wait_on(wake_, lock, until); }
 
     // The same where messages come in. False when this thread has to be told by another one.
-    template <class Runtime>
-    bool watch(std::unique_lock<std::mutex>& lock, Runtime& runtime, Instant until) {
+    template <class Session>
+    bool watch(std::unique_lock<std::mutex>& lock, Session& session, Instant until) {
         watching_ = true;
         // Who rouses from here on is not missed, though another thread may take the interrupt.
-        const std::uint64_t seen = runtime.interrupts();
+        const std::uint64_t seen = session.interrupts();
         lock.unlock();
-        const bool watched = runtime.watch(until, seen);
+        const bool watched = session.watch(until, seen);
         lock.lock();
         watching_ = false;
         return watched;
     }
 
     // Wakes the owner, wherever it sleeps.
-    template <class Runtime>
-    void rouse(Runtime& runtime) {
+    template <class Session>
+    void rouse(Session& session) {
         wake_.notify_one();
-        if (watching_ && thread_ != std::this_thread::get_id()) runtime.interrupt_watch();
+        if (watching_ && thread_ != std::this_thread::get_id()) session.interrupt_watch();
     }
 
 private:
@@ -8874,7 +8853,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/caller_line.hpp
+// redlatch/wait/caller_queue.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -8883,7 +8862,7 @@ inline namespace v0_1 {
 template <class Want>
 struct Caller {
     Want want;
-    Sleeper sleeper{};
+    WaitSlot sleeper{};
     bool served = false;           // has what it wants, by the question of whichever thread
     std::exception_ptr error{};    // waiting is in vain
     std::uint64_t number = 0;      // in the order of arrival
@@ -8902,7 +8881,7 @@ struct Caller {
 // No wake-up is lost, because every piece of news counts the generation up, and whoever asks remembers the generation
 // from before the question.
 template <class Want>
-class CallerLine {
+class CallerQueue {
 public:
     using Member = Caller<Want>;
 
@@ -9019,104 +8998,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/errands.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// A request of a semaphore or latch that is to be delivered in the background, when no server answered in time.
-struct Errand {
-    enum class Kind {
-        change,    // is to take effect: sent anew when it came too late
-        undoing,   // takes back what another request may have done, which has done nothing when this one comes too late
-        call_off,  // the same, and it harms nobody when that is never known
-    };
-    using Post = std::function<void(const Ticket&, Completion)>;
-
-    Kind kind;
-    Ticket ticket;
-    Post post;
-    Instant give_up;
-    Instant next;
-    std::uint64_t number = 0;
-    Instant sent{};
-    bool on_the_way = false;
-    Backoff backoff{Milliseconds(50), longest_pause};
-};
-
-// What is still to be delivered for one name: each errand is sent, with pauses, until it is answered or its time is
-// over. Plain data.
-class Errands {
-public:
-    void add(Errand errand) {
-        errand.number = ++last_number_;
-        errands_.push_back(std::move(errand));
-    }
-
-    bool empty() const { return errands_.empty(); }
-
-    // The one of this number, if it is still to be delivered.
-    Errand* find(std::uint64_t number) {
-        const auto found =
-            std::find_if(errands_.begin(), errands_.end(), [&](const Errand& e) { return e.number == number; });
-        return found == errands_.end() ? nullptr : &*found;
-    }
-
-    // What is to be sent now; taken to be on the way from here on.
-    std::vector<Errand> take_due(Instant now) {
-        std::vector<Errand> due;
-        due.reserve(errands_.size());
-        for (const Errand& errand : errands_)
-            if (is_due(errand, now)) due.push_back(errand);
-        for (Errand& errand : errands_)
-            if (is_due(errand, now)) errand.on_the_way = true;
-        return due;
-    }
-
-    // Takes out those whose time is over.
-    std::vector<Errand> take_expired(Instant now) {
-        std::vector<Errand> expired;
-        for (const Errand& errand : errands_)
-            if (now >= errand.give_up) expired.push_back(errand);
-        std::erase_if(errands_, [&](const Errand& e) { return now >= e.give_up; });
-        return expired;
-    }
-
-    void remove(std::uint64_t number) {
-        std::erase_if(errands_, [&](const Errand& e) { return e.number == number; });
-    }
-
-    // Not answered: again after a pause.
-    void failed(std::uint64_t number, Instant now) {
-        Errand* const errand = find(number);
-        if (!errand) return;
-        errand->on_the_way = false;
-        errand->next = now + errand->backoff.next();
-    }
-
-    // Ends the pauses.
-    void hurry(Instant now) {
-        for (Errand& errand : errands_) errand.next = std::min(errand.next, now);
-    }
-
-    Instant look_at() const {
-        Instant at = never;
-        for (const Errand& errand : errands_)
-            at = std::min({at, errand.give_up, errand.on_the_way ? never : errand.next});
-        return at;
-    }
-
-private:
-    static bool is_due(const Errand& errand, Instant now) { return !errand.on_the_way && errand.next <= now; }
-
-    std::vector<Errand> errands_;
-    std::uint64_t last_number_ = 0;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/wait_request.hpp
+// redlatch/wait/wait_request.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -9146,7 +9028,7 @@ WaitRequest wait_until(Instant deadline, const Tail&... tail) {
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/synchronizer_state.hpp
+// redlatch/semaphore/synchronizer.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -9167,22 +9049,22 @@ inline namespace v0_1 {
 // caller sleeps in its own condition variable, the representative where it can in the transport, to receive the message
 // itself; it is woken by whoever asked for it successfully, by whoever brings news for the representative (the
 // background thread with a message, a releasing thread, a leaving representative), and by its stop token.
-template <class T, template <class> class Wire>
-class SynchronizerState : public Watched {
+template <class T, template <class> class Protocol>
+class Synchronizer : public BackgroundTask {
 public:
-    static constexpr std::string_view kind = Wire<T>::kind;
-    using Want = typename Wire<T>::Want;
+    static constexpr std::string_view kind = Protocol<T>::kind;
+    using Want = typename Protocol<T>::Want;
 
-    SynchronizerState(Runtime<T>& runtime, const std::string& key) : runtime_(runtime), wire_(runtime, key) {}
+    Synchronizer(Session<T>& session, const std::string& key) : session_(session), wire_(session, key) {}
 
-    ~SynchronizerState() override {
-        runtime_.timers().forget(*this);
-        runtime_.subscriptions().forget(wire_.channel(), *this);
+    ~Synchronizer() override {
+        session_.timers().forget(*this);
+        session_.subscriptions().forget(wire_.channel(), *this);
     }
 
     const std::string& key() const noexcept { return wire_.key(); }
-    Runtime<T>& runtime() const noexcept { return runtime_; }
-    Wire<T>& wire() noexcept { return wire_; }
+    Session<T>& session() const noexcept { return session_; }
+    Protocol<T>& wire() noexcept { return wire_; }
 
     virtual bool is_idle() {
         const std::lock_guard lock(mutex_);
@@ -9197,7 +9079,7 @@ public:
         std::unique_lock lock(mutex_);
         if (line_.empty()) failing_since_.reset();
         std::optional<Refusal> refusal;
-        if (request.one_try || line_.empty() || !Wire<T>::takes) {
+        if (request.one_try || line_.empty() || !Protocol<T>::takes) {
             const std::uint64_t generation = line_.generation();
             const std::optional<Answer> answer = ask(lock, {&want, 1}, request, true);
             if (want.served) return true;
@@ -9205,7 +9087,7 @@ public:
             refusal = {generation, *answer};
         }
         lock.unlock();
-        runtime_.count_wait();
+        session_.count_wait();
         return wait(want, request, refusal);
     }
 
@@ -9223,26 +9105,27 @@ public:
     template <class Send, class Post>
     Reply change(Send send, const Post& post) {
         std::unique_lock lock(mutex_);
-        Ticket ticket = lanes_.take(runtime_.next_request());
+        RequestId ticket = lanes_.take(session_.next_request());
         lock.unlock();
-        const Reply reply = runtime_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
+        const Reply reply = session_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
             deliver_first();
             return wire_.commands().send(ticket, deadline, send);
         });
         lock.lock();
         if (!is_settled(reply)) {
             if constexpr (!std::is_null_pointer_v<Post>)
-                insist(lock, Errand::Kind::change, ticket, post);
+                insist(lock, PendingRequest::Kind::change, ticket, post);
             else if (ticket.may_be_done)
-                insist(lock, Errand::Kind::call_off, ticket, [this](const Ticket& given_up, Completion done) {
-                    wire_.commands().post_void(given_up, std::move(done));
-                });
+                insist(lock, PendingRequest::Kind::call_off, ticket,
+                       [this](const RequestId& given_up, Completion done) {
+                           wire_.commands().post_void(given_up, std::move(done));
+                       });
             else
                 lanes_.give_back(ticket);
             throw wire_.commands().failure(ticket, reply);
         }
         lanes_.give_back(ticket);
-        if (judge(reply) != Verdict::answered) throw wire_.commands().failure(ticket, reply);
+        if (judge(reply) != ReplyClass::answered) throw wire_.commands().failure(ticket, reply);
         // With a subscription the message will come here, too.
         if (!subscribed_) tell_representative();
         return reply;
@@ -9252,15 +9135,15 @@ public:
 
     void tick(Instant now, Instant, std::vector<Renewal>&) override {
         std::unique_lock lock(mutex_);
-        for (const Errand& errand : errands_.take_expired(now)) {
+        for (const PendingRequest& errand : errands_.take_expired(now)) {
             lanes_.give_back(errand.ticket);
-            tell_undelivered(errand, errand.ticket.may_be_done ? MarkedCommands<T>::unknowable
+            tell_undelivered(errand, errand.ticket.may_be_done ? IdempotentCommands<T>::unknowable
                                                                : "no server has answered for too long");
         }
         schedule();
         deliver(lock);
         lock.unlock();
-        runtime_.forget_if_unused(*this);
+        session_.forget_if_unused(*this);
     }
 
     void renewed(const Renewal&, Renewed, Instant) override {}
@@ -9304,29 +9187,31 @@ protected:
     // requires).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
-        insist(lock, Errand::Kind::change, lanes_.take(runtime_.next_request()),
-               [this, wants = std::move(wants)](const Ticket& ticket, Completion done) {
+        insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
+               [this, wants = std::move(wants)](const RequestId& ticket, Completion done) {
                    wire_.post_return(ticket, wants, std::move(done));
                });
     }
 
     virtual void schedule() {
-        if (const Instant at = errands_.look_at(); at != never) runtime_.timers().schedule(*this, at);
+        if (const Instant at = errands_.look_at(); at != never) session_.timers().schedule(*this, at);
     }
 
     // Delivered in the background, until it is answered or its mark has gone.
-    void insist(std::unique_lock<std::mutex>& lock, Errand::Kind purpose, const Ticket& ticket, Errand::Post post) {
+    void insist(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& ticket,
+                PendingRequest::Post post) {
         const Instant now = Clock::now();
-        errands_.add({purpose, ticket, std::move(post), now + MarkedCommands<T>::marks_ttl(runtime_.options()), now});
+        errands_.add(
+            {purpose, ticket, std::move(post), now + IdempotentCommands<T>::marks_ttl(session_.options()), now});
         schedule();
         // Sent by this thread, so that it follows the first sending on the same connection.
         deliver(lock);
     }
 
-    Runtime<T>& runtime_;
-    Wire<T> wire_;
+    Session<T>& session_;
+    Protocol<T> wire_;
     std::mutex mutex_;
-    RequestLanes lanes_;
+    RequestSlots lanes_;
 
 private:
     using Member = Caller<Want>;
@@ -9337,9 +9222,9 @@ private:
     };
 
     // Carried out, or it never can be: sending it again is useless.
-    static bool is_settled(const Reply& reply) { return judge(reply) == Verdict::answered || is_final(reply); }
+    static bool is_settled(const Reply& reply) { return judge(reply) == ReplyClass::answered || is_final(reply); }
 
-    void rouse(Member& member) { member.sleeper.rouse(runtime_); }
+    void rouse(Member& member) { member.sleeper.rouse(session_); }
 
     void tell_representative() {
         line_.news();
@@ -9350,12 +9235,12 @@ private:
 
     // How long a command is sent again.
     Milliseconds patience() const {
-        const ClientOptions& options = runtime_.options();
-        return std::min(options.unreachable_timeout, MarkedCommands<T>::marks_ttl(options) / 2);
+        const ClientOptions& options = session_.options();
+        return std::min(options.unreachable_timeout, IdempotentCommands<T>::marks_ttl(options) / 2);
     }
 
     Milliseconds one_try_time() const {
-        return std::max(Milliseconds(100), std::min(runtime_.options().command_timeout, patience()));
+        return std::max(Milliseconds(100), std::min(session_.options().command_timeout, patience()));
     }
 
     Instant give_up_at(const WaitRequest& request) const {
@@ -9371,15 +9256,15 @@ private:
     // waiting is to end there: a short time must not be worse than none.
     std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
                               bool first = false) {
-        Ticket ticket = lanes_.take(runtime_.next_request());
+        RequestId ticket = lanes_.take(session_.next_request());
         const Instant give_up = give_up_at(request);
         const Instant begun = Clock::now();
-        const Instant allowed = first ? begun + std::min(one_try_time(), Runtime<T>::honest_try) : begun;
+        const Instant allowed = first ? begun + std::min(one_try_time(), Session<T>::honest_try) : begun;
         lock.unlock();
         const auto try_once = [&](Instant limit, bool) {
             const Instant deadline = std::max(limit, allowed);
-            const auto send = [&](const Ticket& one, Instant until) { return wire_.ask(wants, one, until); };
-            if constexpr (Wire<T>::takes) {
+            const auto send = [&](const RequestId& one, Instant until) { return wire_.ask(wants, one, until); };
+            if constexpr (Protocol<T>::takes) {
                 return wire_.commands().send(ticket, deadline, send);
             } else {
                 Reply one = send(ticket, deadline);
@@ -9387,17 +9272,17 @@ private:
                 return one;
             }
         };
-        const Reply reply = runtime_.persist(give_up, request.stop, try_once, request.one_try);
+        const Reply reply = session_.persist(give_up, request.stop, try_once, request.one_try);
         lock.lock();
-        if (judge(reply) != Verdict::answered) {
-            if (!failing_since_ && runtime_.is_away(reply, begun)) failing_since_ = begun;
+        if (judge(reply) != ReplyClass::answered) {
+            if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
             settle(lock, ticket, wants, ticket.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
             // Who waits for less than a server may take learns nothing from its silence: it is slow, not away.
             const Instant now = Clock::now();
             const bool perhaps_slow = ticket.may_be_done || reply.kind == Reply::Kind::no_time;
             const Instant until = request.one_try ? now : request.deadline;
-            if (now >= request.deadline && perhaps_slow && until - begun < runtime_.options().command_timeout)
+            if (now >= request.deadline && perhaps_slow && until - begun < session_.options().command_timeout)
                 return std::nullopt;
             throw wire_.commands().failure(ticket, reply);
         }
@@ -9407,10 +9292,10 @@ private:
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
             lanes_.give_back(ticket);
-            if constexpr (Wire<T>::takes) {
+            if constexpr (Protocol<T>::takes) {
                 accept(lock, wants, begun);
                 for (const Want& want : wants)
-                    if (want.served) runtime_.count_acquisition();
+                    if (want.served) session_.count_acquisition();
             }
             return answer;
         } catch (...) {  // an answer that makes no sense, too few replicas, or no memory to keep what it gave
@@ -9421,14 +9306,14 @@ private:
     }
 
     // A question without a proper answer.
-    void settle(std::unique_lock<std::mutex>& lock, const Ticket& ticket, std::span<Want> wants, bool unknown) {
-        if constexpr (Wire<T>::takes)
-            if (unknown && !(ticket.is_unknowable && Wire<T>::takes_back_by_mark))
-                return insist(
-                    lock, Errand::Kind::undoing, ticket,
-                    [this, kept = std::vector<Want>(wants.begin(), wants.end())](const Ticket& asked, Completion done) {
-                        wire_.post_take_back(asked, kept, std::move(done));
-                    });
+    void settle(std::unique_lock<std::mutex>& lock, const RequestId& ticket, std::span<Want> wants, bool unknown) {
+        if constexpr (Protocol<T>::takes)
+            if (unknown && !(ticket.is_unknowable && Protocol<T>::takes_back_by_mark))
+                return insist(lock, PendingRequest::Kind::undoing, ticket,
+                              [this, kept = std::vector<Want>(wants.begin(), wants.end())](const RequestId& asked,
+                                                                                           Completion done) {
+                                  wire_.post_take_back(asked, kept, std::move(done));
+                              });
         lanes_.give_back(ticket);
     }
 
@@ -9477,7 +9362,7 @@ private:
                 }
                 sleep_until = std::min(sleep_until, step.sleep_until);
                 if (subscribed_ && std::exchange(may_watch, false)) {
-                    may_watch = me.sleeper.watch(lock, runtime_, sleep_until);
+                    may_watch = me.sleeper.watch(lock, session_, sleep_until);
                     continue;  // whatever happened meanwhile
                 }
             }
@@ -9491,10 +9376,10 @@ private:
         std::vector<Want> wants;
         std::vector<std::uint64_t> numbers;
         const Instant asked = Clock::now();
-        for (const Member* member : line_.first(Wire<T>::most_at_once)) {
+        for (const Member* member : line_.first(Protocol<T>::most_at_once)) {
             wants.push_back(member->want);
             if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
-            if constexpr (Wire<T>::takes) wants.back().lets_pass = line_.lets_pass(member->want, asked);
+            if constexpr (Protocol<T>::takes) wants.back().lets_pass = line_.lets_pass(member->want, asked);
             numbers.push_back(member->number);
         }
         const std::uint64_t generation = line_.generation();
@@ -9520,7 +9405,7 @@ private:
             }
         }
         if (Member* front = line_.front(); front && front != &me) rouse(*front);
-        if constexpr (Wire<T>::takes)
+        if constexpr (Protocol<T>::takes)
             if (!unclaimed.empty()) {
                 for (const Want& want : unclaimed) forsake(want);
                 give_back(lock, std::move(unclaimed));
@@ -9529,9 +9414,9 @@ private:
 
     void listen() {
         if (wants_messages_) return;
-        runtime_.start_background();
+        session_.start_background();
         const bool listened = subscribed_;
-        subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
+        subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
         wants_messages_ = true;
         // Another state listens there: what has come since the question was told to that one alone.
         if (subscribed_ && !listened) line_.news();
@@ -9544,7 +9429,7 @@ private:
         if (line_.empty()) {
             if (!std::exchange(wants_messages_, false)) return;
             failing_since_.reset();
-            runtime_.subscriptions().rest(wire_.channel(), *this);
+            session_.subscriptions().rest(wire_.channel(), *this);
         } else if (was_front) {
             rouse(*line_.front());
         }
@@ -9553,7 +9438,7 @@ private:
     // --- what is still to be delivered ------------------------------------------------------------------------
 
     void deliver(std::unique_lock<std::mutex>& lock) {
-        for (const Errand& errand : errands_.take_due(Clock::now())) {
+        for (const PendingRequest& errand : errands_.take_due(Clock::now())) {
             lock.unlock();
             try {
                 post(errand);
@@ -9574,12 +9459,12 @@ private:
     }
 
     // Without mutex_. What was never sent needs to know first until when it is wanted.
-    void post(const Errand& errand) {
-        const auto self = std::static_pointer_cast<SynchronizerState>(shared_from_this());
+    void post(const PendingRequest& errand) {
+        const auto self = std::static_pointer_cast<Synchronizer>(shared_from_this());
         if (errand.ticket.wanted_until != 0) return post_stamped(self, errand);
-        runtime_.with_server_time(key(), Receiver::background,
-                                  [self, errand = Errand(errand)](const std::optional<ServerMilliseconds>& now,
-                                                                  const Reply&, Receiver) mutable {
+        session_.with_server_time(key(), Receiver::background,
+                                  [self, errand = PendingRequest(errand)](const std::optional<ServerMilliseconds>& now,
+                                                                          const Reply&, Receiver) mutable {
                                       if (!now) return self->failed(errand.number);
                                       try {
                                           errand.ticket.wanted_until = self->wire_.commands().wanted_from(*now);
@@ -9590,11 +9475,11 @@ private:
                                   });
     }
 
-    static void post_stamped(const std::shared_ptr<SynchronizerState>& self, const Errand& errand) {
+    static void post_stamped(const std::shared_ptr<Synchronizer>& self, const PendingRequest& errand) {
         Completion done = [self, number = errand.number](Reply reply) { self->delivered(number, std::move(reply)); };
         {
             const std::lock_guard lock(self->mutex_);
-            Errand* const kept = self->errands_.find(errand.number);
+            PendingRequest* const kept = self->errands_.find(errand.number);
             if (!kept) return;
             kept->ticket.wanted_until = errand.ticket.wanted_until;
             kept->sent = Clock::now();
@@ -9610,37 +9495,168 @@ private:
 
     void delivered(std::uint64_t number, Reply reply) {
         const std::lock_guard lock(mutex_);
-        Errand* const errand = errands_.find(number);
+        PendingRequest* const errand = errands_.find(number);
         if (!errand) return;
         const bool is_void = wire_.commands().note(errand->ticket, errand->sent, reply);
-        if (is_void && errand->kind == Errand::Kind::change) {
-            errand->give_up = Clock::now() + MarkedCommands<T>::marks_ttl(runtime_.options());
+        if (is_void && errand->kind == PendingRequest::Kind::change) {
+            errand->give_up = Clock::now() + IdempotentCommands<T>::marks_ttl(session_.options());
             errands_.failed(number, Clock::now());
         } else if (is_void || is_settled(reply)) {
             if (errand->ticket.is_unknowable)
-                tell_undelivered(*errand, MarkedCommands<T>::unknowable);
-            else if (!is_void && judge(reply) != Verdict::answered)
+                tell_undelivered(*errand, IdempotentCommands<T>::unknowable);
+            else if (!is_void && judge(reply) != ReplyClass::answered)
                 tell_undelivered(*errand, error_of(reply, key()).what());
             lanes_.give_back(errand->ticket);
             errands_.remove(number);
             if (!subscribed_) tell_representative();
             // The state may be forgotten now.
-            runtime_.timers().schedule(*this, Clock::now());
+            session_.timers().schedule(*this, Clock::now());
         } else {
             errands_.failed(number, Clock::now());
         }
         schedule();
     }
 
-    void tell_undelivered(const Errand& errand, std::string_view why) {
-        if (errand.kind != Errand::Kind::call_off) runtime_.raise(Event::Kind::unlock_not_delivered, key(), why);
+    void tell_undelivered(const PendingRequest& errand, std::string_view why) {
+        if (errand.kind != PendingRequest::Kind::call_off)
+            session_.raise(Event::Kind::unlock_not_delivered, key(), why);
     }
 
-    CallerLine<Want> line_;
-    Errands errands_;
+    CallerQueue<Want> line_;
+    PendingRequests errands_;
     std::optional<Instant> failing_since_;  // no server has answered since then
     bool wants_messages_ = false;
     bool subscribed_ = false;  // confirmed, so messages do come
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/call_options.hpp
+
+// What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
+namespace redlatch {
+inline namespace v0_1 {
+
+namespace detail {
+
+template <class Argument>
+inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
+
+template <class Argument>
+inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 1
+                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>             ? 2
+                                 : std::same_as<Argument, std::error_code&>                                 ? 3
+                                                                                                            : 0;
+
+template <class... Tail>
+constexpr bool is_tail(int most = 3) {
+    int last = 0;
+    bool ordered = true;
+    ((ordered = ordered && tail_rank<Tail> > last, last = tail_rank<Tail>), ...);
+    return ordered && last <= most;
+}
+
+template <class... Tail>
+inline constexpr bool has_lease = (... || (tail_rank<Tail> == 1));
+
+template <class... Tail>
+inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 2));
+
+template <class... Tail>
+inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 3));
+
+inline std::error_code* error_code_of() { return nullptr; }
+template <class First, class... Rest>
+std::error_code* error_code_of(First& first, Rest&... rest) {
+    if constexpr (std::same_as<First, std::error_code>)
+        return &first;
+    else
+        return error_code_of(rest...);
+}
+
+// Calls; with an error code among the arguments, an Error becomes `otherwise` and its code.
+template <class Function, class Result, class... Tail>
+Result answer(Function call, Result otherwise, Tail&... tail) {
+    if constexpr (has_error_code<Tail&...>) {
+        std::error_code& ec = *error_code_of(tail...);
+        try {
+            ec.clear();
+            return call();
+        } catch (const std::system_error& error) {
+            ec = error.code();
+            return otherwise;
+        }
+    } else {
+        return call();
+    }
+}
+
+}  // namespace detail
+
+// Arguments that a waiting call may end with: Lease, std::stop_token, std::error_code&.
+template <class... Tail>
+concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
+
+// And one that does not wait: Lease, std::error_code&.
+template <class... Tail>
+concept TryOption = LockOption<Tail...> && !detail::has_stop_token<Tail...>;
+
+// And one that takes nothing that has a lease: std::stop_token, std::error_code&.
+template <class... Tail>
+concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
+
+// And one that takes permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
+template <class... Tail>
+concept PermitOption = detail::is_tail<Tail...>();
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/session/state_handle.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Ties an object of the user's to the local state of its name in the process where it is used: after a fork that is
+// another one. Keeps the client's session alive.
+template <class T, class State>
+class StateHandle {
+public:
+    StateHandle(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : core_(std::move(core)), name_(name) {
+        Session<T>& session = core_->session();
+        key_ = session.options().key_prefix + name_;
+        check_name(name_);
+        check_name(key_);
+        state_ = &session.template use_state<State>(key_);
+    }
+    StateHandle(const StateHandle&) = delete;
+    StateHandle& operator=(const StateHandle&) = delete;
+
+    ~StateHandle() {
+        const KeepErrno kept;
+        State& state = *state_.load();
+        if (state.session().is_of_this_process()) state.session().leave_state(state);
+    }
+
+    const std::string& name() const noexcept { return name_; }
+
+    State& state() {
+        Session<T>& session = core_->session();
+        State* state = state_.load(std::memory_order_acquire);
+        while (&state->session() != &session) {
+            State* mine = &session.template use_state<State>(key_);
+            if (state_.compare_exchange_strong(state, mine)) return *mine;
+            session.leave_state(*mine);
+        }
+        return *state;
+    }
+
+private:
+    std::shared_ptr<SessionHandle<T>> core_;
+    std::string name_;
+    std::string key_;
+    std::atomic<State*> state_{nullptr};
 };
 
 }  // namespace v0_1
@@ -9678,7 +9694,7 @@ public:
         check(count, 1, "a count must be from 1 to 2147483647");
         State& latch = state();
         const Reply reply = latch.change(
-            [&](const Ticket& ticket, Instant deadline) { return latch.wire().set(ticket, count, deadline); });
+            [&](const RequestId& ticket, Instant deadline) { return latch.wire().set(ticket, count, deadline); });
         if (!reply.is_integer()) throw unexpected(reply, latch.key());
         return reply.integer == 1;
     }
@@ -9688,7 +9704,7 @@ public:
 
     // What is left to count down; 0 when there is no count.
     std::ptrdiff_t count() const {
-        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, ask_number(state().runtime(), state().key())));
+        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, ask_number(state().session(), state().key())));
     }
     std::ptrdiff_t count(std::error_code& ec) const {
         return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
@@ -9720,7 +9736,7 @@ public:
     //   wait(token)   gives up when a stop is requested; then, and only then, returns a bool: whether the count has ended
     //   wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] auto wait(Tail&&... tail) const {
         const bool ended =
             detail::answer([&] { return wait_for_end(detail::wait_until(never, tail...)); }, false, tail...);
@@ -9731,20 +9747,20 @@ public:
     // ended. Rounded up to the next millisecond; zero or less is one look, the largest value is for ever. May be given
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
         return timed(deadline_after(Clock::now(), timeout), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool wait_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) const {
         return timed(deadline_at(when), tail...);
     }
 
     // count_down(n), then wait(…) for the end of the same count. One round trip where that was the last one.
     template <class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
         const bool ended = detail::answer(
             [&] {
@@ -9758,14 +9774,14 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
     template <class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
 
     // Ends the count without counting down, as if it had come to zero: waiters go on. Whether there was one.
     bool reset() {
         State& latch = state();
-        const Reply reply = latch.change([&](const Ticket& ticket, Instant deadline) {
-            return latch.wire().lower(ticket, CountDownLatchWire<T>::all, deadline);
+        const Reply reply = latch.change([&](const RequestId& ticket, Instant deadline) {
+            return latch.wire().lower(ticket, LatchProtocol<T>::all, deadline);
         });
         return latch.wire().decode_lower(reply).before != 0;
     }
@@ -9774,7 +9790,7 @@ public:
     }
 
 private:
-    using State = SynchronizerState<T, CountDownLatchWire>;
+    using State = Synchronizer<T, LatchProtocol>;
 
     // To wait is const, as it is for std::latch.
     State& state() const { return binding_.state(); }
@@ -9785,18 +9801,18 @@ private:
 
     static constexpr const char* counts_down_by = "a latch is counted down by a number from 0 to 2147483647";
 
-    typename CountDownLatchWire<T>::Lowered lower(std::ptrdiff_t n) {
+    typename LatchProtocol<T>::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
         const Reply reply = latch.change(
-            [&](const Ticket& ticket, Instant deadline) { return latch.wire().lower(ticket, n, deadline); },
-            [&latch, n](const Ticket& ticket, Completion done) {
+            [&](const RequestId& ticket, Instant deadline) { return latch.wire().lower(ticket, n, deadline); },
+            [&latch, n](const RequestId& ticket, Completion done) {
                 latch.wire().post_lower(ticket, n, std::move(done));
             });
         return latch.wire().decode_lower(reply);
     }
 
     bool wait_for_end(const WaitRequest& request) const {
-        typename CountDownLatchWire<T>::Want want;
+        typename LatchProtocol<T>::Want want;
         return state().obtain(want, request);
     }
 
@@ -9805,7 +9821,7 @@ private:
         return detail::answer([&] { return wait_for_end(detail::wait_until(deadline, tail...)); }, false, tail...);
     }
 
-    mutable Binding<T, State> binding_;
+    mutable StateHandle<T, State> binding_;
 };
 
 template <class T>
@@ -9814,258 +9830,7 @@ CountDownLatch(Client<T>&, std::string_view) -> CountDownLatch<T>;
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/lock_request.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// How a lock without messages is waited for: by asking again after pauses that double, with jitter.
-struct Polling {
-    Milliseconds first;
-    Milliseconds longest;
-};
-
-// What is wanted of a lock, and for whom.
-struct LockRequest {
-    OwnerNumber owner = 0;
-    Instant deadline = never;
-    bool one_try = false;               // do not wait, whatever the deadline
-    std::optional<Milliseconds> lease;  // none: under the watchdog
-    std::optional<Polling> polling;     // none: woken by messages
-    std::stop_token stop;
-    bool precedence = false;  // a writer that keeps new readers out while it waits
-};
-
-// What one acquire command asks of the server.
-struct Claim {
-    OwnerNumber owner = 0;
-    std::uint64_t hold = 0;   // the number of the hold on the wire: new for each first hold
-    std::uint32_t count = 1;  // the level
-    Milliseconds lease{};
-    std::int64_t until = 0;    // when the server has no use for it any more, by its clock
-    std::uint64_t writer = 0;  // a reader's: the number of its owner's hold as the writer
-    bool announced = false;    // new readers are to stay out while it waits
-    bool first = true;         // neither was it sent before, nor is the lock known to be taken
-};
-
-// Numbers that are to be released, whatever they have: of a hold, and of the one that it was to be handed over to.
-struct Unwanted {
-    std::uint64_t hold = 0;
-    std::uint64_t heir = 0;  // 0 for none
-};
-
-// The arguments of a script that takes any number of owners, behind two others.
-inline std::vector<std::string_view> with_owners(const std::array<std::string_view, 2>& first,
-                                                 std::span<const std::string_view> owners) {
-    std::vector<std::string_view> arguments(first.begin(), first.end());
-    arguments.insert(arguments.end(), owners.begin(), owners.end());
-    return arguments;
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/lock_face.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// The public members of every lock, on top of what the lock itself does for an owner that it is told:
-//   bool acquire(const LockRequest&), std::error_code release(OwnerNumber), and the inquiries.
-//
-// All members may be called by any number of threads at once. Each throws Error, or with a trailing std::error_code&
-// stores the code and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes, but for
-// a server that cannot be reached at most ClientOptions::unreachable_timeout, then fails with errc::unreachable.
-// Whatever fails, times out or is stopped leaves no hold behind.
-template <class Lock>
-class LockFace {
-public:
-    // Takes the lock, waiting for it. Reentrant: as many unlock() as lock(). One round trip when nobody holds it; a
-    // waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not reentrant; it
-    // and a SpinLock ask while they wait.)
-    //   lock(Lease{d})   the hold ends by itself after d and is never renewed; without it the watchdog renews it
-    //   lock(token)      gives up when a stop is requested; then, and only then, returns a bool: whether it is held
-    //   lock(…, ec)      stores the error instead of throwing it
-    template <class... Tail>
-    requires LockTail<Tail...>
-    [[nodiscard]] auto lock(Tail&&... tail) { return waiting(never, tail...); }
-
-    // Takes the lock if nobody holds it: one try, one round trip. May be given Lease and std::error_code&.
-    template <class... Tail>
-    requires TryTail<Tail...>
-    [[nodiscard]] bool try_lock(Tail&&... tail) {
-        return detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.one_try = true;
-                return self().acquire(request);
-            },
-            false, tail...);
-    }
-
-    // Takes the lock, waiting for it until `timeout` is over or the instant has come, by a monotonic clock. Waits are
-    // rounded up to the next millisecond; zero or less is one try, the largest value is for ever. The first
-    // question to the server is given 250 ms in any case, so that a short wait for a free lock is not in vain. False
-    // when not held in time. May be given Lease, std::stop_token and std::error_code&.
-    template <class Rep, class Period, class... Tail>
-    requires LockTail<Tail...>
-    [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
-        return timed(deadline_after(Clock::now(), timeout), tail...);
-    }
-
-    template <class AnyClock, class Duration, class... Tail>
-    requires LockTail<Tail...>
-    [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
-        return timed(deadline_at(when), tail...);
-    }
-
-    // Gives one level back: one round trip. Throws Error(errc::not_owner) when this thread never took the lock, and
-    // nothing else, so that a guard can end in peace: that the hold was lost meanwhile, or that the server could not
-    // be told (it will be, in the background, until the lease is over), is told by lost() and on_event. Keeps errno.
-    void unlock() {
-        const KeepErrno kept;
-        [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number());
-    }
-
-    // The same without throwing; `ec` tells all: not_owner, hold_lost, unreachable, …
-    void unlock(std::error_code& ec) {
-        const KeepErrno kept;
-        try {
-            ec = self().release(this_thread_number());
-        } catch (const std::system_error& error) {
-            ec = error.code();
-        }
-    }
-
-    // Whether anybody holds it. One round trip, as the next three, which ask the server too.
-    bool is_locked() { return self().ask_locked(); }
-    bool is_locked(std::error_code& ec) {
-        return detail::answer([&] { return is_locked(); }, false, ec);
-    }
-
-    // Whether this thread holds it, by the server's word.
-    bool is_held() { return hold_count() > 0; }
-    bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
-
-    // How many times this thread holds it, by the server's word; 0 when it does not.
-    int hold_count() { return self().ask_hold_count(this_thread_number()); }
-    int hold_count(std::error_code& ec) {
-        return detail::answer([&] { return hold_count(); }, 0, ec);
-    }
-
-    // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without
-    // TTL.
-    std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
-    std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
-        return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
-    }
-
-    // Until when this thread's hold is certain, counted on the safe side; time_point::min() when it holds nothing. No
-    // command. After it, others may hold the lock: check it before each write that must not come late. Time for which
-    // the machine was suspended counts (Linux).
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
-        return self().valid_until_of(this_thread_number());
-    }
-
-    // A token that is requested when this thread's present hold is lost, or can no longer be vouched for: at
-    // valid_until() at the latest, plus what the machine needs to run a thread; also when the client ends while it holds.
-    // Requested already when it holds nothing. Its callbacks run on a thread of the client's, one after another, and
-    // should be short; those of a client that ends, on the thread that ends it. No command.
-    [[nodiscard]] std::stop_token lost() { return self().lost_of(this_thread_number()); }
-
-    // Ends anyone's hold and wakes the waiters; whether there was one. Two round trips: it looks who holds the lock, and
-    // ends that hold, so a copy of the command that arrives late ends nobody else's.
-    bool force_unlock() { return self().force_release(); }
-    bool force_unlock(std::error_code& ec) {
-        return detail::answer([&] { return force_unlock(); }, false, ec);
-    }
-
-private:
-    Lock& self() { return static_cast<Lock&>(*this); }
-
-    // Which thread asks is decided here and nowhere below.
-    template <class... Tail>
-    static LockRequest request_of(const Tail&... tail) {
-        LockRequest request;
-        request.owner = this_thread_number();
-        [[maybe_unused]] const auto take = [&](const auto& argument) {
-            using Argument = std::remove_cvref_t<decltype(argument)>;
-            if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
-            if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
-        };
-        (take(tail), ...);
-        return request;
-    }
-
-    template <class... Tail>
-    auto waiting(Instant deadline, Tail&... tail) {
-        const bool held = detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.deadline = deadline;
-                return self().acquire(request);
-            },
-            false, tail...);
-        if constexpr (detail::has_stop_token<Tail&...>) return held;
-    }
-
-    template <class... Tail>
-    bool timed(Instant deadline, Tail&... tail) {
-        return detail::answer(
-            [&] {
-                LockRequest request = request_of(tail...);
-                request.deadline = deadline;
-                request.one_try = deadline <= Clock::now();
-                return self().acquire(request);
-            },
-            false, tail...);
-    }
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/bound_lock.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// A lock of the user's, `Lock`: its public members, and below them the same for an owner that is told, for LockFace and
-// for composed locks. What is no hash of owner -> hold count on the server asks in a way of its own.
-template <class Lock, class T, class State>
-class BoundLock : public LockFace<Lock> {
-public:
-    // As given, without the client's key_prefix.
-    const std::string& name() const noexcept { return binding_.name(); }
-
-    bool acquire(const LockRequest& request) { return state().acquire(request); }
-    std::error_code release(OwnerNumber owner) { return state().release(owner); }
-    bool force_release(Instant limit = never) { return state().force_release(limit); }
-    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
-    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked(Instant limit = never) { return redlatch::ask_locked(state().runtime(), state().key(), limit); }
-    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
-        return redlatch::ask_hold_count(state().runtime(), state().key(), state().wire().text(state().part(owner).hold),
-                                        limit);
-    }
-    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
-        return redlatch::ask_remaining_lease(state().runtime(), state().key(), limit);
-    }
-
-    // What this process knows of the lock.
-    State& state() { return binding_.state(); }
-
-protected:
-    BoundLock(std::shared_ptr<Core<T>> core, std::string_view name) : binding_(std::move(core), name) {}
-
-private:
-    Binding<T, State> binding_;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/fair_place.hpp
+// redlatch/lock/fair_ticket.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -10078,10 +9843,10 @@ inline namespace v0_1 {
 // mutex_ guards all members but channel_; changed_ wakes the one thread that waits here. The thread sleeps in the
 // transport where it can, to receive the message itself.
 template <class T>
-class FairPlace final : public Watched {
+class FairTicket final : public BackgroundTask {
 public:
-    FairPlace(Runtime<T>& runtime, std::string channel) : runtime_(runtime), channel_(std::move(channel)) {}
-    ~FairPlace() override { runtime_.subscriptions().forget(channel_, *this); }
+    FairTicket(Session<T>& session, std::string channel) : session_(session), channel_(std::move(channel)) {}
+    ~FairTicket() override { session_.subscriptions().forget(channel_, *this); }
 
     // --- the waiting thread -----------------------------------------------------------------------------------
 
@@ -10091,7 +9856,7 @@ public:
         ask_at_ = never;
         refusal_.reset();
         thread_ = std::this_thread::get_id();
-        const bool confirmed = runtime_.subscriptions().want(channel_, *this);
+        const bool confirmed = session_.subscriptions().want(channel_, *this);
         if (confirmed && !confirmed_) ++generation_;
         confirmed_ = confirmed;
     }
@@ -10102,9 +9867,9 @@ public:
         waiting_ = false;
         idle_since_ = now;
         if (keep_listening)
-            runtime_.subscriptions().rest(channel_, *this);
+            session_.subscriptions().rest(channel_, *this);
         else
-            runtime_.subscriptions().forget(channel_, *this);
+            session_.subscriptions().forget(channel_, *this);
     }
 
     // When a message said to ask at the latest. Forgotten when the question is asked.
@@ -10132,9 +9897,9 @@ public:
                 watching_ = true;
                 const Instant latest = std::min(until, ask_at_);
                 // News from here on is not missed, though another thread may take the interrupt.
-                const std::uint64_t interrupts = runtime_.interrupts();
+                const std::uint64_t interrupts = session_.interrupts();
                 lock.unlock();
-                const bool watched = runtime_.watch(latest, interrupts);
+                const bool watched = session_.watch(latest, interrupts);
                 lock.lock();
                 watching_ = false;
                 may_watch = watched;
@@ -10208,10 +9973,10 @@ private:
 
     void wake_up() {
         changed_.notify_one();
-        if (watching_ && thread_ != std::this_thread::get_id()) runtime_.interrupt_watch();
+        if (watching_ && thread_ != std::this_thread::get_id()) session_.interrupt_watch();
     }
 
-    Runtime<T>& runtime_;
+    Session<T>& session_;
     const std::string channel_;
 
     std::mutex mutex_;
@@ -10229,7 +9994,320 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/lock_answers.hpp
+// redlatch/lock/hold_table.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What one owner holds of one lock. Reentry stacks levels, each taken with a lease of its own or under the watchdog.
+// The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
+struct Hold {
+    OwnerNumber owner = 0;
+    std::uint64_t id = 0;            // new for each hold, and its owner's number on the wire
+    std::int64_t unsettled = 0;      // until then, by the server's clock, a late copy may take the lock in its name
+    std::uint32_t count = 0;         // levels; 0 when the hold is lost
+    std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
+    std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
+    std::int64_t token = 0;          // the fencing token, of locks that have one
+    Instant valid_until{};
+    Clock::duration notice = Milliseconds(2);
+    Instant renew_at{};
+    Instant check_at = never;        // of a hold without the watchdog: when to ask whether the server has it
+    bool doubtful = false;           // something that was sent in its name was left without an answer
+    bool renewing = false;           // a renewal, or such a question, is on its way
+    std::optional<LossSource> lost;  // made when somebody asks for the token
+
+    Clock::duration suspended = redlatch::suspended();  // that of the machine, when valid_until was worked out
+
+    // The steady clock stands still while the machine is suspended, but the lease does not. Whether it did.
+    bool look_at_suspension() noexcept {
+        const Clock::duration grown = suspended_since(suspended);
+        suspended += grown;
+        if (valid_until != Instant::min()) valid_until -= grown;
+        return grown > Clock::duration::zero();
+    }
+
+    bool live() const noexcept { return count > 0; }
+    bool watched() const noexcept { return watched_from > 0; }
+
+    // One level more, confirmed by the server for a command sent at `sent`.
+    void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
+        look_at_suspension();
+        ++count;
+        if (!lease) {
+            if (!watched()) {
+                watched_from = count;
+                renew_at = sent + watchdog_timeout / 3;
+            }
+            lease = watchdog_timeout;
+        }
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, *lease));
+    }
+
+    // One level less.
+    void leave() {
+        if (watched_from == count) watched_from = 0;
+        --count;
+    }
+
+    void renewed(Instant sent, Milliseconds watchdog_timeout) {
+        look_at_suspension();
+        renewing = false;
+        valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
+        renew_at = sent + watchdog_timeout / 3;
+    }
+
+    // The server has it, for as long as before.
+    void checked() {
+        renewing = false;
+        check_at = never;
+    }
+
+    // The answer to a renewal did not come: again soon, so that a lost message costs a fraction of the margin.
+    void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
+        renewing = false;
+        doubtful = true;
+        (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
+    }
+
+    // The server may not have it any more: it is asked at once.
+    void doubt(Instant now) { (watched() ? renew_at : check_at) = now; }
+    Instant ask_at() const noexcept { return watched() ? renew_at : check_at; }
+
+    // The levels that were held wait for their unlock(), which will find out.
+    void lose() {
+        dead += count;
+        count = 0;
+        watched_from = 0;
+        renewing = false;
+    }
+
+    // Losing is told a little before the lease can end, because telling takes a moment too: as long as it takes on this
+    // machine, but never for much of a short lease.
+    void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
+        notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
+    }
+    Instant lost_at() const noexcept { return valid_until - notice; }
+
+    // When the background has to look at this hold.
+    Instant look_at() const noexcept { return renewing ? never : ask_at(); }
+};
+
+// One owner's hold, as others see it: its number, 0 for none, and until when it is certain.
+struct HeldPart {
+    std::uint64_t hold = 0;
+    Instant until = Instant::min();
+};
+
+// The holds of one lock in this process. A flat vector: most locks have one holder at most, and it does not allocate
+// again once it has grown.
+class HoldTable {
+public:
+    Hold* find(OwnerNumber owner) {
+        const auto found = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& h) { return h.owner == owner; });
+        return found == holds_.end() ? nullptr : &*found;
+    }
+
+    // The owner's record, made when there is none, with a new hold in it.
+    Hold& start(OwnerNumber owner, std::uint64_t id) {
+        Hold* hold = find(owner);
+        if (!hold) {
+            holds_.emplace_back();
+            hold = &holds_.back();
+            hold->owner = owner;
+        }
+        hold->id = id;
+        hold->unsettled = 0;
+        hold->valid_until = {};
+        hold->suspended = suspended();
+        hold->check_at = never;
+        hold->doubtful = false;
+        hold->renewing = false;
+        hold->lost.reset();
+        return *hold;
+    }
+
+    void erase(OwnerNumber owner) {
+        std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
+    }
+
+    // Forgets holds that were lost, but for those of which levels are still to be given back.
+    void erase_lost() {
+        std::erase_if(holds_, [](const Hold& h) { return !h.live() && h.dead == 0; });
+    }
+
+    // Forgets the live part of a hold that was given back; lost levels below it are remembered.
+    void finish(Hold& hold) {
+        hold.count = 0;
+        hold.watched_from = 0;
+        hold.lost.reset();
+        if (hold.dead == 0) erase(hold.owner);
+    }
+
+    // Until when the lock is certainly held by somebody of this process; the past when it is not.
+    Instant held_until() const {
+        Instant until{};
+        for (const Hold& h : holds_)
+            if (h.live()) until = std::max(until, h.valid_until);
+        return until;
+    }
+
+    bool any_live() const {
+        return std::any_of(holds_.begin(), holds_.end(), [](const Hold& h) { return h.live(); });
+    }
+
+    auto begin() { return holds_.begin(); }
+    auto end() { return holds_.end(); }
+
+private:
+    std::vector<Hold> holds_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/wait/lock_request.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// How a lock without messages is waited for: by asking again after pauses that double, with jitter.
+struct Polling {
+    Milliseconds first;
+    Milliseconds longest;
+};
+
+// What is wanted of a lock, and for whom.
+struct LockRequest {
+    OwnerNumber owner = 0;
+    Instant deadline = never;
+    bool one_try = false;               // do not wait, whatever the deadline
+    std::optional<Milliseconds> lease;  // none: under the watchdog
+    std::optional<Polling> polling;     // none: woken by messages
+    std::stop_token stop;
+    bool precedence = false;  // a writer that keeps new readers out while it waits
+};
+
+// What one acquire command asks of the server.
+struct Claim {
+    OwnerNumber owner = 0;
+    std::uint64_t hold = 0;   // the number of the hold on the wire: new for each first hold
+    std::uint32_t count = 1;  // the level
+    Milliseconds lease{};
+    std::int64_t until = 0;    // when the server has no use for it any more, by its clock
+    std::uint64_t writer = 0;  // a reader's: the number of its owner's hold as the writer
+    bool announced = false;    // new readers are to stay out while it waits
+    bool first = true;         // neither was it sent before, nor is the lock known to be taken
+};
+
+// Numbers that are to be released, whatever they have: of a hold, and of the one that it was to be handed over to.
+struct Unwanted {
+    std::uint64_t hold = 0;
+    std::uint64_t heir = 0;  // 0 for none
+};
+
+// The arguments of a script that takes any number of owners, behind two others.
+inline std::vector<std::string_view> with_owners(const std::array<std::string_view, 2>& first,
+                                                 std::span<const std::string_view> owners) {
+    std::vector<std::string_view> arguments(first.begin(), first.end());
+    arguments.insert(arguments.end(), owners.begin(), owners.end());
+    return arguments;
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/outbox.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of numbers
+// of which nobody knows what they have, because an answer did not come. Each is sent until it is answered by a server
+// whose clock is beyond the instant until which a late copy could take something in that number's name; at most until
+// the lease is over that it is about. A copy of a release itself does no harm: its number is never used again.
+class Outbox {
+public:
+    struct Item {
+        Unwanted unwanted;
+        std::int64_t unsettled;  // by the server's clock: until then it has to be released once more; 0: no longer
+        Instant give_up;         // when the lease is over at last
+        Instant next;            // when to send
+        bool on_the_way = false;
+        Backoff backoff{Milliseconds(50), longest_pause};
+    };
+
+    // So that the next add() needs no memory.
+    void make_room() { items_.reserve(items_.size() + 1); }
+
+    // `from`: when to send it first.
+    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from) {
+        items_.push_back({unwanted, unsettled, give_up, from});
+    }
+
+    bool has(std::uint64_t hold) const {
+        return std::any_of(items_.begin(), items_.end(), [hold](const Item& i) { return i.unwanted.hold == hold; });
+    }
+
+    bool empty() const { return items_.empty(); }
+
+    // What is to be sent now; taken to be on the way from here on.
+    std::vector<Item> take_due(Instant now) {
+        std::vector<Item> due;
+        due.reserve(items_.size());  // so that a failure leaves all as it is
+        for (Item& item : items_) {
+            if (item.on_the_way || item.next > now || now >= item.give_up) continue;
+            item.on_the_way = true;
+            due.push_back(item);
+        }
+        return due;
+    }
+
+    // Takes out those whose time is over: how many there were.
+    std::size_t take_expired(Instant now) {
+        return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
+    }
+
+    // Answered by a server whose clock showed this.
+    void answered(std::uint64_t hold, std::int64_t server_now, Instant now) {
+        for (Item& item : items_) {
+            if (item.unwanted.hold != hold || item.unsettled < server_now) continue;
+            // The first millisecond of that clock that is beyond it.
+            item.next = now + Milliseconds(item.unsettled - server_now + 2);
+            // What an answered release left is nobody's; what a late copy takes lasts for a lease from then on.
+            item.give_up += Milliseconds(item.unsettled - server_now + 2);
+            item.on_the_way = false;
+            return;
+        }
+        forget(hold);
+    }
+
+    void forget(std::uint64_t hold) {
+        std::erase_if(items_, [&](const Item& i) { return i.unwanted.hold == hold; });
+    }
+
+    void failed(std::uint64_t hold, Instant now) {
+        for (Item& item : items_)
+            if (item.unwanted.hold == hold) {
+                item.on_the_way = false;
+                item.next = now + item.backoff.next();
+            }
+    }
+
+    Instant look_at() const {
+        Instant at = never;
+        for (const Item& i : items_) at = std::min({at, i.give_up, i.on_the_way ? never : i.next});
+        return at;
+    }
+
+private:
+    std::vector<Item> items_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/protocol/lock_answers.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -10280,6 +10358,927 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
     if (reply.integer == -1) return {ReleaseAnswer::Kind::still_held, 0};
     return {ReleaseAnswer::Kind::released, reply.integer};
 }
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/lease_manager.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
+// to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
+// lock:
+//   family          what kind of lock it is; two of them on one key would take each other's holds for their own
+//   renewal         the script that renews holds of its kind
+//   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
+//   reentrant       whether its holder may take it once more
+//   hands_over      whether a hold can go from one thread of this process to the next
+//   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
+//   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
+//
+// Each first hold has a number of its own, by which the server knows its owner. So what arrives late names a hold that is
+// gone. Which thread has which hold is known here alone.
+//
+// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
+template <class T, template <class> class Protocol>
+class LeaseManager : public BackgroundTask {
+public:
+    static constexpr std::string_view kind = Protocol<T>::kind;
+
+    LeaseManager(Session<T>& session, const std::string& key)
+        : session_(session), wire_(session, key), key_holds_(session.key_holds(key)) {}
+
+    ~LeaseManager() override {
+        session_.timers().forget(*this);
+        session_.losses().timers().forget(*this);
+    }
+
+    const std::string& key() const noexcept { return wire_.key(); }
+    Session<T>& session() const noexcept { return session_; }
+    Protocol<T>& wire() noexcept { return wire_; }
+
+    bool is_idle() {
+        const std::lock_guard lock(mutex_);
+        return !holds_.any_live() && pending_.empty() && errands_ == 0 && !is_waited_for();
+    }
+
+    // --- taking, without waiting ------------------------------------------------------------------------------
+
+    // One try for a lock over several servers, sent once. `tell(answer)`, on any thread, says whether the hold is still
+    // wanted that it may tell of; otherwise it is given back.
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
+        std::unique_lock lock(mutex_);
+        if (contains(trying_, owner)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed});  // an earlier try of this thread is not answered yet
+            return;
+        }
+        Hold* hold = live_hold(owner);
+        std::optional<Error> refusal;
+        if (hold && refuses_reentry(*hold)) refusal = not_reentrant();
+        if (!hold) refusal = mixed_kinds();
+        if (refusal) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
+            return;
+        }
+        hold = live_hold(owner);
+        Claim claim =
+            hold ? claim_of(owner, hold->id, hold->count + 1, lease) : claim_of(owner, next_number(), 1, lease);
+        const std::uint64_t id = hold ? hold->id : 0;
+        trying_.push_back(owner);
+        ++errands_;
+        lock.unlock();
+        try {
+            session_.start_losses();
+            session_.with_server_time(
+                key(), receiver,
+                [self = self(), claim, lease, id, begun = Clock::now(), tell](
+                    std::optional<ServerMilliseconds> now, Reply failure, Receiver answers_to) mutable {
+                    Asked asked;
+                    asked.hold = claim.hold;
+                    asked.begun = asked.sent = begun;
+                    asked.reply = std::move(failure);
+                    self->try_once(claim, lease, id, std::move(asked), now, tell, answers_to);
+                });
+        } catch (...) {
+            // Nothing was sent.
+            lock.lock();
+            end_try(owner);
+            throw;
+        }
+    }
+
+    // --- giving back ------------------------------------------------------------------------------------------
+
+    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
+    // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
+    std::error_code release(OwnerNumber owner) try {
+        std::unique_lock lock(mutex_);
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) return gone_before(owner);
+        return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
+    } catch (const std::bad_alloc&) {
+        // What could not be sent ends with its lease.
+        return make_error_code(std::errc::not_enough_memory);
+    }
+
+    // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
+        std::unique_lock lock(mutex_);
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) {
+            lock.unlock();
+            // One lost level less, if there is one.
+            session_.lost_levels().take(kind, key(), owner);
+            return done(errc::hold_lost);
+        }
+        const Leaving leaving = leave_level(*hold);
+        ++errands_;
+        try {
+            lock.unlock();
+            Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
+                std::unique_lock relock(self->mutex_);
+                self->end_errand();
+                const std::error_code outcome = leaving.remaining > 0
+                                                    ? self->level_released(reply, owner, leaving, sent)
+                                                    : self->last_released(relock, reply, leaving, false,
+                                                                          [&](const ReleaseAnswer&) { self->news(); });
+                relock.unlock();
+                done(outcome);
+            };
+            wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
+                          session_.posting(std::move(answered), receiver));
+        } catch (...) {
+            // Nothing was sent yet; the background goes on trying.
+            lock.lock();
+            end_errand();
+            if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
+            schedule();
+            throw;
+        }
+    }
+
+    // Ends anyone's hold: whether there was one. Two commands, of which the second names whom the first has seen: a copy of
+    // it that is late ends nobody else's. Asks until `limit`, and not for longer than unreachable_timeout each.
+    bool force_release(Instant limit = never) {
+        // Only what is held before the command is sent can be ended by it.
+        std::vector<std::uint64_t> ended;
+        {
+            const std::lock_guard lock(mutex_);
+            for (const Hold& hold : holds_)
+                if (hold.live()) ended.push_back(hold.id);
+        }
+        const Reply seen = detail::inquire(
+            session_, key(), [&](Instant deadline) { return wire_.holders(session_.calling(deadline)); }, limit);
+        const std::vector<std::string_view> owners = owners_in(seen);
+        if (!owners.empty()) {
+            const Reply reply = detail::inquire(
+                session_, key(),
+                [&](Instant deadline) { return wire_.give_up(std::span(owners), session_.calling(deadline)); }, limit);
+            if (!reply.is_integer()) throw unexpected(reply, key());
+        }
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live() && contains(ended, hold.id)) lose(hold, "ended by force");
+        holds_.erase_lost();
+        return !owners.empty();
+    }
+
+    // --- inquiry, without a command ---------------------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = live_hold(owner);
+        return hold ? hold->valid_until : Instant::min();
+    }
+
+    // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
+    }
+
+    // The number of the owner's hold, and until when it is certain.
+    HeldPart part(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = live_hold(owner);
+        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
+    }
+
+    std::stop_token lost(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        Hold* hold = live_hold(owner);
+        if (!hold) {
+            std::stop_source already;
+            already.request_stop();
+            return already.get_token();
+        }
+        if (!hold->lost) hold->lost.emplace();
+        return hold->lost->get_token();
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        std::unique_lock lock(mutex_);
+        for (Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            if (hold.renewing || hold.ask_at() > horizon) continue;
+            due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Protocol<T>::renewal, wire_.text(hold.id)});
+            if (!hold.watched()) due.back().lease = Milliseconds(1);
+            hold.renewing = true;
+        }
+        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
+            session_.raise(Event::Kind::unlock_not_delivered, key(),
+                           "its lease is over, so others are not blocked any more");
+        schedule();
+        deliver_pending(lock);
+        lock.unlock();
+        session_.forget_if_unused(*this);
+    }
+
+    void expire(Instant now) override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            hold.look_at_suspension();
+            if (now < hold.lost_at()) continue;
+            // Not before its owner, who is told now, has had all of the time that was promised.
+            if (Protocol<T>::outlives_lease) give_back_later(hold, hold.valid_until);
+            lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
+        }
+        holds_.erase_lost();
+        schedule();
+        forget_later();
+    }
+
+    void abandon() noexcept override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live() && hold.lost) session_.losses().tell(std::move(*hold.lost));
+    }
+
+    void moved() override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live()) hold.doubt(Clock::now());
+        schedule();
+    }
+
+    void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
+        std::unique_lock lock(mutex_);
+        Hold* hold = holds_.find(renewal.owner);
+        if (hold && hold->live() && hold->id == renewal.hold) {
+            const Milliseconds timeout = session_.options().watchdog_timeout;
+            switch (outcome) {
+                case Renewed::yes:
+                    if (renewal.lease)
+                        hold->checked();
+                    else
+                        hold->renewed(sent, timeout);
+                    if (!renewal.lease) hold->set_notice(session_.losses().notice(), timeout);
+                    break;
+                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
+                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
+            }
+            holds_.erase_lost();
+            schedule();
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
+            // Lost for us, but prolonged on the server after all: it must not block others for another lease. But its
+            // owner was told a little early, and was promised that time.
+            const Instant now = Clock::now();
+            pending_.add({renewal.hold}, 0, now + session_.options().watchdog_timeout, now + Lateness::longest_notice);
+            schedule();
+            deliver_pending(lock);
+        }
+    }
+
+protected:
+    // --- what the waiting part adds; called with mutex_ held -----------------------------------------------------
+
+    // Whether threads wait for it, or for something that is done in their name.
+    virtual bool is_waited_for() const = 0;
+
+    // The lock may be free for somebody of this process, for a reason that the server tells nobody.
+    virtual void news() {}
+
+    // The last level of a hold goes: to the server, or straight to somebody else.
+    virtual std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) {
+        return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
+    }
+
+    // ------------------------------------------------------------------------------------------------------------
+
+    struct Asked {
+        Reply reply;
+        Instant begun;
+        Instant sent;                // of the last sending, which the reply answers
+        std::int64_t unsettled = 0;  // a sending remained without an answer: until when it may take effect
+        std::uint64_t hold = 0;      // what was asked for
+    };
+
+    // Who holds the key, by the server's word.
+    std::vector<std::string_view> owners_in(const Reply& reply) const {
+        if (reply.is_nil()) return {};
+        if (reply.kind == Reply::Kind::text) return {reply.text};
+        if (reply.kind != Reply::Kind::array) throw unexpected(reply, key());
+        std::vector<std::string_view> owners;
+        for (const Reply& owner : reply.elements) {
+            if (owner.kind != Reply::Kind::text) throw unexpected(reply, key());
+            if (owner.text == "mode")
+                throw Error(errc::wrong_type, key(), "the key holds a read-write lock; choose another name");
+            owners.push_back(owner.text);
+        }
+        return owners;
+    }
+
+    std::uint64_t next_number() { return session_.next_request(); }
+
+    std::shared_ptr<LeaseManager> self() { return std::static_pointer_cast<LeaseManager>(shared_from_this()); }
+
+    Hold* live_hold(OwnerNumber owner) {
+        Hold* hold = holds_.find(owner);
+        if (!hold || !hold->live()) return nullptr;
+        // Then its end has come nearer, and its loss is told sooner.
+        if (hold->look_at_suspension()) schedule();
+        return hold;
+    }
+
+    Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
+                   const std::optional<Milliseconds>& lease) const {
+        Claim claim{owner, number, count, lease_of(lease)};
+        if constexpr (Protocol<T>::shared) claim.writer = key_holds_->writer_of(owner);
+        return claim;
+    }
+
+    // Why a first hold cannot be asked for, if this process holds the key as another kind of lock.
+    std::optional<Error> mixed_kinds() const {
+        const std::string_view other = key_holds_->other_than(Protocol<T>::family);
+        if (other.empty()) return std::nullopt;
+        return Error(errc::wrong_type, key(),
+                     "this process holds it as a " + std::string(other) + ", so it cannot be a " +
+                         std::string(Protocol<T>::family) + "; choose another name");
+    }
+
+    // --- what is on its way in the background ---------------------------------------------------------------------
+
+    void end_errand() {
+        --errands_;
+        forget_later();
+    }
+
+    // The state may be forgotten when nobody uses it any more; that is not urgent.
+    void forget_later() { session_.timers().schedule(*this, Clock::now() + Milliseconds(1000)); }
+
+    void end_try(OwnerNumber owner) {
+        if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
+            trying_.erase(mine);
+        end_errand();
+    }
+
+    template <class Value>
+    static bool contains(const std::vector<Value>& values, Value value) {
+        return std::find(values.begin(), values.end(), value) != values.end();
+    }
+
+    // The server's clock showed `now`, or could not be read.
+    void try_once(Claim claim, const std::optional<Milliseconds>& lease, std::uint64_t id, Asked asked,
+                  std::optional<ServerMilliseconds> now, const std::function<bool(const TryAnswer&)>& tell,
+                  Receiver receiver) noexcept {
+        if (!now) return tried(claim.owner, lease, id, asked, tell);
+        claim.until = *now + session_.options().command_timeout.count();
+        asked.sent = Clock::now();
+        try {
+            Completion done = [self = self(), owner = claim.owner, lease, id, asked, until = claim.until,
+                               tell](Reply reply) mutable {
+                asked.reply = std::move(reply);
+                self->session_.learn_if_late(self->key(), asked.sent, asked.reply);
+                if (!asked.reply.answered() && !asked.reply.is_unsent()) asked.unsettled = until;
+                self->tried(owner, lease, id, asked, tell);
+            };
+            wire_.acquire(std::as_const(claim), session_.posting(std::move(done), receiver, Effect::grants));
+        } catch (...) {  // nothing was sent
+            asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
+            tried(claim.owner, lease, id, asked, tell);
+        }
+    }
+
+    // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
+    void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
+               const std::function<bool(const TryAnswer&)>& tell) {
+        std::unique_lock lock(mutex_);
+        TryAnswer answer{TryAnswer::Kind::failed};
+        bool wanted = false;
+        try {
+            answer = answer_of_try(lock, owner, lease, id, asked);
+            lock.unlock();
+            wanted = tell(answer);
+        } catch (...) {  // no memory: nobody has learned of it
+        }
+        if (!lock.owns_lock()) lock.lock();
+        end_try(owner);
+        lock.unlock();
+        if (answer.kind == TryAnswer::Kind::held && !wanted)
+            release_in_background(
+                owner, [](std::error_code) {}, Receiver::background);
+    }
+
+    TryAnswer answer_of_try(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                            const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked) {
+        using Kind = TryAnswer::Kind;
+        try {
+            if (judge(asked.reply) != ReplyClass::answered) {
+                if (asked.unsettled != 0 && id == 0) take_back(lock, asked, lease_of(lease));
+                return {Kind::failed, 0, error_of(asked.reply, key())};
+            }
+            const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
+                                      : take_in_again(lock, owner, id, lease, asked);
+            if (!held) return {Kind::refused};
+            return {Kind::held, holds_.find(owner)->id};
+        } catch (const Error& error) {
+            return {Kind::failed, 0, error};
+        }
+    }
+
+    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
+        return lease ? *lease : session_.options().watchdog_timeout;
+    }
+
+    // --- asking the server ------------------------------------------------------------------------------------
+
+    // `first`: the first question of a call.
+    Instant give_up_at(const LockRequest& request, bool first) const {
+        const Instant now = Clock::now();
+        const ClientOptions& options = session_.options();
+        const Milliseconds one_try =
+            std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        if (request.one_try) return now + one_try;
+        // Threads in line share the time that a server was unreachable, but each gets an honest try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), options.unreachable_timeout);
+        const Instant deadline = std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+        return first ? std::max(deadline, now + std::min(one_try, Session<T>::honest_try)) : deadline;
+    }
+
+    // `send(claim, deadline)` sends the acquire command.
+    template <class Send>
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
+                       Send send) {
+        // Before anything is held: to look after a hold must not fail any more.
+        session_.start_losses();
+        session_.start_background();
+        const Instant give_up = give_up_at(request, first);
+        Asked asked;
+        asked.hold = claim.hold;
+        asked.begun = Clock::now();
+        lock.unlock();
+        const auto send_once = [&](Instant deadline, bool again) {
+            if (again) claim.first = false;
+            return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
+                claim.until = until;
+                const SendTime sent;
+                Reply reply = send(std::as_const(claim), deadline);
+                asked.sent = sent.as_of_now();
+                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
+                if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
+                return reply;
+            });
+        };
+        asked.reply = session_.persist(give_up, request.stop, send_once, request.one_try);
+        lock.lock();
+        if (judge(asked.reply) == ReplyClass::answered)
+            failing_since_.reset();
+        else if (!failing_since_ && session_.is_away(asked.reply, asked.begun))
+            failing_since_ = asked.begun;
+        return asked;
+    }
+
+    // False when that is what the caller asked for by a stop request or a deadline; otherwise it throws.
+    bool no_answer(const LockRequest& request, const Asked& asked) const {
+        if (request.stop.stop_requested()) return false;
+        // A server that was given less than its time is slow, not away.
+        const Instant now = Clock::now();
+        const bool perhaps_slow = asked.unsettled != 0 || asked.reply.kind == Reply::Kind::no_time;
+        if (now >= request.deadline && perhaps_slow && now - asked.begun < session_.options().command_timeout)
+            return false;
+        throw error_of(asked.reply, key());
+    }
+
+    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise
+    // held (and recorded) or blocked. `first`: before any waiting.
+    template <class Send>
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
+                                     Send send) {
+        return ask(lock, request, next_number(), first, send);
+    }
+
+    // The same under a number that is given. With `waiting`, the caller goes on to wait under that number if it is
+    // blocked, and gives it back itself if there is no answer; what remains unsettled of it is kept there.
+    template <class Send>
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                     std::uint64_t number, bool first, Send send, std::int64_t* waiting = nullptr) {
+        if (auto refusal = mixed_kinds()) throw *std::move(refusal);
+        Claim claim = claim_of(request.owner, number, 1, request.lease);
+        claim.announced = request.precedence && !request.one_try;
+        claim.first = first;
+        Asked asked = send_acquire(lock, request, claim, first, send);
+        if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
+        if (judge(asked.reply) != ReplyClass::answered) {
+            if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
+            no_answer(request, asked);
+            return std::nullopt;
+        }
+        return take_in(lock, request.owner, request.lease, asked, waiting != nullptr);
+    }
+
+    // What the answer to the question for a first hold gives.
+    AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                          const std::optional<Milliseconds>& wanted, const Asked& asked, bool waits_on = false) {
+        const Instant now = Clock::now();
+        const Milliseconds lease = lease_of(wanted);
+        const AcquireAnswer answer = decode(lock, asked, lease);
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            // A copy that was left without an answer may still take it.
+            if (asked.unsettled != 0 && !waits_on) take_back(lock, asked, lease);
+            return answer;
+        }
+        if (!asked.reply.replicated) {
+            take_back(lock, asked, lease);
+            throw not_replicated(key());
+        }
+        // The answer took longer than the lease lasts; or it is for a thread that has got a hold by another way since.
+        if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {
+            take_back(lock, asked, lease);
+            return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
+        }
+        record_or_take_back(lock, owner, wanted, asked, answer.token);
+        return answer;
+    }
+
+    // A hold that cannot be recorded, for want of memory or of a thread, is none.
+    void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                             const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
+        try {
+            record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
+        } catch (...) {
+            forget(owner);
+            take_back(lock, asked, lease_of(lease));
+            throw;
+        }
+    }
+
+    void forget(OwnerNumber owner) {
+        if (Hold* hold = holds_.find(owner)) finish(*hold);
+    }
+
+    // The hold is over here.
+    void finish(Hold& hold) {
+        key_holds_->ended(hold.id);
+        holds_.finish(hold);
+    }
+
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
+        try {
+            return wire_.read_acquire(asked.reply, key());
+        } catch (...) {
+            take_back(lock, asked, lease);
+            throw;
+        }
+    }
+
+    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                 std::int64_t token) {
+        Hold& hold = holds_.start(owner, id);
+        hold.token = token;
+        hold.enter(sent, lease, session_.options().watchdog_timeout);
+        hold.set_notice(session_.losses().notice(), lease_of(lease));
+        key_holds_->taken({Protocol<T>::family, owner, id, !Protocol<T>::shared});
+        // To give it back must not need memory.
+        pending_.make_room();
+        session_.count_acquisition();
+        schedule();
+        return hold;
+    }
+
+    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it
+    // because the hold it had turns out to be lost.
+    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        Hold* hold = live_hold(request.owner);
+        if (hold && refuses_reentry(*hold)) throw not_reentrant();
+        hold = live_hold(request.owner);
+        if (!hold) return std::nullopt;
+        const std::uint64_t id = hold->id;
+        const std::uint32_t count = hold->count + 1;
+        if (count > 0x7fff'ffff)
+            throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
+        const Claim claim = claim_of(request.owner, id, count, request.lease);
+        const Asked asked = send_acquire(lock, request, claim, true, [&](const Claim& sent, Instant deadline) {
+            return wire_.acquire(sent, session_.calling(deadline, Effect::grants));
+        });
+        if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
+        // Unknown is no harm here: the next command of this hold carries its absolute count.
+        if (judge(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
+        if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
+        return std::nullopt;
+    }
+
+    // What the answer to a reentry gives: false when the hold is lost.
+    bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
+                       const std::optional<Milliseconds>& wanted, const Asked& asked) {
+        const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
+        Hold* hold = holds_.find(owner);
+        if (!hold || hold->id != id || !hold->live()) {
+            // Lost while we asked: what the answer gave belongs to nobody. But its owner was told a little early, and was
+            // promised that time.
+            if (answer.kind == AcquireAnswer::Kind::held)
+                take_back(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
+            return false;
+        }
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            lose(*hold, "the server says that it is not held any more");
+            holds_.erase_lost();
+            return false;
+        }
+        // The server has one level more than we; the next command of this hold says how many there are.
+        if (!asked.reply.replicated) throw not_replicated(key());
+        hold->enter(asked.sent, wanted, session_.options().watchdog_timeout);
+        schedule();
+        return true;
+    }
+
+    // Whether a thread that asks again would wait for itself. A hold that is over refuses nothing.
+    bool refuses_reentry(Hold& hold) {
+        if (Protocol<T>::reentrant || !hold.live()) return false;
+        if (Clock::now() < hold.valid_until) return true;
+        lose(hold, "its lease ran out");
+        holds_.erase_lost();
+        return false;
+    }
+
+    Error not_reentrant() const {
+        return {errc::would_deadlock, key(),
+                "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
+    }
+
+    // --- giving back, the ways --------------------------------------------------------------------------------
+
+    Instant foreground_deadline() const { return Clock::now() + session_.options().command_timeout; }
+
+    // A level that is about to go.
+    struct Leaving {
+        std::uint64_t hold;
+        std::uint32_t remaining;
+        Milliseconds lease;      // of what remains: only of the watchdog's
+        Instant until;           // when the lease is over
+        std::int64_t unsettled;  // of the hold's
+    };
+
+    // From here on nothing renews a hold whose last level this was.
+    Leaving leave_level(Hold& hold) {
+        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
+        if (hold.count == 1) {
+            finish(hold);
+            return leaving;
+        }
+        hold.leave();
+        if (hold.watched()) leaving.lease = session_.options().watchdog_timeout;
+        return leaving;
+    }
+
+    // The owner's hold, if it is still there.
+    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
+        Hold* hold = live_hold(owner);
+        if (!hold || Clock::now() < hold->valid_until) return hold;
+        give_back_later(*hold, Clock::now());
+        lose(*hold, "its lease ran out");
+        holds_.erase_lost();
+        deliver_pending(lock);
+        return nullptr;
+    }
+
+    // What unlock() says when the owner holds nothing. Throws Error(errc::not_owner) to one that never did.
+    std::error_code gone_before(OwnerNumber owner) {
+        // In a forked child it is most likely a guard of the parent's that is being unwound.
+        if (session_.lost_levels().take(kind, key(), owner) || session_.is_fork_child()) return errc::hold_lost;
+        throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
+    }
+
+    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
+        const OwnerNumber owner = held.owner;
+        const Leaving leaving = leave_level(held);
+        Instant sent{};
+        bool unknown = false;
+        lock.unlock();
+        const Reply reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            sent = Clock::now();
+            unknown = again;
+            return wire_.release(leaving.hold, leaving.remaining, leaving.lease, again, session_.calling(deadline));
+        });
+        lock.lock();
+        if (Hold* hold = live_hold(owner); hold && hold->id == leaving.hold)
+            hold->doubtful |= unknown || !reply.answered();
+        return level_released(reply, owner, leaving, sent);
+    }
+
+    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
+        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
+        if (judge(reply) != ReplyClass::answered) return error_of(reply, key()).code();
+        Hold* hold = holds_.find(owner);
+        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
+        const ReleaseAnswer answer = wire_.read_release(reply);
+        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
+        if (answer.kind != ReleaseAnswer::Kind::still_held) {
+            lose(*hold, "the server says that it is not held any more");
+            holds_.erase_lost();
+            return errc::hold_lost;
+        }
+        if (leaving.lease > Milliseconds(0))
+            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
+        schedule();
+        return {};
+    }
+
+    // While a last release or a hand-over is on its way, nobody here asks the server. Ends that also when it fails.
+    class Underway {
+    public:
+        Underway(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
+            if (!Protocol<T>::shared) keeper_.releasing_ = true;
+        }
+        Underway(const Underway&) = delete;
+        Underway& operator=(const Underway&) = delete;
+        ~Underway() {
+            if (!lock_.owns_lock()) lock_.lock();
+            if (!Protocol<T>::shared) keeper_.releasing_ = false;
+        }
+
+    private:
+        LeaseManager& keeper_;
+        std::unique_lock<std::mutex>& lock_;
+    };
+
+    // The last level goes back to the server. `released(answer, resent)` is told of it, with mutex_ held.
+    template <class Released>
+    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
+        return send_last(lock, leave_level(held), released);
+    }
+
+    // The same for a hold of which nothing is kept here any more.
+    template <class Released>
+    std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
+        bool resent = false;
+        Reply reply;
+        try {
+            const Underway underway(*this, lock);
+            lock.unlock();
+            reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+                resent = again;
+                return wire_.release(leaving.hold, 0, Milliseconds(0), again, session_.calling(deadline));
+            });
+        } catch (...) {  // no memory: as if it had not been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+        return last_released(lock, reply, leaving, resent,
+                             [&](const ReleaseAnswer& answer) { released(answer, resent); });
+    }
+
+    template <class Released>
+    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
+                                  bool resent, Released released) {
+        const ReleaseAnswer answer = wire_.read_release(reply);
+        if (judge(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
+            return not_delivered(lock, reply, leaving);
+        released(answer);
+        // A copy of the acquire that was left without an answer may still come.
+        if (leaving.unsettled != 0) give_back_later(leaving, unsettled_until(leaving.unsettled));
+        // A release that was sent twice and finds nothing was delivered the first time.
+        if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
+            // The server's clock may have jumped.
+            session_.server_clock().doubt();
+            report_loss("the server says that it was not held any more");
+            return errc::hold_lost;
+        }
+        return {};
+    }
+
+    // What can never succeed (the key is something else by now) is lost; everything else is sent again.
+    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
+        if (is_final(reply))
+            report_loss(printable(reply.text, 160));
+        else
+            give_back_later(leaving, Clock::now());
+        news();
+        schedule();
+        deliver_pending(lock);
+        return judge(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+                                                    : error_of(reply, key()).code();
+    }
+
+    // --- what is still to be given back -----------------------------------------------------------------------
+
+    // When the server's clock will be beyond this, most likely.
+    Instant unsettled_until(std::int64_t unsettled) const {
+        const Instant now = Clock::now();
+        const auto server_now = session_.server_clock().roughly_at(session_.transport().route(key()), now);
+        return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
+    }
+
+    // A question of unknown outcome, or a hold that nobody wants: released in the background.
+    void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
+                   Instant from = Clock::now()) {
+        pending_.add({asked.hold}, asked.unsettled, from + lease + session_.options().command_timeout, from);
+        schedule();
+        // Sent by this thread, so that it follows the acquire on the same connection.
+        deliver_pending(lock);
+        withdraw(lock);
+    }
+
+    // What was announced of a waiting thread, for others to make room, is over.
+    void withdraw(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { wire_.withdraw(); }) {
+            lock.unlock();
+            wire_.withdraw();
+            lock.lock();
+        }
+    }
+
+    void give_back_later(const Hold& hold, Instant from) {
+        pending_.add({hold.id}, hold.unsettled, Clock::now() + session_.options().watchdog_timeout, from);
+        schedule();
+    }
+
+    void give_back_later(const Leaving& leaving, Instant from) {
+        const Instant over = std::max(leaving.until, from + session_.options().command_timeout);
+        pending_.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
+        schedule();
+    }
+
+    void deliver_pending(std::unique_lock<std::mutex>& lock) {
+        const std::vector<Outbox::Item> due = pending_.take_due(Clock::now());
+        if (due.empty()) return;
+        lock.unlock();
+        for (const auto& item : due) {
+            const std::uint64_t hold = item.unwanted.hold;
+            try {
+                const auto owner = wire_.text(hold), heir = wire_.text(item.unwanted.heir);
+                const std::array<std::string_view, 2> owners{owner, heir};
+                wire_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2),
+                              session_.posting([self = self(), hold](Reply reply) { self->delivered(hold, reply); }));
+            } catch (...) {  // no memory, no thread: again in a moment
+                delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
+            }
+        }
+        lock.lock();
+    }
+
+    void delivered(std::uint64_t hold, const Reply& reply) {
+        const std::lock_guard lock(mutex_);
+        if (judge(reply) == ReplyClass::answered && reply.is_integer())
+            pending_.answered(hold, reply.integer, Clock::now());
+        else if (is_final(reply))
+            pending_.forget(hold);
+        else
+            pending_.failed(hold, Clock::now());
+        // The state may be forgotten now.
+        if (pending_.empty()) session_.timers().schedule(*this, Clock::now());
+        news();
+        schedule();
+    }
+
+    // --- losing -----------------------------------------------------------------------------------------------
+
+    // The levels that were held wait for their unlock(), which will find out. The hold is to be taken out of holds_ by
+    // the caller, which may be on its way through them.
+    void lose(Hold& hold, const char* why) {
+        // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
+        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        // A copy of the acquire that was left without an answer may still come.
+        if (hold.unsettled != 0)
+            give_back_later(hold, std::max(unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
+        session_.lost_levels().add(kind, key(), hold.owner, hold.count);
+        if (hold.lost) session_.losses().tell(std::move(*hold.lost));
+        key_holds_->ended(hold.id);
+        hold.count = 0;
+        hold.lost.reset();
+        report_loss(why);
+        news();
+    }
+
+    void report_loss(std::string_view why) noexcept {
+        session_.count_lost_hold();
+        session_.raise(Event::Kind::hold_lost, key(), why);
+    }
+
+    void schedule() {
+        Instant at = pending_.look_at();
+        Instant lost_at = never;
+        for (const Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            at = std::min(at, hold.look_at());
+            lost_at = std::min(lost_at, hold.lost_at());
+        }
+        if (at != never) session_.timers().schedule(*this, at);
+        if (lost_at != never) session_.losses().timers().schedule(*this, lost_at);
+    }
+
+    Session<T>& session_;
+    Protocol<T> wire_;
+    const std::shared_ptr<KeyHolds> key_holds_;
+
+    std::mutex mutex_;
+    HoldTable holds_;
+    Outbox pending_;
+    std::optional<Instant> failing_since_;  // no server has answered since then
+    bool releasing_ = false;                // a last release is on its way
+
+private:
+    std::size_t errands_ = 0;                     // tries and releases that are on their way in the background
+    std::vector<OwnerNumber> trying_;             // whose tries are
+    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
+};
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -10520,7 +11519,7 @@ inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/fair_wire.hpp
+// redlatch/protocol/fair_lock.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -10528,7 +11527,7 @@ inline namespace v0_1 {
 // The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
 // command may be sent again, and may arrive late.
 template <Transport T>
-class FairWire {
+class FairProtocol {
 public:
     static constexpr std::string_view kind = "fair ";
     static constexpr std::string_view family = "FairLock";
@@ -10538,18 +11537,18 @@ public:
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
 
-    FairWire(Runtime<T>& runtime, std::string key)
-        : runtime_(runtime),
+    FairProtocol(Session<T>& session, std::string key)
+        : session_(session),
           key_(std::move(key)),
           queue_(prefixed_key("redisson_lock_queue", key_)),
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
-          slot_(std::clamp(runtime.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
+          slot_(std::clamp(session.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
 
     const std::string& key() const noexcept { return key_; }
     // How a hold's owner is called on the wire, and while it waits.
-    OwnerText text(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
+    OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
 
     // Where this waiter is told that it is its turn.
     std::string channel(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
@@ -10586,12 +11585,12 @@ public:
 
     // Up to 100 waiters of this process say that they are alive.
     void post_refresh(std::span<const std::uint64_t> waiters, Completion done) {
-        const NumberText slot(slot_.count()), until(runtime_.wanted_until(key_));
+        const NumberText slot(slot_.count()), until(session_.wanted_until(key_));
         std::vector<OwnerText> texts;
         texts.reserve(waiters.size());
         std::vector<std::string_view> arguments{publish(), channels_, slot, until};
         for (const std::uint64_t waiter : waiters) arguments.push_back(texts.emplace_back(text(waiter)));
-        runtime_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
+        session_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
     }
 
     // Who holds it, whoever that is: a list of owners.
@@ -10611,10 +11610,10 @@ private:
                              NumberText(claim.lease.count()), NumberText(slot.count()), NumberText(claim.until)});
     }
 
-    std::string_view publish() const { return runtime_.transport().publish_command(); }
+    std::string_view publish() const { return session_.transport().publish_command(); }
     Texts<4> keys() const { return {key_, queue_, timeouts_, slots_}; }
 
-    Runtime<T>& runtime_;
+    Session<T>& session_;
     const std::string key_;
     const std::string queue_;
     const std::string timeouts_;
@@ -10626,1190 +11625,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/holds.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// What one owner holds of one lock. Reentry stacks levels, each taken with a lease of its own or under the watchdog.
-// The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
-struct Hold {
-    OwnerNumber owner = 0;
-    std::uint64_t id = 0;            // new for each hold, and its owner's number on the wire
-    std::int64_t unsettled = 0;      // until then, by the server's clock, a late copy may take the lock in its name
-    std::uint32_t count = 0;         // levels; 0 when the hold is lost
-    std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
-    std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
-    std::int64_t token = 0;          // the fencing token, of locks that have one
-    Instant valid_until{};
-    Clock::duration notice = Milliseconds(2);
-    Instant renew_at{};
-    Instant check_at = never;        // of a hold without the watchdog: when to ask whether the server has it
-    bool doubtful = false;           // something that was sent in its name was left without an answer
-    bool renewing = false;           // a renewal, or such a question, is on its way
-    std::optional<LossSource> lost;  // made when somebody asks for the token
-
-    Clock::duration suspended = redlatch::suspended();  // that of the machine, when valid_until was worked out
-
-    // The steady clock stands still while the machine is suspended, but the lease does not. Whether it did.
-    bool look_at_suspension() noexcept {
-        const Clock::duration grown = suspended_since(suspended);
-        suspended += grown;
-        if (valid_until != Instant::min()) valid_until -= grown;
-        return grown > Clock::duration::zero();
-    }
-
-    bool live() const noexcept { return count > 0; }
-    bool watched() const noexcept { return watched_from > 0; }
-
-    // One level more, confirmed by the server for a command sent at `sent`.
-    void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
-        look_at_suspension();
-        ++count;
-        if (!lease) {
-            if (!watched()) {
-                watched_from = count;
-                renew_at = sent + watchdog_timeout / 3;
-            }
-            lease = watchdog_timeout;
-        }
-        valid_until = std::max(valid_until, redlatch::valid_until(sent, *lease));
-    }
-
-    // One level less.
-    void leave() {
-        if (watched_from == count) watched_from = 0;
-        --count;
-    }
-
-    void renewed(Instant sent, Milliseconds watchdog_timeout) {
-        look_at_suspension();
-        renewing = false;
-        valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
-        renew_at = sent + watchdog_timeout / 3;
-    }
-
-    // The server has it, for as long as before.
-    void checked() {
-        renewing = false;
-        check_at = never;
-    }
-
-    // The answer to a renewal did not come: again soon, so that a lost message costs a fraction of the margin.
-    void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
-        renewing = false;
-        doubtful = true;
-        (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
-    }
-
-    // The server may not have it any more: it is asked at once.
-    void doubt(Instant now) { (watched() ? renew_at : check_at) = now; }
-    Instant ask_at() const noexcept { return watched() ? renew_at : check_at; }
-
-    // The levels that were held wait for their unlock(), which will find out.
-    void lose() {
-        dead += count;
-        count = 0;
-        watched_from = 0;
-        renewing = false;
-    }
-
-    // Losing is told a little before the lease can end, because telling takes a moment too: as long as it takes on this
-    // machine, but never for much of a short lease.
-    void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
-        notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
-    }
-    Instant lost_at() const noexcept { return valid_until - notice; }
-
-    // When the background has to look at this hold.
-    Instant look_at() const noexcept { return renewing ? never : ask_at(); }
-};
-
-// One owner's hold, as others see it: its number, 0 for none, and until when it is certain.
-struct HeldPart {
-    std::uint64_t hold = 0;
-    Instant until = Instant::min();
-};
-
-// The holds of one lock in this process. A flat vector: most locks have one holder at most, and it does not allocate
-// again once it has grown.
-class Holds {
-public:
-    Hold* find(OwnerNumber owner) {
-        const auto found = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& h) { return h.owner == owner; });
-        return found == holds_.end() ? nullptr : &*found;
-    }
-
-    // The owner's record, made when there is none, with a new hold in it.
-    Hold& start(OwnerNumber owner, std::uint64_t id) {
-        Hold* hold = find(owner);
-        if (!hold) {
-            holds_.emplace_back();
-            hold = &holds_.back();
-            hold->owner = owner;
-        }
-        hold->id = id;
-        hold->unsettled = 0;
-        hold->valid_until = {};
-        hold->suspended = suspended();
-        hold->check_at = never;
-        hold->doubtful = false;
-        hold->renewing = false;
-        hold->lost.reset();
-        return *hold;
-    }
-
-    void erase(OwnerNumber owner) {
-        std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
-    }
-
-    // Forgets holds that were lost, but for those of which levels are still to be given back.
-    void erase_lost() {
-        std::erase_if(holds_, [](const Hold& h) { return !h.live() && h.dead == 0; });
-    }
-
-    // Forgets the live part of a hold that was given back; lost levels below it are remembered.
-    void finish(Hold& hold) {
-        hold.count = 0;
-        hold.watched_from = 0;
-        hold.lost.reset();
-        if (hold.dead == 0) erase(hold.owner);
-    }
-
-    // Until when the lock is certainly held by somebody of this process; the past when it is not.
-    Instant held_until() const {
-        Instant until{};
-        for (const Hold& h : holds_)
-            if (h.live()) until = std::max(until, h.valid_until);
-        return until;
-    }
-
-    bool any_live() const {
-        return std::any_of(holds_.begin(), holds_.end(), [](const Hold& h) { return h.live(); });
-    }
-
-    auto begin() { return holds_.begin(); }
-    auto end() { return holds_.end(); }
-
-private:
-    std::vector<Hold> holds_;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/pending_releases.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of numbers
-// of which nobody knows what they have, because an answer did not come. Each is sent until it is answered by a server
-// whose clock is beyond the instant until which a late copy could take something in that number's name; at most until
-// the lease is over that it is about. A copy of a release itself does no harm: its number is never used again.
-class PendingReleases {
-public:
-    struct Item {
-        Unwanted unwanted;
-        std::int64_t unsettled;  // by the server's clock: until then it has to be released once more; 0: no longer
-        Instant give_up;         // when the lease is over at last
-        Instant next;            // when to send
-        bool on_the_way = false;
-        Backoff backoff{Milliseconds(50), longest_pause};
-    };
-
-    // So that the next add() needs no memory.
-    void make_room() { items_.reserve(items_.size() + 1); }
-
-    // `from`: when to send it first.
-    void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from) {
-        items_.push_back({unwanted, unsettled, give_up, from});
-    }
-
-    bool has(std::uint64_t hold) const {
-        return std::any_of(items_.begin(), items_.end(), [hold](const Item& i) { return i.unwanted.hold == hold; });
-    }
-
-    bool empty() const { return items_.empty(); }
-
-    // What is to be sent now; taken to be on the way from here on.
-    std::vector<Item> take_due(Instant now) {
-        std::vector<Item> due;
-        due.reserve(items_.size());  // so that a failure leaves all as it is
-        for (Item& item : items_) {
-            if (item.on_the_way || item.next > now || now >= item.give_up) continue;
-            item.on_the_way = true;
-            due.push_back(item);
-        }
-        return due;
-    }
-
-    // Takes out those whose time is over: how many there were.
-    std::size_t take_expired(Instant now) {
-        return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
-    }
-
-    // Answered by a server whose clock showed this.
-    void answered(std::uint64_t hold, std::int64_t server_now, Instant now) {
-        for (Item& item : items_) {
-            if (item.unwanted.hold != hold || item.unsettled < server_now) continue;
-            // The first millisecond of that clock that is beyond it.
-            item.next = now + Milliseconds(item.unsettled - server_now + 2);
-            // What an answered release left is nobody's; what a late copy takes lasts for a lease from then on.
-            item.give_up += Milliseconds(item.unsettled - server_now + 2);
-            item.on_the_way = false;
-            return;
-        }
-        forget(hold);
-    }
-
-    void forget(std::uint64_t hold) {
-        std::erase_if(items_, [&](const Item& i) { return i.unwanted.hold == hold; });
-    }
-
-    void failed(std::uint64_t hold, Instant now) {
-        for (Item& item : items_)
-            if (item.unwanted.hold == hold) {
-                item.on_the_way = false;
-                item.next = now + item.backoff.next();
-            }
-    }
-
-    Instant look_at() const {
-        Instant at = never;
-        for (const Item& i : items_) at = std::min({at, i.give_up, i.on_the_way ? never : i.next});
-        return at;
-    }
-
-private:
-    std::vector<Item> items_;
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/hold_keeper.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
-// to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
-// lock:
-//   family          what kind of lock it is; two of them on one key would take each other's holds for their own
-//   renewal         the script that renews holds of its kind
-//   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
-//   reentrant       whether its holder may take it once more
-//   hands_over      whether a hold can go from one thread of this process to the next
-//   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
-//   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
-//
-// Each first hold has a number of its own, by which the server knows its owner. So what arrives late names a hold that is
-// gone. Which thread has which hold is known here alone.
-//
-// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
-template <class T, template <class> class Wire>
-class HoldKeeper : public Watched {
-public:
-    static constexpr std::string_view kind = Wire<T>::kind;
-
-    HoldKeeper(Runtime<T>& runtime, const std::string& key)
-        : runtime_(runtime), wire_(runtime, key), key_holds_(runtime.key_holds(key)) {}
-
-    ~HoldKeeper() override {
-        runtime_.timers().forget(*this);
-        runtime_.losses().timers().forget(*this);
-    }
-
-    const std::string& key() const noexcept { return wire_.key(); }
-    Runtime<T>& runtime() const noexcept { return runtime_; }
-    Wire<T>& wire() noexcept { return wire_; }
-
-    bool is_idle() {
-        const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && errands_ == 0 && !is_waited_for();
-    }
-
-    // --- taking, without waiting ------------------------------------------------------------------------------
-
-    // One try for a lock over several servers, sent once. `tell(answer)`, on any thread, says whether the hold is still
-    // wanted that it may tell of; otherwise it is given back.
-    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
-                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
-        std::unique_lock lock(mutex_);
-        if (contains(trying_, owner)) {
-            lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier try of this thread is not answered yet
-            return;
-        }
-        Hold* hold = live_hold(owner);
-        std::optional<Error> refusal;
-        if (hold && refuses_reentry(*hold)) refusal = not_reentrant();
-        if (!hold) refusal = mixed_kinds();
-        if (refusal) {
-            lock.unlock();
-            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
-            return;
-        }
-        hold = live_hold(owner);
-        Claim claim =
-            hold ? claim_of(owner, hold->id, hold->count + 1, lease) : claim_of(owner, next_number(), 1, lease);
-        const std::uint64_t id = hold ? hold->id : 0;
-        trying_.push_back(owner);
-        ++errands_;
-        lock.unlock();
-        try {
-            runtime_.start_losses();
-            runtime_.with_server_time(
-                key(), receiver,
-                [self = self(), claim, lease, id, begun = Clock::now(), tell](
-                    std::optional<ServerMilliseconds> now, Reply failure, Receiver answers_to) mutable {
-                    Asked asked;
-                    asked.hold = claim.hold;
-                    asked.begun = asked.sent = begun;
-                    asked.reply = std::move(failure);
-                    self->try_once(claim, lease, id, std::move(asked), now, tell, answers_to);
-                });
-        } catch (...) {
-            // Nothing was sent.
-            lock.lock();
-            end_try(owner);
-            throw;
-        }
-    }
-
-    // --- giving back ------------------------------------------------------------------------------------------
-
-    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
-    // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) try {
-        std::unique_lock lock(mutex_);
-        Hold* hold = hold_to_release(lock, owner);
-        if (!hold) return gone_before(owner);
-        return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
-    } catch (const std::bad_alloc&) {
-        // What could not be sent ends with its lease.
-        return make_error_code(std::errc::not_enough_memory);
-    }
-
-    // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
-    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
-        std::unique_lock lock(mutex_);
-        Hold* hold = hold_to_release(lock, owner);
-        if (!hold) {
-            lock.unlock();
-            // One lost level less, if there is one.
-            runtime_.lost_levels().take(kind, key(), owner);
-            return done(errc::hold_lost);
-        }
-        const Leaving leaving = leave_level(*hold);
-        ++errands_;
-        try {
-            lock.unlock();
-            Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
-                std::unique_lock relock(self->mutex_);
-                self->end_errand();
-                const std::error_code outcome = leaving.remaining > 0
-                                                    ? self->level_released(reply, owner, leaving, sent)
-                                                    : self->last_released(relock, reply, leaving, false,
-                                                                          [&](const ReleaseAnswer&) { self->news(); });
-                relock.unlock();
-                done(outcome);
-            };
-            wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
-                          runtime_.posting(std::move(answered), receiver));
-        } catch (...) {
-            // Nothing was sent yet; the background goes on trying.
-            lock.lock();
-            end_errand();
-            if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
-            schedule();
-            throw;
-        }
-    }
-
-    // Ends anyone's hold: whether there was one. Two commands, of which the second names whom the first has seen: a copy of
-    // it that is late ends nobody else's. Asks until `limit`, and not for longer than unreachable_timeout each.
-    bool force_release(Instant limit = never) {
-        // Only what is held before the command is sent can be ended by it.
-        std::vector<std::uint64_t> ended;
-        {
-            const std::lock_guard lock(mutex_);
-            for (const Hold& hold : holds_)
-                if (hold.live()) ended.push_back(hold.id);
-        }
-        const Reply seen = detail::inquire(
-            runtime_, key(), [&](Instant deadline) { return wire_.holders(runtime_.calling(deadline)); }, limit);
-        const std::vector<std::string_view> owners = owners_in(seen);
-        if (!owners.empty()) {
-            const Reply reply = detail::inquire(
-                runtime_, key(),
-                [&](Instant deadline) { return wire_.give_up(std::span(owners), runtime_.calling(deadline)); }, limit);
-            if (!reply.is_integer()) throw unexpected(reply, key());
-        }
-        const std::lock_guard lock(mutex_);
-        for (Hold& hold : holds_)
-            if (hold.live() && contains(ended, hold.id)) lose(hold, "ended by force");
-        holds_.erase_lost();
-        return !owners.empty();
-    }
-
-    // --- inquiry, without a command ---------------------------------------------------------------------------
-
-    Instant valid_until(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        const Hold* hold = live_hold(owner);
-        return hold ? hold->valid_until : Instant::min();
-    }
-
-    // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
-    std::optional<std::int64_t> token(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        const Hold* hold = holds_.find(owner);
-        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
-    }
-
-    // The number of the owner's hold, and until when it is certain.
-    HeldPart part(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        const Hold* hold = live_hold(owner);
-        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
-    }
-
-    std::stop_token lost(OwnerNumber owner) {
-        const std::lock_guard lock(mutex_);
-        Hold* hold = live_hold(owner);
-        if (!hold) {
-            std::stop_source already;
-            already.request_stop();
-            return already.get_token();
-        }
-        if (!hold->lost) hold->lost.emplace();
-        return hold->lost->get_token();
-    }
-
-    // --- the background ---------------------------------------------------------------------------------------
-
-    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
-        std::unique_lock lock(mutex_);
-        for (Hold& hold : holds_) {
-            if (!hold.live()) continue;
-            if (hold.renewing || hold.ask_at() > horizon) continue;
-            due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Wire<T>::renewal, wire_.text(hold.id)});
-            if (!hold.watched()) due.back().lease = Milliseconds(1);
-            hold.renewing = true;
-        }
-        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
-            runtime_.raise(Event::Kind::unlock_not_delivered, key(),
-                           "its lease is over, so others are not blocked any more");
-        schedule();
-        deliver_pending(lock);
-        lock.unlock();
-        runtime_.forget_if_unused(*this);
-    }
-
-    void expire(Instant now) override {
-        const std::lock_guard lock(mutex_);
-        for (Hold& hold : holds_) {
-            if (!hold.live()) continue;
-            hold.look_at_suspension();
-            if (now < hold.lost_at()) continue;
-            // Not before its owner, who is told now, has had all of the time that was promised.
-            if (Wire<T>::outlives_lease) give_back_later(hold, hold.valid_until);
-            lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
-        }
-        holds_.erase_lost();
-        schedule();
-        forget_later();
-    }
-
-    void abandon() noexcept override {
-        const std::lock_guard lock(mutex_);
-        for (Hold& hold : holds_)
-            if (hold.live() && hold.lost) runtime_.losses().tell(std::move(*hold.lost));
-    }
-
-    void moved() override {
-        const std::lock_guard lock(mutex_);
-        for (Hold& hold : holds_)
-            if (hold.live()) hold.doubt(Clock::now());
-        schedule();
-    }
-
-    void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
-        std::unique_lock lock(mutex_);
-        Hold* hold = holds_.find(renewal.owner);
-        if (hold && hold->live() && hold->id == renewal.hold) {
-            const Milliseconds timeout = runtime_.options().watchdog_timeout;
-            switch (outcome) {
-                case Renewed::yes:
-                    if (renewal.lease)
-                        hold->checked();
-                    else
-                        hold->renewed(sent, timeout);
-                    if (!renewal.lease) hold->set_notice(runtime_.losses().notice(), timeout);
-                    break;
-                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
-                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
-            }
-            holds_.erase_lost();
-            schedule();
-        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
-            // Lost for us, but prolonged on the server after all: it must not block others for another lease. But its
-            // owner was told a little early, and was promised that time.
-            const Instant now = Clock::now();
-            pending_.add({renewal.hold}, 0, now + runtime_.options().watchdog_timeout, now + Lateness::longest_notice);
-            schedule();
-            deliver_pending(lock);
-        }
-    }
-
-protected:
-    // --- what the waiting part adds; called with mutex_ held -----------------------------------------------------
-
-    // Whether threads wait for it, or for something that is done in their name.
-    virtual bool is_waited_for() const = 0;
-
-    // The lock may be free for somebody of this process, for a reason that the server tells nobody.
-    virtual void news() {}
-
-    // The last level of a hold goes: to the server, or straight to somebody else.
-    virtual std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) {
-        return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
-    }
-
-    // ------------------------------------------------------------------------------------------------------------
-
-    struct Asked {
-        Reply reply;
-        Instant begun;
-        Instant sent;                // of the last sending, which the reply answers
-        std::int64_t unsettled = 0;  // a sending remained without an answer: until when it may take effect
-        std::uint64_t hold = 0;      // what was asked for
-    };
-
-    // Who holds the key, by the server's word.
-    std::vector<std::string_view> owners_in(const Reply& reply) const {
-        if (reply.is_nil()) return {};
-        if (reply.kind == Reply::Kind::text) return {reply.text};
-        if (reply.kind != Reply::Kind::array) throw unexpected(reply, key());
-        std::vector<std::string_view> owners;
-        for (const Reply& owner : reply.elements) {
-            if (owner.kind != Reply::Kind::text) throw unexpected(reply, key());
-            if (owner.text == "mode")
-                throw Error(errc::wrong_type, key(), "the key holds a read-write lock; choose another name");
-            owners.push_back(owner.text);
-        }
-        return owners;
-    }
-
-    std::uint64_t next_number() { return runtime_.next_request(); }
-
-    std::shared_ptr<HoldKeeper> self() { return std::static_pointer_cast<HoldKeeper>(shared_from_this()); }
-
-    Hold* live_hold(OwnerNumber owner) {
-        Hold* hold = holds_.find(owner);
-        if (!hold || !hold->live()) return nullptr;
-        // Then its end has come nearer, and its loss is told sooner.
-        if (hold->look_at_suspension()) schedule();
-        return hold;
-    }
-
-    Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
-                   const std::optional<Milliseconds>& lease) const {
-        Claim claim{owner, number, count, lease_of(lease)};
-        if constexpr (Wire<T>::shared) claim.writer = key_holds_->writer_of(owner);
-        return claim;
-    }
-
-    // Why a first hold cannot be asked for, if this process holds the key as another kind of lock.
-    std::optional<Error> mixed_kinds() const {
-        const std::string_view other = key_holds_->other_than(Wire<T>::family);
-        if (other.empty()) return std::nullopt;
-        return Error(errc::wrong_type, key(),
-                     "this process holds it as a " + std::string(other) + ", so it cannot be a " +
-                         std::string(Wire<T>::family) + "; choose another name");
-    }
-
-    // --- what is on its way in the background ---------------------------------------------------------------------
-
-    void end_errand() {
-        --errands_;
-        forget_later();
-    }
-
-    // The state may be forgotten when nobody uses it any more; that is not urgent.
-    void forget_later() { runtime_.timers().schedule(*this, Clock::now() + Milliseconds(1000)); }
-
-    void end_try(OwnerNumber owner) {
-        if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
-            trying_.erase(mine);
-        end_errand();
-    }
-
-    template <class Value>
-    static bool contains(const std::vector<Value>& values, Value value) {
-        return std::find(values.begin(), values.end(), value) != values.end();
-    }
-
-    // The server's clock showed `now`, or could not be read.
-    void try_once(Claim claim, const std::optional<Milliseconds>& lease, std::uint64_t id, Asked asked,
-                  std::optional<ServerMilliseconds> now, const std::function<bool(const TryAnswer&)>& tell,
-                  Receiver receiver) noexcept {
-        if (!now) return tried(claim.owner, lease, id, asked, tell);
-        claim.until = *now + runtime_.options().command_timeout.count();
-        asked.sent = Clock::now();
-        try {
-            Completion done = [self = self(), owner = claim.owner, lease, id, asked, until = claim.until,
-                               tell](Reply reply) mutable {
-                asked.reply = std::move(reply);
-                self->runtime_.learn_if_late(self->key(), asked.sent, asked.reply);
-                if (!asked.reply.answered() && !asked.reply.is_unsent()) asked.unsettled = until;
-                self->tried(owner, lease, id, asked, tell);
-            };
-            wire_.acquire(std::as_const(claim), runtime_.posting(std::move(done), receiver, Effect::grants));
-        } catch (...) {  // nothing was sent
-            asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
-            tried(claim.owner, lease, id, asked, tell);
-        }
-    }
-
-    // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
-    void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
-               const std::function<bool(const TryAnswer&)>& tell) {
-        std::unique_lock lock(mutex_);
-        TryAnswer answer{TryAnswer::Kind::failed};
-        bool wanted = false;
-        try {
-            answer = answer_of_try(lock, owner, lease, id, asked);
-            lock.unlock();
-            wanted = tell(answer);
-        } catch (...) {  // no memory: nobody has learned of it
-        }
-        if (!lock.owns_lock()) lock.lock();
-        end_try(owner);
-        lock.unlock();
-        if (answer.kind == TryAnswer::Kind::held && !wanted)
-            release_in_background(
-                owner, [](std::error_code) {}, Receiver::background);
-    }
-
-    TryAnswer answer_of_try(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                            const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked) {
-        using Kind = TryAnswer::Kind;
-        try {
-            if (judge(asked.reply) != Verdict::answered) {
-                if (asked.unsettled != 0 && id == 0) take_back(lock, asked, lease_of(lease));
-                return {Kind::failed, 0, error_of(asked.reply, key())};
-            }
-            const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
-                                      : take_in_again(lock, owner, id, lease, asked);
-            if (!held) return {Kind::refused};
-            return {Kind::held, holds_.find(owner)->id};
-        } catch (const Error& error) {
-            return {Kind::failed, 0, error};
-        }
-    }
-
-    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
-        return lease ? *lease : runtime_.options().watchdog_timeout;
-    }
-
-    // --- asking the server ------------------------------------------------------------------------------------
-
-    // `first`: the first question of a call.
-    Instant give_up_at(const LockRequest& request, bool first) const {
-        const Instant now = Clock::now();
-        const ClientOptions& options = runtime_.options();
-        const Milliseconds one_try =
-            std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
-        if (request.one_try) return now + one_try;
-        // Threads in line share the time that a server was unreachable, but each gets an honest try.
-        const Instant give_up = deadline_after(failing_since_.value_or(now), options.unreachable_timeout);
-        const Instant deadline = std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
-        return first ? std::max(deadline, now + std::min(one_try, Runtime<T>::honest_try)) : deadline;
-    }
-
-    // `send(claim, deadline)` sends the acquire command.
-    template <class Send>
-    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
-                       Send send) {
-        // Before anything is held: to look after a hold must not fail any more.
-        runtime_.start_losses();
-        runtime_.start_background();
-        const Instant give_up = give_up_at(request, first);
-        Asked asked;
-        asked.hold = claim.hold;
-        asked.begun = Clock::now();
-        lock.unlock();
-        const auto send_once = [&](Instant deadline, bool again) {
-            if (again) claim.first = false;
-            return runtime_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
-                claim.until = until;
-                const SendTime sent;
-                Reply reply = send(std::as_const(claim), deadline);
-                asked.sent = sent.as_of_now();
-                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
-                if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
-                return reply;
-            });
-        };
-        asked.reply = runtime_.persist(give_up, request.stop, send_once, request.one_try);
-        lock.lock();
-        if (judge(asked.reply) == Verdict::answered)
-            failing_since_.reset();
-        else if (!failing_since_ && runtime_.is_away(asked.reply, asked.begun))
-            failing_since_ = asked.begun;
-        return asked;
-    }
-
-    // False when that is what the caller asked for by a stop request or a deadline; otherwise it throws.
-    bool no_answer(const LockRequest& request, const Asked& asked) const {
-        if (request.stop.stop_requested()) return false;
-        // A server that was given less than its time is slow, not away.
-        const Instant now = Clock::now();
-        const bool perhaps_slow = asked.unsettled != 0 || asked.reply.kind == Reply::Kind::no_time;
-        if (now >= request.deadline && perhaps_slow && now - asked.begun < runtime_.options().command_timeout)
-            return false;
-        throw error_of(asked.reply, key());
-    }
-
-    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise
-    // held (and recorded) or blocked. `first`: before any waiting.
-    template <class Send>
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
-                                     Send send) {
-        return ask(lock, request, next_number(), first, send);
-    }
-
-    // The same under a number that is given. With `waiting`, the caller goes on to wait under that number if it is
-    // blocked, and gives it back itself if there is no answer; what remains unsettled of it is kept there.
-    template <class Send>
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                     std::uint64_t number, bool first, Send send, std::int64_t* waiting = nullptr) {
-        if (auto refusal = mixed_kinds()) throw *std::move(refusal);
-        Claim claim = claim_of(request.owner, number, 1, request.lease);
-        claim.announced = request.precedence && !request.one_try;
-        claim.first = first;
-        Asked asked = send_acquire(lock, request, claim, first, send);
-        if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
-        if (judge(asked.reply) != Verdict::answered) {
-            if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
-            no_answer(request, asked);
-            return std::nullopt;
-        }
-        return take_in(lock, request.owner, request.lease, asked, waiting != nullptr);
-    }
-
-    // What the answer to the question for a first hold gives.
-    AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                          const std::optional<Milliseconds>& wanted, const Asked& asked, bool waits_on = false) {
-        const Instant now = Clock::now();
-        const Milliseconds lease = lease_of(wanted);
-        const AcquireAnswer answer = decode(lock, asked, lease);
-        if (answer.kind != AcquireAnswer::Kind::held) {
-            // A copy that was left without an answer may still take it.
-            if (asked.unsettled != 0 && !waits_on) take_back(lock, asked, lease);
-            return answer;
-        }
-        if (!asked.reply.replicated) {
-            take_back(lock, asked, lease);
-            throw not_replicated(key());
-        }
-        // The answer took longer than the lease lasts; or it is for a thread that has got a hold by another way since.
-        if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {
-            take_back(lock, asked, lease);
-            return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
-        }
-        record_or_take_back(lock, owner, wanted, asked, answer.token);
-        return answer;
-    }
-
-    // A hold that cannot be recorded, for want of memory or of a thread, is none.
-    void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                             const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
-        try {
-            record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
-        } catch (...) {
-            forget(owner);
-            take_back(lock, asked, lease_of(lease));
-            throw;
-        }
-    }
-
-    void forget(OwnerNumber owner) {
-        if (Hold* hold = holds_.find(owner)) finish(*hold);
-    }
-
-    // The hold is over here.
-    void finish(Hold& hold) {
-        key_holds_->ended(hold.id);
-        holds_.finish(hold);
-    }
-
-    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
-        try {
-            return wire_.read_acquire(asked.reply, key());
-        } catch (...) {
-            take_back(lock, asked, lease);
-            throw;
-        }
-    }
-
-    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                 std::int64_t token) {
-        Hold& hold = holds_.start(owner, id);
-        hold.token = token;
-        hold.enter(sent, lease, runtime_.options().watchdog_timeout);
-        hold.set_notice(runtime_.losses().notice(), lease_of(lease));
-        key_holds_->taken({Wire<T>::family, owner, id, !Wire<T>::shared});
-        // To give it back must not need memory.
-        pending_.make_room();
-        runtime_.count_acquisition();
-        schedule();
-        return hold;
-    }
-
-    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it
-    // because the hold it had turns out to be lost.
-    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
-        Hold* hold = live_hold(request.owner);
-        if (hold && refuses_reentry(*hold)) throw not_reentrant();
-        hold = live_hold(request.owner);
-        if (!hold) return std::nullopt;
-        const std::uint64_t id = hold->id;
-        const std::uint32_t count = hold->count + 1;
-        if (count > 0x7fff'ffff)
-            throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
-        const Claim claim = claim_of(request.owner, id, count, request.lease);
-        const Asked asked = send_acquire(lock, request, claim, true, [&](const Claim& sent, Instant deadline) {
-            return wire_.acquire(sent, runtime_.calling(deadline, Effect::grants));
-        });
-        if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
-        // Unknown is no harm here: the next command of this hold carries its absolute count.
-        if (judge(asked.reply) != Verdict::answered) return no_answer(request, asked);
-        if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
-        return std::nullopt;
-    }
-
-    // What the answer to a reentry gives: false when the hold is lost.
-    bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
-                       const std::optional<Milliseconds>& wanted, const Asked& asked) {
-        const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
-        Hold* hold = holds_.find(owner);
-        if (!hold || hold->id != id || !hold->live()) {
-            // Lost while we asked: what the answer gave belongs to nobody. But its owner was told a little early, and was
-            // promised that time.
-            if (answer.kind == AcquireAnswer::Kind::held)
-                take_back(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
-            return false;
-        }
-        if (answer.kind != AcquireAnswer::Kind::held) {
-            lose(*hold, "the server says that it is not held any more");
-            holds_.erase_lost();
-            return false;
-        }
-        // The server has one level more than we; the next command of this hold says how many there are.
-        if (!asked.reply.replicated) throw not_replicated(key());
-        hold->enter(asked.sent, wanted, runtime_.options().watchdog_timeout);
-        schedule();
-        return true;
-    }
-
-    // Whether a thread that asks again would wait for itself. A hold that is over refuses nothing.
-    bool refuses_reentry(Hold& hold) {
-        if (Wire<T>::reentrant || !hold.live()) return false;
-        if (Clock::now() < hold.valid_until) return true;
-        lose(hold, "its lease ran out");
-        holds_.erase_lost();
-        return false;
-    }
-
-    Error not_reentrant() const {
-        return {errc::would_deadlock, key(),
-                "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
-    }
-
-    // --- giving back, the ways --------------------------------------------------------------------------------
-
-    Instant foreground_deadline() const { return Clock::now() + runtime_.options().command_timeout; }
-
-    // A level that is about to go.
-    struct Leaving {
-        std::uint64_t hold;
-        std::uint32_t remaining;
-        Milliseconds lease;      // of what remains: only of the watchdog's
-        Instant until;           // when the lease is over
-        std::int64_t unsettled;  // of the hold's
-    };
-
-    // From here on nothing renews a hold whose last level this was.
-    Leaving leave_level(Hold& hold) {
-        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
-        if (hold.count == 1) {
-            finish(hold);
-            return leaving;
-        }
-        hold.leave();
-        if (hold.watched()) leaving.lease = runtime_.options().watchdog_timeout;
-        return leaving;
-    }
-
-    // The owner's hold, if it is still there.
-    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
-        Hold* hold = live_hold(owner);
-        if (!hold || Clock::now() < hold->valid_until) return hold;
-        give_back_later(*hold, Clock::now());
-        lose(*hold, "its lease ran out");
-        holds_.erase_lost();
-        deliver_pending(lock);
-        return nullptr;
-    }
-
-    // What unlock() says when the owner holds nothing. Throws Error(errc::not_owner) to one that never did.
-    std::error_code gone_before(OwnerNumber owner) {
-        // In a forked child it is most likely a guard of the parent's that is being unwound.
-        if (runtime_.lost_levels().take(kind, key(), owner) || runtime_.is_fork_child()) return errc::hold_lost;
-        throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
-    }
-
-    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
-        const OwnerNumber owner = held.owner;
-        const Leaving leaving = leave_level(held);
-        Instant sent{};
-        bool unknown = false;
-        lock.unlock();
-        const Reply reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
-            sent = Clock::now();
-            unknown = again;
-            return wire_.release(leaving.hold, leaving.remaining, leaving.lease, again, runtime_.calling(deadline));
-        });
-        lock.lock();
-        if (Hold* hold = live_hold(owner); hold && hold->id == leaving.hold)
-            hold->doubtful |= unknown || !reply.answered();
-        return level_released(reply, owner, leaving, sent);
-    }
-
-    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
-        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
-        if (judge(reply) != Verdict::answered) return error_of(reply, key()).code();
-        Hold* hold = holds_.find(owner);
-        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
-        const ReleaseAnswer answer = wire_.read_release(reply);
-        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
-        if (answer.kind != ReleaseAnswer::Kind::still_held) {
-            lose(*hold, "the server says that it is not held any more");
-            holds_.erase_lost();
-            return errc::hold_lost;
-        }
-        if (leaving.lease > Milliseconds(0))
-            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
-        schedule();
-        return {};
-    }
-
-    // While a last release or a hand-over is on its way, nobody here asks the server. Ends that also when it fails.
-    class Underway {
-    public:
-        Underway(HoldKeeper& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
-            if (!Wire<T>::shared) keeper_.releasing_ = true;
-        }
-        Underway(const Underway&) = delete;
-        Underway& operator=(const Underway&) = delete;
-        ~Underway() {
-            if (!lock_.owns_lock()) lock_.lock();
-            if (!Wire<T>::shared) keeper_.releasing_ = false;
-        }
-
-    private:
-        HoldKeeper& keeper_;
-        std::unique_lock<std::mutex>& lock_;
-    };
-
-    // The last level goes back to the server. `released(answer, resent)` is told of it, with mutex_ held.
-    template <class Released>
-    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
-        return send_last(lock, leave_level(held), released);
-    }
-
-    // The same for a hold of which nothing is kept here any more.
-    template <class Released>
-    std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
-        bool resent = false;
-        Reply reply;
-        try {
-            const Underway underway(*this, lock);
-            lock.unlock();
-            reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
-                resent = again;
-                return wire_.release(leaving.hold, 0, Milliseconds(0), again, runtime_.calling(deadline));
-            });
-        } catch (...) {  // no memory: as if it had not been sent
-            reply = Reply::of(Reply::Kind::not_sent, std::string());
-        }
-        return last_released(lock, reply, leaving, resent,
-                             [&](const ReleaseAnswer& answer) { released(answer, resent); });
-    }
-
-    template <class Released>
-    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
-                                  bool resent, Released released) {
-        const ReleaseAnswer answer = wire_.read_release(reply);
-        if (judge(reply) != Verdict::answered || answer.kind == ReleaseAnswer::Kind::senseless)
-            return not_delivered(lock, reply, leaving);
-        released(answer);
-        // A copy of the acquire that was left without an answer may still come.
-        if (leaving.unsettled != 0) give_back_later(leaving, unsettled_until(leaving.unsettled));
-        // A release that was sent twice and finds nothing was delivered the first time.
-        if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
-            // The server's clock may have jumped.
-            runtime_.server_clock().doubt();
-            report_loss("the server says that it was not held any more");
-            return errc::hold_lost;
-        }
-        return {};
-    }
-
-    // What can never succeed (the key is something else by now) is lost; everything else is sent again.
-    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
-        if (is_final(reply))
-            report_loss(printable(reply.text, 160));
-        else
-            give_back_later(leaving, Clock::now());
-        news();
-        schedule();
-        deliver_pending(lock);
-        return judge(reply) == Verdict::answered ? make_error_code(errc::protocol_error)
-                                                 : error_of(reply, key()).code();
-    }
-
-    // --- what is still to be given back -----------------------------------------------------------------------
-
-    // When the server's clock will be beyond this, most likely.
-    Instant unsettled_until(std::int64_t unsettled) const {
-        const Instant now = Clock::now();
-        const auto server_now = runtime_.server_clock().roughly_at(runtime_.transport().route(key()), now);
-        return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
-    }
-
-    // A question of unknown outcome, or a hold that nobody wants: released in the background.
-    void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
-                   Instant from = Clock::now()) {
-        pending_.add({asked.hold}, asked.unsettled, from + lease + runtime_.options().command_timeout, from);
-        schedule();
-        // Sent by this thread, so that it follows the acquire on the same connection.
-        deliver_pending(lock);
-        withdraw(lock);
-    }
-
-    // What was announced of a waiting thread, for others to make room, is over.
-    void withdraw(std::unique_lock<std::mutex>& lock) {
-        if constexpr (requires { wire_.withdraw(); }) {
-            lock.unlock();
-            wire_.withdraw();
-            lock.lock();
-        }
-    }
-
-    void give_back_later(const Hold& hold, Instant from) {
-        pending_.add({hold.id}, hold.unsettled, Clock::now() + runtime_.options().watchdog_timeout, from);
-        schedule();
-    }
-
-    void give_back_later(const Leaving& leaving, Instant from) {
-        const Instant over = std::max(leaving.until, from + runtime_.options().command_timeout);
-        pending_.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
-        schedule();
-    }
-
-    void deliver_pending(std::unique_lock<std::mutex>& lock) {
-        const std::vector<PendingReleases::Item> due = pending_.take_due(Clock::now());
-        if (due.empty()) return;
-        lock.unlock();
-        for (const auto& item : due) {
-            const std::uint64_t hold = item.unwanted.hold;
-            try {
-                const auto owner = wire_.text(hold), heir = wire_.text(item.unwanted.heir);
-                const std::array<std::string_view, 2> owners{owner, heir};
-                wire_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2),
-                              runtime_.posting([self = self(), hold](Reply reply) { self->delivered(hold, reply); }));
-            } catch (...) {  // no memory, no thread: again in a moment
-                delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
-            }
-        }
-        lock.lock();
-    }
-
-    void delivered(std::uint64_t hold, const Reply& reply) {
-        const std::lock_guard lock(mutex_);
-        if (judge(reply) == Verdict::answered && reply.is_integer())
-            pending_.answered(hold, reply.integer, Clock::now());
-        else if (is_final(reply))
-            pending_.forget(hold);
-        else
-            pending_.failed(hold, Clock::now());
-        // The state may be forgotten now.
-        if (pending_.empty()) runtime_.timers().schedule(*this, Clock::now());
-        news();
-        schedule();
-    }
-
-    // --- losing -----------------------------------------------------------------------------------------------
-
-    // The levels that were held wait for their unlock(), which will find out. The hold is to be taken out of holds_ by
-    // the caller, which may be on its way through them.
-    void lose(Hold& hold, const char* why) {
-        // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
-        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
-        // A copy of the acquire that was left without an answer may still come.
-        if (hold.unsettled != 0)
-            give_back_later(hold, std::max(unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
-        runtime_.lost_levels().add(kind, key(), hold.owner, hold.count);
-        if (hold.lost) runtime_.losses().tell(std::move(*hold.lost));
-        key_holds_->ended(hold.id);
-        hold.count = 0;
-        hold.lost.reset();
-        report_loss(why);
-        news();
-    }
-
-    void report_loss(std::string_view why) noexcept {
-        runtime_.count_lost_hold();
-        runtime_.raise(Event::Kind::hold_lost, key(), why);
-    }
-
-    void schedule() {
-        Instant at = pending_.look_at();
-        Instant lost_at = never;
-        for (const Hold& hold : holds_) {
-            if (!hold.live()) continue;
-            at = std::min(at, hold.look_at());
-            lost_at = std::min(lost_at, hold.lost_at());
-        }
-        if (at != never) runtime_.timers().schedule(*this, at);
-        if (lost_at != never) runtime_.losses().timers().schedule(*this, lost_at);
-    }
-
-    Runtime<T>& runtime_;
-    Wire<T> wire_;
-    const std::shared_ptr<KeyHolds> key_holds_;
-
-    std::mutex mutex_;
-    Holds holds_;
-    PendingReleases pending_;
-    std::optional<Instant> failing_since_;  // no server has answered since then
-    bool releasing_ = false;                // a last release is on its way
-
-private:
-    std::size_t errands_ = 0;                     // tries and releases that are on their way in the background
-    std::vector<OwnerNumber> trying_;             // whose tries are
-    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/fair_lock_state.hpp
+// redlatch/lock/fair_lock_state.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -11825,9 +11641,9 @@ inline namespace v0_1 {
 // mutex_ of the keeper guards all members, and may be held when a place's own mutex is taken. Each waiter sleeps
 // in its place.
 template <class T>
-class FairLockState final : public HoldKeeper<T, FairWire> {
-    using Keeper = HoldKeeper<T, FairWire>;
-    using Place = FairPlace<T>;
+class FairLockState final : public LeaseManager<T, FairProtocol> {
+    using Keeper = LeaseManager<T, FairProtocol>;
+    using Place = FairTicket<T>;
 
 public:
     using Keeper::Keeper;
@@ -11843,7 +11659,7 @@ public:
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
         if (request.one_try) {
             const auto answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire(claim, runtime_.calling(deadline, Effect::grants));
+                return wire_.acquire(claim, session_.calling(deadline, Effect::grants));
             });
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
@@ -11856,7 +11672,7 @@ public:
                 question.generation = warm->second->generation();
             if (!ask_at_first(lock, request, question)) return false;
             if (question.held) return true;
-            runtime_.count_wait();
+            session_.count_wait();
             if (wait(lock, request, question)) return true;
             if (!question.in_vain) return false;
         }
@@ -11873,8 +11689,8 @@ public:
                 const Instant idle = place.second->idle_since();
                 return idle != never && now - idle >= Subscriptions::keep_warm;
             });
-            if (refresh_at_ != never) runtime_.timers().schedule(*this, refresh_at_);
-            if (!places_.empty()) runtime_.timers().schedule(*this, now + Subscriptions::keep_warm);
+            if (refresh_at_ != never) session_.timers().schedule(*this, refresh_at_);
+            if (!places_.empty()) session_.timers().schedule(*this, now + Subscriptions::keep_warm);
         }
         Keeper::tick(now, horizon, due);
     }
@@ -11887,7 +11703,7 @@ public:
 
 private:
     using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_;
-    using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::runtime_;
+    using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::session_;
     using Keeper::take_back, Keeper::wire_;
     using typename Keeper::Asked;
 
@@ -11959,7 +11775,7 @@ private:
         const std::optional<AcquireAnswer> answer = ask(
             lock, request, question.number, first,
             [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire_or_queue(claim, runtime_.calling(deadline, Effect::grants));
+                return wire_.acquire_or_queue(claim, session_.calling(deadline, Effect::grants));
             },
             &question.unsettled);
         if (!answer) return false;
@@ -11977,12 +11793,12 @@ private:
         ++waiting_;
         if (refresh_at_ == never) {
             refresh_at_ = Clock::now() + wire_.slot() / 3;
-            runtime_.timers().schedule(*this, refresh_at_);
+            session_.timers().schedule(*this, refresh_at_);
         }
         if (question.generation == 0) question.generation = place->generation();
         bool held = false;
         try {
-            runtime_.start_background();
+            session_.start_background();
             place->begin();
             lock.unlock();
             // Built and destroyed without mutex_.
@@ -12022,7 +11838,7 @@ private:
 
     std::shared_ptr<Place> place_of(std::uint64_t number) {
         if (const auto found = places_.find(number); found != places_.end()) return found->second;
-        return places_.emplace(number, std::make_shared<Place>(runtime_, wire_.channel(number))).first->second;
+        return places_.emplace(number, std::make_shared<Place>(session_, wire_.channel(number))).first->second;
     }
 
     // Without memory for a place here there is none in the queue either.
@@ -12046,7 +11862,7 @@ private:
             refresh_at_ = never;
         }
         if (held) {
-            runtime_.timers().schedule(*this, now + Subscriptions::keep_warm);
+            session_.timers().schedule(*this, now + Subscriptions::keep_warm);
             return;
         }
         places_.erase(question.number);
@@ -12072,7 +11888,7 @@ private:
         wire_.post_refresh(waiters, [self = std::static_pointer_cast<FairLockState>(this->shared_from_this()),
                                      asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
                                      sent = Clock::now()](const Reply& reply) {
-            self->runtime_.learn_if_late(self->key(), sent, reply);
+            self->session_.learn_if_late(self->key(), sent, reply);
             self->refreshed(asked, reply);
         });
     }
@@ -12080,10 +11896,10 @@ private:
     // Whoever has lost its place, because it was not refreshed in time or the server lost its data, queues up again.
     void refreshed(const std::vector<std::uint64_t>& waiters, const Reply& reply) {
         const std::lock_guard lock(mutex_);
-        if (judge(reply) != Verdict::answered) {
+        if (judge(reply) != ReplyClass::answered) {
             if (waiting_ == 0) return;
             refresh_at_ = std::min(refresh_at_, Clock::now() + wire_.slot() / 20);
-            runtime_.timers().schedule(*this, refresh_at_);
+            session_.timers().schedule(*this, refresh_at_);
             return;
         }
         if (reply.kind != Reply::Kind::array || reply.elements.size() != waiters.size()) return;
@@ -12098,6 +11914,206 @@ private:
     std::vector<std::uint64_t> spare_;                        // numbers of the latter
     std::size_t waiting_ = 0;
     Instant refresh_at_ = never;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/lock_api.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The public members of every lock, on top of what the lock itself does for an owner that it is told:
+//   bool acquire(const LockRequest&), std::error_code release(OwnerNumber), and the inquiries.
+//
+// All members may be called by any number of threads at once. Each throws Error, or with a trailing std::error_code&
+// stores the code and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes, but for
+// a server that cannot be reached at most ClientOptions::unreachable_timeout, then fails with errc::unreachable.
+// Whatever fails, times out or is stopped leaves no hold behind.
+template <class Lock>
+class LockApi {
+public:
+    // Takes the lock, waiting for it. Reentrant: as many unlock() as lock(). One round trip when nobody holds it; a
+    // waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not reentrant; it
+    // and a SpinLock ask while they wait.)
+    //   lock(Lease{d})   the hold ends by itself after d and is never renewed; without it the watchdog renews it
+    //   lock(token)      gives up when a stop is requested; then, and only then, returns a bool: whether it is held
+    //   lock(…, ec)      stores the error instead of throwing it
+    template <class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] auto lock(Tail&&... tail) { return waiting(never, tail...); }
+
+    // Takes the lock if nobody holds it: one try, one round trip. May be given Lease and std::error_code&.
+    template <class... Tail>
+    requires TryOption<Tail...>
+    [[nodiscard]] bool try_lock(Tail&&... tail) {
+        return detail::answer(
+            [&] {
+                LockRequest request = request_of(tail...);
+                request.one_try = true;
+                return self().acquire(request);
+            },
+            false, tail...);
+    }
+
+    // Takes the lock, waiting for it until `timeout` is over or the instant has come, by a monotonic clock. Waits are
+    // rounded up to the next millisecond; zero or less is one try, the largest value is for ever. The first
+    // question to the server is given 250 ms in any case, so that a short wait for a free lock is not in vain. False
+    // when not held in time. May be given Lease, std::stop_token and std::error_code&.
+    template <class Rep, class Period, class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
+        return timed(deadline_after(Clock::now(), timeout), tail...);
+    }
+
+    template <class AnyClock, class Duration, class... Tail>
+    requires LockOption<Tail...>
+    [[nodiscard]] bool try_lock_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
+        return timed(deadline_at(when), tail...);
+    }
+
+    // Gives one level back: one round trip. Throws Error(errc::not_owner) when this thread never took the lock, and
+    // nothing else, so that a guard can end in peace: that the hold was lost meanwhile, or that the server could not
+    // be told (it will be, in the background, until the lease is over), is told by lost() and on_event. Keeps errno.
+    void unlock() {
+        const KeepErrno kept;
+        [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number());
+    }
+
+    // The same without throwing; `ec` tells all: not_owner, hold_lost, unreachable, …
+    void unlock(std::error_code& ec) {
+        const KeepErrno kept;
+        try {
+            ec = self().release(this_thread_number());
+        } catch (const std::system_error& error) {
+            ec = error.code();
+        }
+    }
+
+    // Whether anybody holds it. One round trip, as the next three, which ask the server too.
+    bool is_locked() { return self().ask_locked(); }
+    bool is_locked(std::error_code& ec) {
+        return detail::answer([&] { return is_locked(); }, false, ec);
+    }
+
+    // Whether this thread holds it, by the server's word.
+    bool is_held() { return hold_count() > 0; }
+    bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
+
+    // How many times this thread holds it, by the server's word; 0 when it does not.
+    int hold_count() { return self().ask_hold_count(this_thread_number()); }
+    int hold_count(std::error_code& ec) {
+        return detail::answer([&] { return hold_count(); }, 0, ec);
+    }
+
+    // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without
+    // TTL.
+    std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
+    std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
+        return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
+    }
+
+    // Until when this thread's hold is certain, counted on the safe side; time_point::min() when it holds nothing. No
+    // command. After it, others may hold the lock: check it before each write that must not come late. Time for which
+    // the machine was suspended counts (Linux).
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
+        return self().valid_until_of(this_thread_number());
+    }
+
+    // A token that is requested when this thread's present hold is lost, or can no longer be vouched for: at
+    // valid_until() at the latest, plus what the machine needs to run a thread; also when the client ends while it holds.
+    // Requested already when it holds nothing. Its callbacks run on a thread of the client's, one after another, and
+    // should be short; those of a client that ends, on the thread that ends it. No command.
+    [[nodiscard]] std::stop_token lost() { return self().lost_of(this_thread_number()); }
+
+    // Ends anyone's hold and wakes the waiters; whether there was one. Two round trips: it looks who holds the lock, and
+    // ends that hold, so a copy of the command that arrives late ends nobody else's.
+    bool force_unlock() { return self().force_release(); }
+    bool force_unlock(std::error_code& ec) {
+        return detail::answer([&] { return force_unlock(); }, false, ec);
+    }
+
+private:
+    Lock& self() { return static_cast<Lock&>(*this); }
+
+    // Which thread asks is decided here and nowhere below.
+    template <class... Tail>
+    static LockRequest request_of(const Tail&... tail) {
+        LockRequest request;
+        request.owner = this_thread_number();
+        [[maybe_unused]] const auto take = [&](const auto& argument) {
+            using Argument = std::remove_cvref_t<decltype(argument)>;
+            if constexpr (std::same_as<Argument, Lease>) request.lease = argument.length();
+            if constexpr (std::same_as<Argument, std::stop_token>) request.stop = argument;
+        };
+        (take(tail), ...);
+        return request;
+    }
+
+    template <class... Tail>
+    auto waiting(Instant deadline, Tail&... tail) {
+        const bool held = detail::answer(
+            [&] {
+                LockRequest request = request_of(tail...);
+                request.deadline = deadline;
+                return self().acquire(request);
+            },
+            false, tail...);
+        if constexpr (detail::has_stop_token<Tail&...>) return held;
+    }
+
+    template <class... Tail>
+    bool timed(Instant deadline, Tail&... tail) {
+        return detail::answer(
+            [&] {
+                LockRequest request = request_of(tail...);
+                request.deadline = deadline;
+                request.one_try = deadline <= Clock::now();
+                return self().acquire(request);
+            },
+            false, tail...);
+    }
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/named_lock.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A lock of the user's, `Lock`: its public members, and below them the same for an owner that is told, for LockApi and
+// for composed locks. What is no hash of owner -> hold count on the server asks in a way of its own.
+template <class Lock, class T, class State>
+class NamedLock : public LockApi<Lock> {
+public:
+    // As given, without the client's key_prefix.
+    const std::string& name() const noexcept { return binding_.name(); }
+
+    bool acquire(const LockRequest& request) { return state().acquire(request); }
+    std::error_code release(OwnerNumber owner) { return state().release(owner); }
+    bool force_release(Instant limit = never) { return state().force_release(limit); }
+    Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
+    std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
+    bool ask_locked(Instant limit = never) { return redlatch::ask_locked(state().session(), state().key(), limit); }
+    int ask_hold_count(OwnerNumber owner, Instant limit = never) {
+        return redlatch::ask_hold_count(state().session(), state().key(), state().wire().text(state().part(owner).hold),
+                                        limit);
+    }
+    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
+        return redlatch::ask_remaining_lease(state().session(), state().key(), limit);
+    }
+
+    // What this process knows of the lock.
+    State& state() { return binding_.state(); }
+
+protected:
+    NamedLock(std::shared_ptr<SessionHandle<T>> core, std::string_view name) : binding_(std::move(core), name) {}
+
+private:
+    StateHandle<T, State> binding_;
 };
 
 }  // namespace v0_1
@@ -12122,11 +12138,11 @@ inline namespace v0_1 {
 // Models Cpp17TimedLockable. Neither copied nor moved; any number of threads may use one object. Destroying the object
 // while a thread waits in it is an error, as for std::mutex; destroying it while held is not.
 template <class T = HiredisTransport>
-class FairLock : public BoundLock<FairLock<T>, T, FairLockState<T>> {
+class FairLock : public NamedLock<FairLock<T>, T, FairLockState<T>> {
 public:
     // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
     // non-empty {tag}. Sends nothing.
-    FairLock(Client<T>& client, std::string_view name) : FairLock::BoundLock(client.core(), name) {}
+    FairLock(Client<T>& client, std::string_view name) : FairLock::NamedLock(client.core(), name) {}
 };
 
 template <class T>
@@ -12135,15 +12151,469 @@ FairLock(Client<T>&, std::string_view) -> FairLock<T>;
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/rlock_wire.hpp
+// redlatch/wait/wait_queue.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A thread that waits for a lock.
+struct Waiter {
+    OwnerNumber owner;
+    std::optional<Milliseconds> lease;
+    WaitSlot sleeper{};
+    bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
+    bool trying = false;             // it is asking the server at this moment
+    std::optional<Backoff> pause{};  // it asks again after pauses, and listens to no messages
+    Instant ask_again = never;       // the end of this pause, whatever others were told meanwhile
+    std::exception_ptr error{};      // waiting is in vain
+};
+
+// The threads of this process that wait for one lock, in the order of their arrival, and what they know. Only the
+// first, the representative, asks the server; the others send nothing. Plain data: the local state of the lock
+// guards it and does the I/O.
+//
+// No wake-up is lost, because every piece of news (a release was published, the subscription was confirmed, a hold of
+// this process ended) counts the generation up, and whoever asks remembers the generation from before the question.
+class WaitQueue {
+public:
+    // The pause after which the representative asks again when it was told no time: a holder without a TTL.
+    static constexpr Milliseconds slow_poll{5000};
+    // And at most so long, whatever it was told: the server's clock may have been wrong when it said so.
+    static constexpr Milliseconds longest_sleep{30'000};
+
+    bool empty() const { return waiters_.empty(); }
+    Waiter* front() const { return waiters_.empty() ? nullptr : waiters_.front(); }
+    bool is_front(const Waiter& waiter) const { return front() == &waiter; }
+
+    void join(Waiter& waiter) { waiters_.push_back(&waiter); }
+    void join_first(Waiter& waiter) { waiters_.insert(waiters_.begin(), &waiter); }
+    void leave(const Waiter& waiter) { std::erase(waiters_, &waiter); }
+
+    // Who gets a hold that is handed over: the first who is not asking the server for it already.
+    Waiter* heir() const {
+        const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->trying; });
+        return found == waiters_.end() ? nullptr : *found;
+    }
+
+    // The first who waits for messages.
+    Waiter* first_listener() const {
+        const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->pause; });
+        return found == waiters_.end() ? nullptr : *found;
+    }
+
+    void news() { ++generation_; }
+    std::uint64_t generation() const { return generation_; }
+
+    // The question asked at `generation` was answered: blocked, by a holder with `holder_lease` left.
+    void blocked(std::uint64_t generation, Milliseconds holder_lease, Instant now) {
+        asked_ = generation;
+        if (holder_lease < Milliseconds::zero()) holder_lease = slow_poll;
+        // One more than told: the key is gone only in the millisecond after its last.
+        ask_again_ = now + std::min(holder_lease, longest_sleep) + Milliseconds(1);
+    }
+
+    // A thread of this process holds the lock from now on: older news means nothing any more.
+    void held_here() {
+        asked_ = generation_;
+        ask_again_ = never;
+    }
+
+    // A thread of this process gave the lock back, and others were told by a message that will come here too: the same
+    // chance for all. Should it not come, the question is asked after a while anyway.
+    void expect_message(Instant now) { ask_again_ = now + slow_poll; }
+
+    // What the representative does now.
+    struct Step {
+        bool ask;
+        Instant sleep_until;
+    };
+
+    // `held_until`: until when a thread of this process holds the lock; the past if none does. `ask_again`: when the
+    // representative asks of its own accord.
+    Step step(Instant now, Instant held_until, Instant ask_again = never) const {
+        if (generation_ != asked_) return {true, now};
+        // Its unlock() or its loss will be news.
+        if (held_until > now) return {false, held_until};
+        if (now >= ask_again_ || ask_again_ == never || now >= ask_again) return {true, now};
+        return {false, std::min(ask_again_, ask_again)};
+    }
+
+private:
+    std::vector<Waiter*> waiters_;
+    std::uint64_t generation_ = 1;
+    std::uint64_t asked_ = 0;
+    Instant ask_again_{};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/lock_state.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The lock whose waiting threads share one representative: it asks the server and listens, the others queue up behind
+// it in this process and send nothing, and a hold that is given back goes to one of them where there is one.
+//
+// mutex_ of the keeper guards all members. Each waiter sleeps in its own condition variable, the representative where
+// it can in the transport, to receive the message itself; it is woken by the thread that hands its hold over to it, by
+// whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
+// representative), and by its stop token.
+template <class T, template <class> class Protocol>
+class LockState final : public LeaseManager<T, Protocol> {
+    using Keeper = LeaseManager<T, Protocol>;
+
+public:
+    using Keeper::Keeper;
+    using Keeper::key;
+
+    ~LockState() override { session_.subscriptions().forget(wire_.channel(), *this); }
+
+    // --- taking -----------------------------------------------------------------------------------------------
+
+    // True when held; false at the deadline or when stopped. Throws Error.
+    bool acquire(const LockRequest& request) {
+        if (request.stop.stop_requested()) return false;
+        std::unique_lock lock(mutex_);
+        if (line_.empty()) failing_since_.reset();
+        if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
+        if (request.one_try || (line_.empty() && !busy())) {
+            if (ask(lock, request, true)) return true;
+            if (request.one_try) return false;
+        }
+        lock.unlock();
+        session_.count_wait();
+        return wait(request);
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void subscribed() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = true;
+        expect_anything();
+        tell_representative();
+    }
+
+    void subscription_refused(const Reply& why) override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+        wants_messages_ = false;
+        while (Waiter* waiter = line_.first_listener()) {
+            waiter->error = std::make_exception_ptr(error_of(why, key()));
+            rouse(*waiter);
+            line_.leave(*waiter);
+        }
+        tell_representative();
+    }
+
+    // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
+    // waits here has asked. (Messages keep the server's order: if this one is of somebody else's release, that was
+    // before ours, and ours is still to come.)
+    void message(std::string_view) override {
+        const std::lock_guard lock(mutex_);
+        ++messages_;
+        if (own_messages_ > 0)
+            --own_messages_;
+        else
+            tell_representative();
+    }
+
+    void disconnected() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+        expect_anything();
+    }
+
+private:
+    using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_;
+    using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
+    using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
+    using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;
+    using typename Keeper::Leaving, typename Keeper::Underway;
+
+    // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
+    bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
+
+    // Until when a thread of this process excludes the others; the past when none does.
+    Instant held_here_until() const { return Protocol<T>::shared ? Instant{} : holds_.held_until(); }
+
+    void rouse(Waiter& waiter) { waiter.sleeper.rouse(session_); }
+
+    // A message of our own release that has not come by now may never come.
+    void expect_anything() {
+        ++messages_;
+        own_messages_ = 0;
+    }
+
+    void tell_representative() {
+        line_.news();
+        if (Waiter* front = line_.front()) rouse(*front);
+    }
+
+    bool is_waited_for() const override { return !line_.empty() || releasing_; }
+
+    void news() override { tell_representative(); }
+
+    std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+        if constexpr (Protocol<T>::hands_over)
+            if (Waiter* heir = line_.heir(); heir && handoffs_ < session_.options().local_handoff_limit)
+                return hand_over(lock, hold, *heir);
+        handoffs_ = 0;
+        const std::uint64_t messages = messages_;
+        return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
+            // A message that came before this reply may have been ours already.
+            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
+                line_.empty() && messages == messages_) {
+                ++own_messages_;
+                // Who asked before the release, and is on the way into the line, will not hear of it from the message.
+                line_.news();
+            }
+            // Who waits here for a shared lock does not wait for this hold.
+            if constexpr (!Protocol<T>::shared) released_here(answer.listeners > 1);
+        });
+    }
+
+    // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without them, or
+    // without a subscription, the next one here need not wait for it.
+    void released_here(bool others_listen) {
+        if (!subscribed_ || !others_listen) {
+            tell_representative();
+        } else if (Waiter* front = line_.front()) {
+            // The message may have come before this reply: it looks again.
+            line_.expect_message(Clock::now());
+            rouse(*front);
+        }
+    }
+
+    // --- asking the server ------------------------------------------------------------------------------------
+
+    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked. `first`: before any
+    // waiting.
+    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
+        const std::uint64_t generation = line_.generation();
+        const std::optional<AcquireAnswer> answer =
+            Keeper::ask(lock, request, first, [&](const Claim& claim, Instant deadline) {
+                return wire_.acquire(claim, session_.calling(deadline, Effect::grants));
+            });
+        if (!answer) return false;
+        if (answer->kind == AcquireAnswer::Kind::held)
+            held_here();
+        else
+            line_.blocked(generation, answer->holder_lease, Clock::now());
+        return answer->kind == AcquireAnswer::Kind::held;
+    }
+
+    void held_here() {
+        if constexpr (Protocol<T>::shared)
+            tell_representative();  // who may hold it with us
+        else
+            line_.held_here();
+    }
+
+    // --- waiting ----------------------------------------------------------------------------------------------
+
+    bool wait(const LockRequest& request) {
+        Waiter me{.owner = request.owner, .lease = request.lease};
+        // Built and destroyed without mutex_, which the callback takes.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard lock(mutex_);
+            rouse(me);
+        });
+        std::unique_lock lock(mutex_);
+        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
+        try {
+            line_.join(me);
+            if (!me.pause) listen();
+            const bool held = wait_in_line(lock, request, me);
+            leave(lock, me);
+            return held;
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            leave(lock, me);
+            throw;
+        }
+    }
+
+    bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
+        bool may_watch = true;
+        pause(me);
+        for (;;) {
+            if (me.granted) {
+                if (live_hold(me.owner)) return true;
+                stand_again(me);  // handed over, and lost before we woke up
+            }
+            if (me.error) std::rethrow_exception(me.error);
+            const Instant now = Clock::now();
+            if (request.stop.stop_requested() || now >= request.deadline) return false;
+            Instant sleep_until = request.deadline;
+            if (line_.is_front(me) && !releasing_) {
+                const WaitQueue::Step step = line_.step(now, held_here_until(), me.ask_again);
+                if (step.ask) {
+                    me.trying = true;
+                    const bool held = ask(lock, request, false);
+                    me.trying = false;
+                    if (held) return true;
+                    pause(me);
+                    continue;
+                }
+                sleep_until = std::min(sleep_until, step.sleep_until);
+                if (subscribed_ && std::exchange(may_watch, false)) {
+                    may_watch = me.sleeper.watch(lock, session_, sleep_until);
+                    continue;  // whatever happened meanwhile
+                }
+            }
+            may_watch = true;
+            me.sleeper.sleep(lock, sleep_until);
+        }
+    }
+
+    static void pause(Waiter& me) {
+        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
+    }
+
+    void stand_again(Waiter& me) {
+        session_.lost_levels().take(Keeper::kind, key(), me.owner);
+        me.granted = false;
+        line_.join_first(me);
+    }
+
+    void listen() {
+        if (wants_messages_) return;
+        session_.start_background();
+        const bool listened = subscribed_;
+        subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
+        wants_messages_ = true;
+        // Another lock of ours listens there: what has come since the question was told to that one alone.
+        if (subscribed_ && !listened) line_.news();
+    }
+
+    // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
+    void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
+        if (heir_ == &me) heir_ = nullptr;
+        const bool was_front = line_.is_front(me);
+        line_.leave(me);
+        if (line_.empty()) {
+            wants_messages_ = false;
+            failing_since_.reset();
+            session_.subscriptions().rest(wire_.channel(), *this);
+            withdraw(lock);
+        } else if (was_front) {
+            rouse(*line_.front());
+        }
+    }
+
+    // --- giving back, the ways --------------------------------------------------------------------------------
+
+    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no
+    // requires).
+    template <class = void>
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
+        const std::optional<Milliseconds> heir_lease = next.lease;
+        Claim claim = claim_of(next.owner, next_number(), 1, heir_lease);
+        const Leaving leaving = this->leave_level(held);
+        line_.leave(next);
+        heir_ = &next;
+        SendTime sent_at;
+        bool unknown = false;
+        Reply reply;
+        try {
+            const Underway underway(*this, lock);
+            lock.unlock();
+            reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool) {
+                return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
+                    claim.until = until;
+                    // The heir's lease counts from the first sending that may have taken effect: a later one prolongs
+                    // nothing.
+                    if (!unknown) sent_at = SendTime();
+                    Reply one =
+                        wire_.hand_over(leaving.hold, std::as_const(claim), session_.calling(deadline, Effect::grants));
+                    if (!one.answered() && !one.is_unsent()) unknown = true;
+                    return one;
+                });
+            });
+        } catch (...) {  // no memory: as if it had not been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+        Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
+        const Instant now = Clock::now();
+        const Instant sent = sent_at.as_of_now();
+        const HandOverAnswer answer = Protocol<T>::read_hand_over(reply);
+        const bool answered = judge(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
+        if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
+            recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
+            // A copy of the acquire that was left without an answer may still come.
+            if (leaving.unsettled != 0) this->give_back_later(leaving, this->unsettled_until(leaving.unsettled));
+            ++handoffs_;
+            session_.count_handoff();
+            line_.held_here();
+            waiting->granted = true;
+            rouse(*waiting);
+            return {};
+        }
+        if (waiting) line_.join_first(*waiting);
+        // Refused for good, perhaps for a reason of its own, such as a right that only its script needs: then the hold
+        // goes back to the server as ever.
+        if (judge(reply) == ReplyClass::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
+        // Without a proper answer the lock belongs to either of the two numbers: both are released. Otherwise it was
+        // handed to somebody who left, too late for its lease, or unknown to the replicas that should know.
+        const Instant over = now + claim.lease;
+        if (handed) pending_.add({claim.hold}, 0, over, now);
+        if (!answered) pending_.add({leaving.hold, claim.hold}, leaving.unsettled, std::max(over, leaving.until), now);
+        tell_representative();
+        schedule();
+        deliver_pending(lock);
+        if (handed) return {};
+        if (!answered)
+            return judge(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+                                                        : error_of(reply, key()).code();
+        report_loss("the server says that it was not held any more");
+        return errc::hold_lost;
+    }
+
+    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
+        const auto outcome = this->send_last(
+            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
+        schedule();
+        deliver_pending(lock);
+        return outcome;
+    }
+
+    // False when there is no memory for it.
+    bool recorded(OwnerNumber heir, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
+                  std::int64_t token) {
+        try {
+            record(heir, hold, sent, lease, token);
+            return true;
+        } catch (...) {
+            this->forget(heir);
+            return false;
+        }
+    }
+
+    WaitQueue line_;
+    unsigned handoffs_ = 0;   // in a row, within this process
+    Waiter* heir_ = nullptr;  // to whom a hold is on its way, as long as it waits
+    bool wants_messages_ = false;
+    bool subscribed_ = false;     // confirmed, so messages do come
+    std::uint64_t messages_ = 0;  // so far
+    unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/protocol/rlock.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
 // The commands of the reentrant lock: keys and arguments of its scripts, for `send`, which calls or posts them
-// (Runtime::calling, Runtime::posting). Every command may be sent again, and may arrive late.
+// (Session::calling, Session::posting). Every command may be sent again, and may arrive late.
 template <Transport T>
-class RLockWire {
+class RLockProtocol {
 public:
     static constexpr std::string_view kind = "rlock ";
     static constexpr std::string_view family = "RLock";
@@ -12153,8 +12623,8 @@ public:
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
 
-    RLockWire(Runtime<T>& runtime, std::string key)
-        : runtime_(runtime), key_(std::move(key)), channel_(prefixed_key("redisson_lock__channel", key_)) {}
+    RLockProtocol(Session<T>& session, std::string key)
+        : session_(session), key_(std::move(key)), channel_(prefixed_key("redisson_lock__channel", key_)) {}
 
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
@@ -12197,14 +12667,14 @@ public:
     }
 
     // How a hold's owner is called on the wire.
-    OwnerText text(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
+    OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
 
 protected:
     Texts<2> keys() const { return {key_, channel_}; }
-    std::string_view publish_command() const { return runtime_.transport().publish_command(); }
+    std::string_view publish_command() const { return session_.transport().publish_command(); }
 
 private:
-    Runtime<T>& runtime_;
+    Session<T>& session_;
     const std::string key_;
     const std::string channel_;
 };
@@ -12326,20 +12796,20 @@ inline constexpr std::string_view fenced_hand_over{joined<detail::wanted_until, 
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/fenced_wire.hpp
+// redlatch/protocol/fenced_lock.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
 // The commands of the fenced lock: the reentrant lock's, but taking and handing over draw a token.
 template <Transport T>
-class FencedWire : public RLockWire<T> {
+class FencedProtocol : public RLockProtocol<T> {
 public:
     static constexpr std::string_view kind = "fenced lock ";
     static constexpr std::string_view family = "FencedLock";
 
-    FencedWire(Runtime<T>& runtime, std::string key)
-        : RLockWire<T>(runtime, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
+    FencedProtocol(Session<T>& session, std::string key)
+        : RLockProtocol<T>(session, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
 
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
@@ -12391,460 +12861,6 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/wait_line.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// A thread that waits for a lock.
-struct Waiter {
-    OwnerNumber owner;
-    std::optional<Milliseconds> lease;
-    Sleeper sleeper{};
-    bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
-    bool trying = false;             // it is asking the server at this moment
-    std::optional<Backoff> pause{};  // it asks again after pauses, and listens to no messages
-    Instant ask_again = never;       // the end of this pause, whatever others were told meanwhile
-    std::exception_ptr error{};      // waiting is in vain
-};
-
-// The threads of this process that wait for one lock, in the order of their arrival, and what they know. Only the
-// first, the representative, asks the server; the others send nothing. Plain data: the local state of the lock
-// guards it and does the I/O.
-//
-// No wake-up is lost, because every piece of news (a release was published, the subscription was confirmed, a hold of
-// this process ended) counts the generation up, and whoever asks remembers the generation from before the question.
-class WaitLine {
-public:
-    // The pause after which the representative asks again when it was told no time: a holder without a TTL.
-    static constexpr Milliseconds slow_poll{5000};
-    // And at most so long, whatever it was told: the server's clock may have been wrong when it said so.
-    static constexpr Milliseconds longest_sleep{30'000};
-
-    bool empty() const { return waiters_.empty(); }
-    Waiter* front() const { return waiters_.empty() ? nullptr : waiters_.front(); }
-    bool is_front(const Waiter& waiter) const { return front() == &waiter; }
-
-    void join(Waiter& waiter) { waiters_.push_back(&waiter); }
-    void join_first(Waiter& waiter) { waiters_.insert(waiters_.begin(), &waiter); }
-    void leave(const Waiter& waiter) { std::erase(waiters_, &waiter); }
-
-    // Who gets a hold that is handed over: the first who is not asking the server for it already.
-    Waiter* heir() const {
-        const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->trying; });
-        return found == waiters_.end() ? nullptr : *found;
-    }
-
-    // The first who waits for messages.
-    Waiter* first_listener() const {
-        const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->pause; });
-        return found == waiters_.end() ? nullptr : *found;
-    }
-
-    void news() { ++generation_; }
-    std::uint64_t generation() const { return generation_; }
-
-    // The question asked at `generation` was answered: blocked, by a holder with `holder_lease` left.
-    void blocked(std::uint64_t generation, Milliseconds holder_lease, Instant now) {
-        asked_ = generation;
-        if (holder_lease < Milliseconds::zero()) holder_lease = slow_poll;
-        // One more than told: the key is gone only in the millisecond after its last.
-        ask_again_ = now + std::min(holder_lease, longest_sleep) + Milliseconds(1);
-    }
-
-    // A thread of this process holds the lock from now on: older news means nothing any more.
-    void held_here() {
-        asked_ = generation_;
-        ask_again_ = never;
-    }
-
-    // A thread of this process gave the lock back, and others were told by a message that will come here too: the same
-    // chance for all. Should it not come, the question is asked after a while anyway.
-    void expect_message(Instant now) { ask_again_ = now + slow_poll; }
-
-    // What the representative does now.
-    struct Step {
-        bool ask;
-        Instant sleep_until;
-    };
-
-    // `held_until`: until when a thread of this process holds the lock; the past if none does. `ask_again`: when the
-    // representative asks of its own accord.
-    Step step(Instant now, Instant held_until, Instant ask_again = never) const {
-        if (generation_ != asked_) return {true, now};
-        // Its unlock() or its loss will be news.
-        if (held_until > now) return {false, held_until};
-        if (now >= ask_again_ || ask_again_ == never || now >= ask_again) return {true, now};
-        return {false, std::min(ask_again_, ask_again)};
-    }
-
-private:
-    std::vector<Waiter*> waiters_;
-    std::uint64_t generation_ = 1;
-    std::uint64_t asked_ = 0;
-    Instant ask_again_{};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/lock_state.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// The lock whose waiting threads share one representative: it asks the server and listens, the others queue up behind
-// it in this process and send nothing, and a hold that is given back goes to one of them where there is one.
-//
-// mutex_ of the keeper guards all members. Each waiter sleeps in its own condition variable, the representative where
-// it can in the transport, to receive the message itself; it is woken by the thread that hands its hold over to it, by
-// whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
-// representative), and by its stop token.
-template <class T, template <class> class Wire>
-class LockState final : public HoldKeeper<T, Wire> {
-    using Keeper = HoldKeeper<T, Wire>;
-
-public:
-    using Keeper::Keeper;
-    using Keeper::key;
-
-    ~LockState() override { runtime_.subscriptions().forget(wire_.channel(), *this); }
-
-    // --- taking -----------------------------------------------------------------------------------------------
-
-    // True when held; false at the deadline or when stopped. Throws Error.
-    bool acquire(const LockRequest& request) {
-        if (request.stop.stop_requested()) return false;
-        std::unique_lock lock(mutex_);
-        if (line_.empty()) failing_since_.reset();
-        if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
-        if (request.one_try || (line_.empty() && !busy())) {
-            if (ask(lock, request, true)) return true;
-            if (request.one_try) return false;
-        }
-        lock.unlock();
-        runtime_.count_wait();
-        return wait(request);
-    }
-
-    // --- the background ---------------------------------------------------------------------------------------
-
-    void subscribed() override {
-        const std::lock_guard lock(mutex_);
-        subscribed_ = true;
-        expect_anything();
-        tell_representative();
-    }
-
-    void subscription_refused(const Reply& why) override {
-        const std::lock_guard lock(mutex_);
-        subscribed_ = false;
-        wants_messages_ = false;
-        while (Waiter* waiter = line_.first_listener()) {
-            waiter->error = std::make_exception_ptr(error_of(why, key()));
-            rouse(*waiter);
-            line_.leave(*waiter);
-        }
-        tell_representative();
-    }
-
-    // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
-    // waits here has asked. (Messages keep the server's order: if this one is of somebody else's release, that was
-    // before ours, and ours is still to come.)
-    void message(std::string_view) override {
-        const std::lock_guard lock(mutex_);
-        ++messages_;
-        if (own_messages_ > 0)
-            --own_messages_;
-        else
-            tell_representative();
-    }
-
-    void disconnected() override {
-        const std::lock_guard lock(mutex_);
-        subscribed_ = false;
-        expect_anything();
-    }
-
-private:
-    using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_;
-    using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
-    using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
-    using Keeper::releasing_, Keeper::report_loss, Keeper::runtime_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;
-    using typename Keeper::Leaving, typename Keeper::Underway;
-
-    // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
-    bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
-
-    // Until when a thread of this process excludes the others; the past when none does.
-    Instant held_here_until() const { return Wire<T>::shared ? Instant{} : holds_.held_until(); }
-
-    void rouse(Waiter& waiter) { waiter.sleeper.rouse(runtime_); }
-
-    // A message of our own release that has not come by now may never come.
-    void expect_anything() {
-        ++messages_;
-        own_messages_ = 0;
-    }
-
-    void tell_representative() {
-        line_.news();
-        if (Waiter* front = line_.front()) rouse(*front);
-    }
-
-    bool is_waited_for() const override { return !line_.empty() || releasing_; }
-
-    void news() override { tell_representative(); }
-
-    std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
-        if constexpr (Wire<T>::hands_over)
-            if (Waiter* heir = line_.heir(); heir && handoffs_ < runtime_.options().local_handoff_limit)
-                return hand_over(lock, hold, *heir);
-        handoffs_ = 0;
-        const std::uint64_t messages = messages_;
-        return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
-            // A message that came before this reply may have been ours already.
-            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
-                line_.empty() && messages == messages_) {
-                ++own_messages_;
-                // Who asked before the release, and is on the way into the line, will not hear of it from the message.
-                line_.news();
-            }
-            // Who waits here for a shared lock does not wait for this hold.
-            if constexpr (!Wire<T>::shared) released_here(answer.listeners > 1);
-        });
-    }
-
-    // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without them, or
-    // without a subscription, the next one here need not wait for it.
-    void released_here(bool others_listen) {
-        if (!subscribed_ || !others_listen) {
-            tell_representative();
-        } else if (Waiter* front = line_.front()) {
-            // The message may have come before this reply: it looks again.
-            line_.expect_message(Clock::now());
-            rouse(*front);
-        }
-    }
-
-    // --- asking the server ------------------------------------------------------------------------------------
-
-    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked. `first`: before any
-    // waiting.
-    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
-        const std::uint64_t generation = line_.generation();
-        const std::optional<AcquireAnswer> answer =
-            Keeper::ask(lock, request, first, [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire(claim, runtime_.calling(deadline, Effect::grants));
-            });
-        if (!answer) return false;
-        if (answer->kind == AcquireAnswer::Kind::held)
-            held_here();
-        else
-            line_.blocked(generation, answer->holder_lease, Clock::now());
-        return answer->kind == AcquireAnswer::Kind::held;
-    }
-
-    void held_here() {
-        if constexpr (Wire<T>::shared)
-            tell_representative();  // who may hold it with us
-        else
-            line_.held_here();
-    }
-
-    // --- waiting ----------------------------------------------------------------------------------------------
-
-    bool wait(const LockRequest& request) {
-        Waiter me{.owner = request.owner, .lease = request.lease};
-        // Built and destroyed without mutex_, which the callback takes.
-        const std::stop_callback on_stop(request.stop, [&] {
-            const std::lock_guard lock(mutex_);
-            rouse(me);
-        });
-        std::unique_lock lock(mutex_);
-        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
-        try {
-            line_.join(me);
-            if (!me.pause) listen();
-            const bool held = wait_in_line(lock, request, me);
-            leave(lock, me);
-            return held;
-        } catch (...) {
-            if (!lock.owns_lock()) lock.lock();
-            leave(lock, me);
-            throw;
-        }
-    }
-
-    bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
-        bool may_watch = true;
-        pause(me);
-        for (;;) {
-            if (me.granted) {
-                if (live_hold(me.owner)) return true;
-                stand_again(me);  // handed over, and lost before we woke up
-            }
-            if (me.error) std::rethrow_exception(me.error);
-            const Instant now = Clock::now();
-            if (request.stop.stop_requested() || now >= request.deadline) return false;
-            Instant sleep_until = request.deadline;
-            if (line_.is_front(me) && !releasing_) {
-                const WaitLine::Step step = line_.step(now, held_here_until(), me.ask_again);
-                if (step.ask) {
-                    me.trying = true;
-                    const bool held = ask(lock, request, false);
-                    me.trying = false;
-                    if (held) return true;
-                    pause(me);
-                    continue;
-                }
-                sleep_until = std::min(sleep_until, step.sleep_until);
-                if (subscribed_ && std::exchange(may_watch, false)) {
-                    may_watch = me.sleeper.watch(lock, runtime_, sleep_until);
-                    continue;  // whatever happened meanwhile
-                }
-            }
-            may_watch = true;
-            me.sleeper.sleep(lock, sleep_until);
-        }
-    }
-
-    static void pause(Waiter& me) {
-        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
-    }
-
-    void stand_again(Waiter& me) {
-        runtime_.lost_levels().take(Keeper::kind, key(), me.owner);
-        me.granted = false;
-        line_.join_first(me);
-    }
-
-    void listen() {
-        if (wants_messages_) return;
-        runtime_.start_background();
-        const bool listened = subscribed_;
-        subscribed_ = runtime_.subscriptions().want(wire_.channel(), *this);
-        wants_messages_ = true;
-        // Another lock of ours listens there: what has come since the question was told to that one alone.
-        if (subscribed_ && !listened) line_.news();
-    }
-
-    // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
-    void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
-        if (heir_ == &me) heir_ = nullptr;
-        const bool was_front = line_.is_front(me);
-        line_.leave(me);
-        if (line_.empty()) {
-            wants_messages_ = false;
-            failing_since_.reset();
-            runtime_.subscriptions().rest(wire_.channel(), *this);
-            withdraw(lock);
-        } else if (was_front) {
-            rouse(*line_.front());
-        }
-    }
-
-    // --- giving back, the ways --------------------------------------------------------------------------------
-
-    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no
-    // requires).
-    template <class = void>
-    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
-        const std::optional<Milliseconds> heir_lease = next.lease;
-        Claim claim = claim_of(next.owner, next_number(), 1, heir_lease);
-        const Leaving leaving = this->leave_level(held);
-        line_.leave(next);
-        heir_ = &next;
-        SendTime sent_at;
-        bool unknown = false;
-        Reply reply;
-        try {
-            const Underway underway(*this, lock);
-            lock.unlock();
-            reply = runtime_.persist(foreground_deadline(), {}, [&](Instant deadline, bool) {
-                return runtime_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
-                    claim.until = until;
-                    // The heir's lease counts from the first sending that may have taken effect: a later one prolongs
-                    // nothing.
-                    if (!unknown) sent_at = SendTime();
-                    Reply one =
-                        wire_.hand_over(leaving.hold, std::as_const(claim), runtime_.calling(deadline, Effect::grants));
-                    if (!one.answered() && !one.is_unsent()) unknown = true;
-                    return one;
-                });
-            });
-        } catch (...) {  // no memory: as if it had not been sent
-            reply = Reply::of(Reply::Kind::not_sent, std::string());
-        }
-        Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
-        const Instant now = Clock::now();
-        const Instant sent = sent_at.as_of_now();
-        const HandOverAnswer answer = Wire<T>::read_hand_over(reply);
-        const bool answered = judge(reply) == Verdict::answered && answer.kind != HandOverAnswer::Kind::senseless;
-        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
-            recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
-            // A copy of the acquire that was left without an answer may still come.
-            if (leaving.unsettled != 0) this->give_back_later(leaving, this->unsettled_until(leaving.unsettled));
-            ++handoffs_;
-            runtime_.count_handoff();
-            line_.held_here();
-            waiting->granted = true;
-            rouse(*waiting);
-            return {};
-        }
-        if (waiting) line_.join_first(*waiting);
-        // Refused for good, perhaps for a reason of its own, such as a right that only its script needs: then the hold
-        // goes back to the server as ever.
-        if (judge(reply) == Verdict::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
-        // Without a proper answer the lock belongs to either of the two numbers: both are released. Otherwise it was
-        // handed to somebody who left, too late for its lease, or unknown to the replicas that should know.
-        const Instant over = now + claim.lease;
-        if (handed) pending_.add({claim.hold}, 0, over, now);
-        if (!answered) pending_.add({leaving.hold, claim.hold}, leaving.unsettled, std::max(over, leaving.until), now);
-        tell_representative();
-        schedule();
-        deliver_pending(lock);
-        if (handed) return {};
-        if (!answered)
-            return judge(reply) == Verdict::answered ? make_error_code(errc::protocol_error)
-                                                     : error_of(reply, key()).code();
-        report_loss("the server says that it was not held any more");
-        return errc::hold_lost;
-    }
-
-    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
-        const auto outcome = this->send_last(
-            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
-        schedule();
-        deliver_pending(lock);
-        return outcome;
-    }
-
-    // False when there is no memory for it.
-    bool recorded(OwnerNumber heir, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
-                  std::int64_t token) {
-        try {
-            record(heir, hold, sent, lease, token);
-            return true;
-        } catch (...) {
-            this->forget(heir);
-            return false;
-        }
-    }
-
-    WaitLine line_;
-    unsigned handoffs_ = 0;   // in a row, within this process
-    Waiter* heir_ = nullptr;  // to whom a hold is on its way, as long as it waits
-    bool wants_messages_ = false;
-    bool subscribed_ = false;     // confirmed, so messages do come
-    std::uint64_t messages_ = 0;  // so far
-    unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
 // redlatch/fenced_lock.hpp
 
 namespace redlatch {
@@ -12857,10 +12873,10 @@ inline namespace v0_1 {
 // Otherwise like RLock, and the lock of Redisson's RFencedLock of that name. A nested lock() keeps the token of its
 // hold. The counter's key, redisson_lock_token:{name}, stays on the server for ever: it is what makes tokens grow.
 template <class T = HiredisTransport>
-class FencedLock : public BoundLock<FencedLock<T>, T, LockState<T, FencedWire>> {
+class FencedLock : public NamedLock<FencedLock<T>, T, LockState<T, FencedProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
-    FencedLock(Client<T>& client, std::string_view name) : FencedLock::BoundLock(client.core(), name) {}
+    FencedLock(Client<T>& client, std::string_view name) : FencedLock::NamedLock(client.core(), name) {}
 
     // The token of this thread's hold. No command. Throws Error(errc::not_owner) when it holds nothing (any more).
     [[nodiscard]] std::int64_t token() {
@@ -12876,7 +12892,7 @@ public:
 
     // lock(), and the token; with a std::stop_token or a std::error_code& an optional, empty when it is not held.
     template <class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
         if constexpr (detail::has_stop_token<Tail...>) {
             return token_if(this->lock(tail...));
@@ -12891,20 +12907,20 @@ public:
 
     // try_lock(), try_lock_for(), try_lock_until(), and the token: empty when it is not held.
     template <class... Tail>
-    requires TryTail<Tail...>
+    requires TryOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
         return token_if(this->try_lock(tail...));
     }
 
     template <class Rep, class Period, class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_for(std::chrono::duration<Rep, Period> timeout,
                                                                          Tail&&... tail) {
         return token_if(this->try_lock_for(timeout, tail...));
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token_until(
         std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return token_if(this->try_lock_until(when, tail...));
@@ -12923,7 +12939,7 @@ FencedLock(Client<T>&, std::string_view) -> FencedLock<T>;
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/lock_member.hpp
+// redlatch/quorum/member.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -12957,9 +12973,9 @@ inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
 }
 
 // One of the locks that a lock over several is made of, whatever its type and its client's.
-class LockMember {
+class QuorumMember {
 public:
-    virtual ~LockMember() = default;
+    virtual ~QuorumMember() = default;
 
     virtual const std::string& name() const = 0;
     virtual const std::string& key() const = 0;
@@ -12995,14 +13011,14 @@ public:
 };
 
 template <MemberLock Lock>
-class LockMemberOf final : public LockMember {
+class QuorumMemberOf final : public QuorumMember {
 public:
-    explicit LockMemberOf(Lock& lock) : lock_(lock) {}
+    explicit QuorumMemberOf(Lock& lock) : lock_(lock) {}
 
     const std::string& name() const override { return lock_.name(); }
     const std::string& key() const override { return lock_.state().key(); }
     const void* lock() const override { return &lock_.state(); }
-    const void* client() const override { return &lock_.state().runtime(); }
+    const void* client() const override { return &lock_.state().session(); }
 
     bool acquire(const LockRequest& request) override { return lock_.acquire(request); }
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
@@ -13013,8 +13029,8 @@ public:
                                Receiver receiver) override {
         lock_.state().release_in_background(owner, done, receiver);
     }
-    void attend() override { runtime().attend(); }
-    void stop_attending() override { runtime().stop_attending(); }
+    void attend() override { session().attend(); }
+    void stop_attending() override { session().stop_attending(); }
     HeldPart part(OwnerNumber owner) override { return lock_.state().part(owner); }
     bool force_release(Instant limit) override { return lock_.force_release(limit); }
     bool ask_locked(Instant limit) override { return lock_.ask_locked(limit); }
@@ -13022,26 +13038,26 @@ public:
     std::optional<Milliseconds> ask_remaining_lease(Instant limit) override { return lock_.ask_remaining_lease(limit); }
 
     std::optional<std::uint64_t> connections() override {
-        if constexpr (requires { runtime().transport().connections(); }) return runtime().transport().connections();
+        if constexpr (requires { session().transport().connections(); }) return session().transport().connections();
         return std::nullopt;
     }
 
     void ask_info(Completion done) override {
         static constexpr std::array<std::string_view, 2> words{"INFO", "server"};
-        runtime().post({words, 0}, std::move(done));
+        session().post({words, 0}, std::move(done));
     }
 
-    const ClientOptions& options() override { return runtime().options(); }
-    Timers& timers() override { return runtime().timers(); }
-    void start_background() override { runtime().start_background(); }
+    const ClientOptions& options() override { return session().options(); }
+    Timers& timers() override { return session().timers(); }
+    void start_background() override { session().start_background(); }
     void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept override {
-        runtime().raise(kind, name, detail);
+        session().raise(kind, name, detail);
     }
-    Losses& losses() override { return runtime().losses(); }
-    void start_losses() override { runtime().start_losses(); }
+    Losses& losses() override { return session().losses(); }
+    void start_losses() override { session().start_losses(); }
 
 private:
-    auto& runtime() { return lock_.state().runtime(); }
+    auto& session() { return lock_.state().session(); }
 
     Lock& lock_;
 };
@@ -13049,7 +13065,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/quorum_round.hpp
+// redlatch/quorum/round.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -13179,7 +13195,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/quorum_state.hpp
+// redlatch/quorum/quorum_state.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -13195,9 +13211,9 @@ inline namespace v0_1 {
 // mutexes; but nothing is sent, and no user code runs. A thread in take() sleeps in its round's condition variable, one
 // in give_back() in that of its releases: answers wake both, and the stop token the first. idle_ tells close() that no
 // background thread is inside a member any more.
-class QuorumState final : public Watched {
+class QuorumState final : public BackgroundTask {
 public:
-    QuorumState(std::vector<std::shared_ptr<LockMember>> members, const QuorumRules& rules, const std::string& name,
+    QuorumState(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules, const std::string& name,
                 bool is_fork_child)
         : members_(std::move(members)),
           rules_(rules),
@@ -13442,7 +13458,7 @@ private:
     // How often a call with a limit asks once more for what others had at the same time.
     static constexpr int most_again = 3;
 
-    LockMember& client() const { return *members_.front(); }
+    QuorumMember& client() const { return *members_.front(); }
     std::shared_ptr<QuorumState> self() { return std::static_pointer_cast<QuorumState>(shared_from_this()); }
 
     // Without mutex_, to call members; close() waits for it.
@@ -13745,8 +13761,8 @@ private:
     template <class Then>
     void learn_age(std::size_t member, const std::optional<std::uint64_t>& connections, const Reply& reply,
                    const Then& then) {
-        LockMember& m = *members_[member];
-        if (judge(reply) != Verdict::answered) return then(never, error_of(reply, m.name()));
+        QuorumMember& m = *members_[member];
+        if (judge(reply) != ReplyClass::answered) return then(never, error_of(reply, m.name()));
         const auto uptime = reply.kind == Reply::Kind::text ? read_uptime(reply.text) : std::nullopt;
         if (!uptime) return then(never, unexpected(reply, m.name()));
         // Told in whole seconds, of which the last one may have just begun.
@@ -13922,20 +13938,20 @@ private:
         for (const auto& member : members_) member->stop_attending();
     }
 
-    const std::vector<std::shared_ptr<LockMember>> members_;
+    const std::vector<std::shared_ptr<QuorumMember>> members_;
     const QuorumRules rules_;
     const std::string name_;
     std::vector<std::size_t> order_;  // the members, by their keys: the same for all who ask for them
     const bool is_fork_child_;
     const ProcessMark process_ = this_process();
 
-    BriefWait<> brief_wait_;
+    AdaptiveSpin<> brief_wait_;
 
     std::mutex mutex_;
     std::condition_variable idle_;
     std::size_t inside_ = 0;  // background threads that call members
     bool closed_ = false;
-    Holds holds_;
+    HoldTable holds_;
     std::uint64_t last_hold_ = 0;
     std::map<OwnerNumber, Shares> shares_;
     std::vector<Server> servers_;
@@ -13945,17 +13961,17 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/quorum_lock.hpp
+// redlatch/quorum/quorum_api.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
 // What MultiLock and RedLock have in common: the public members of a lock, over those of its members.
 template <class Lock>
-class QuorumLock : public LockFace<Lock> {
+class QuorumApi : public LockApi<Lock> {
 public:
-    QuorumLock(const QuorumLock&) = delete;
-    QuorumLock& operator=(const QuorumLock&) = delete;
+    QuorumApi(const QuorumApi&) = delete;
+    QuorumApi& operator=(const QuorumApi&) = delete;
 
     // The names of its members, each once, in their order.
     const std::string& name() const noexcept { return name_; }
@@ -13968,31 +13984,31 @@ public:
     // Of all members: whether one of them was held.
     bool force_release() {
         const std::vector<bool> were =
-            ask_all<bool>([](LockMember& m, Instant limit) { return m.force_release(limit); });
+            ask_all<bool>([](QuorumMember& m, Instant limit) { return m.force_release(limit); });
         state().look();
         return std::find(were.begin(), were.end(), true) != were.end();
     }
 
     // Whether so many members are held that somebody may hold it.
     bool ask_locked() {
-        return quorum_of(ask_all<bool>([](LockMember& m, Instant limit) { return m.ask_locked(limit); }));
+        return quorum_of(ask_all<bool>([](QuorumMember& m, Instant limit) { return m.ask_locked(limit); }));
     }
 
     int ask_hold_count(OwnerNumber owner) {
         return quorum_of(
-            ask_all<int>([owner](LockMember& m, Instant limit) { return m.ask_hold_count(owner, limit); }));
+            ask_all<int>([owner](QuorumMember& m, Instant limit) { return m.ask_hold_count(owner, limit); }));
     }
 
     std::optional<Milliseconds> ask_remaining_lease() {
         return quorum_of(ask_all<std::optional<Milliseconds>>(
-            [](LockMember& m, Instant limit) { return m.ask_remaining_lease(limit); }));
+            [](QuorumMember& m, Instant limit) { return m.ask_remaining_lease(limit); }));
     }
 
 protected:
-    QuorumLock(std::vector<std::shared_ptr<LockMember>> members, const QuorumRules& rules)
+    QuorumApi(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules)
         : members_(std::move(members)), rules_(rules), name_(names_of(members_)), state_(new_state(false)) {}
 
-    ~QuorumLock() {
+    ~QuorumApi() {
         const KeepErrno kept;
         const State mine = *state_.load();
         if (!mine->is_of_this_process()) return;
@@ -14018,7 +14034,7 @@ private:
         return **state;
     }
 
-    static std::string names_of(const std::vector<std::shared_ptr<LockMember>>& members) {
+    static std::string names_of(const std::vector<std::shared_ptr<QuorumMember>>& members) {
         std::vector<std::string> names;
         for (const auto& member : members)
             if (std::find(names.begin(), names.end(), member->name()) == names.end()) names.push_back(member->name());
@@ -14068,7 +14084,7 @@ private:
         return answers[rules_.needed - 1];
     }
 
-    const std::vector<std::shared_ptr<LockMember>> members_;
+    const std::vector<std::shared_ptr<QuorumMember>> members_;
     const QuorumRules rules_;
     const std::string name_;
     std::atomic<State*> state_;
@@ -14076,7 +14092,7 @@ private:
 
 // The members from locks as they are given: by reference, or as a range of locks or of pointers to them.
 template <class Lock>
-std::shared_ptr<LockMember> member_of(Lock& lock) {
+std::shared_ptr<QuorumMember> member_of(Lock& lock) {
     if constexpr (WriteSided<Lock>) {
         return member_of(lock.write_lock());
     } else if constexpr (requires { *lock; }) {
@@ -14085,18 +14101,18 @@ std::shared_ptr<LockMember> member_of(Lock& lock) {
         static_assert(MemberLock<Lock>,
                       "a member must be a lock of one server: RLock, FairLock, FencedLock, SpinLock, "
                       "Mutex or a side of a ReadWriteLock");
-        return std::make_shared<LockMemberOf<Lock>>(lock);
+        return std::make_shared<QuorumMemberOf<Lock>>(lock);
     }
 }
 
 template <class... Locks>
-std::vector<std::shared_ptr<LockMember>> members_of(Locks&... locks) {
+std::vector<std::shared_ptr<QuorumMember>> members_of(Locks&... locks) {
     return {member_of(locks)...};
 }
 
 template <class Range>
-std::vector<std::shared_ptr<LockMember>> members_of_range(Range& range) {
-    std::vector<std::shared_ptr<LockMember>> members;
+std::vector<std::shared_ptr<QuorumMember>> members_of_range(Range& range) {
+    std::vector<std::shared_ptr<QuorumMember>> members;
     for (auto& lock : range) members.push_back(member_of(lock));
     return members;
 }
@@ -14128,7 +14144,7 @@ inline namespace v0_1 {
 //
 // Reentrant where its members are. Members must outlive this object; a hold belongs to the object that took it. Neither
 // copied nor moved; any number of threads may use one object.
-class MultiLock : public QuorumLock<MultiLock> {
+class MultiLock : public QuorumApi<MultiLock> {
 public:
     // Throws Error(errc::invalid_argument) for a lock that is named twice. Sends nothing.
     template <class... Locks>
@@ -14139,11 +14155,11 @@ public:
     explicit MultiLock(Range&& range) : MultiLock(Whole{}, members_of_range(range)) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<LockMember>>;
+    using Members = std::vector<std::shared_ptr<QuorumMember>>;
     struct Whole {};
 
     MultiLock(Whole, const Members& members)
-        : QuorumLock(sorted(members), QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {}
+        : QuorumApi(sorted(members), QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {}
 
     // By name, so that those who wait meet at the same one.
     static Members sorted(Members members) {
@@ -14163,6 +14179,31 @@ private:
         return longest;
     }
 };
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/lock/spin_options.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// How a SpinLock or a Mutex waits: pauses that begin with initial_delay and double up to max_delay, each shortened at
+// random by up to a half, so that waiters do not come together.
+struct SpinOptions {
+    std::chrono::milliseconds initial_delay{1};
+    std::chrono::milliseconds max_delay{128};
+};
+
+// Throws Error(errc::invalid_argument) for delays that are not positive or of which the first is longer than the
+// longest.
+inline Polling polling_of(const SpinOptions& options, std::string_view name) {
+    if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
+        options.max_delay > std::chrono::hours(1))
+        throw Error(errc::invalid_argument, name,
+                    "the delays of a lock that polls must be from 1 ms to 1 h, initial_delay not above max_delay");
+    return {options.initial_delay, options.max_delay};
+}
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -14268,14 +14309,14 @@ return redis.call('pttl', KEYS[1])
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/mutex_wire.hpp
+// redlatch/protocol/mutex.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
 // The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner's text. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
 template <Transport T>
-class MutexWire {
+class MutexProtocol {
 public:
     static constexpr std::string_view kind = "mutex ";
     static constexpr std::string_view family = "Mutex";
@@ -14285,7 +14326,7 @@ public:
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
 
-    MutexWire(Runtime<T>& runtime, std::string key) : runtime_(runtime), key_(std::move(key)) {}
+    MutexProtocol(Session<T>& session, std::string key) : session_(session), key_(std::move(key)) {}
 
     const std::string& key() const noexcept { return key_; }
 
@@ -14293,7 +14334,7 @@ public:
     const std::string& channel() const noexcept { return no_channel_; }
 
     // The value of a hold.
-    OwnerText text(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
+    OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
 
     // The first time by the plain command. If that is refused it does not say why, so the script asks once more, and is
     // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the
@@ -14325,10 +14366,10 @@ public:
     auto release(std::uint64_t hold, std::uint32_t, Milliseconds, bool again, Send send) {
         const OwnerText value = text(hold);
         if constexpr (std::invocable<Send&, Texts<4>>) {
-            for (auto form = native().form(); !again && form != NativeDelete::Form::none; form = native().form()) {
-                Reply reply = form == NativeDelete::Form::delex ? send(Texts<4>{"DELEX", key_, "IFEQ", value})
-                                                                : send(Texts<3>{"DELIFEQ", key_, value});
-                if (!reply.is_error() || judge(reply) != Verdict::refused) return reply;
+            for (auto form = native().form(); !again && form != CompareAndDelete::Form::none; form = native().form()) {
+                Reply reply = form == CompareAndDelete::Form::delex ? send(Texts<4>{"DELEX", key_, "IFEQ", value})
+                                                                    : send(Texts<3>{"DELIFEQ", key_, value});
+                if (!reply.is_error() || judge(reply) != ReplyClass::refused) return reply;
                 native().refused(form);
             }
         }
@@ -14373,51 +14414,26 @@ public:
 
     // The plain command says when the lease is over, so it may last for less than was asked for: by what the server's
     // clock may be ahead of what this client knows of it.
-    Milliseconds clock_error() const { return runtime_.clock_error(); }
+    Milliseconds clock_error() const { return session_.clock_error(); }
 
 private:
     template <class Send>
     Reply send_plain(const Claim& claim, std::string_view value, std::string_view lease, Send& send) {
-        if (runtime_.knows_expiry_times()) {
-            const NumberText end(runtime_.lease_end(claim.until, claim.lease));
+        if (session_.knows_expiry_times()) {
+            const NumberText end(session_.lease_end(claim.until, claim.lease));
             Reply reply = send(Texts<6>{"SET", key_, value, "NX", "PXAT", end});
             if (!reply.is_error() || !reply.text.starts_with("ERR syntax")) return reply;
-            runtime_.forget_expiry_times();
+            session_.forget_expiry_times();
         }
         return send(Texts<6>{"SET", key_, value, "NX", "PX", lease});
     }
 
-    NativeDelete& native() const noexcept { return runtime_.native_delete(); }
+    CompareAndDelete& native() const noexcept { return session_.native_delete(); }
 
-    Runtime<T>& runtime_;
+    Session<T>& session_;
     const std::string key_;
     const std::string no_channel_{};
 };
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/client/spin_options.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// How a SpinLock or a Mutex waits: pauses that begin with initial_delay and double up to max_delay, each shortened at
-// random by up to a half, so that waiters do not come together.
-struct SpinOptions {
-    std::chrono::milliseconds initial_delay{1};
-    std::chrono::milliseconds max_delay{128};
-};
-
-// Throws Error(errc::invalid_argument) for delays that are not positive or of which the first is longer than the
-// longest.
-inline Polling polling_of(const SpinOptions& options, std::string_view name) {
-    if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
-        options.max_delay > std::chrono::hours(1))
-        throw Error(errc::invalid_argument, name,
-                    "the delays of a lock that polls must be from 1 ms to 1 h, initial_delay not above max_delay");
-    return {options.initial_delay, options.max_delay};
-}
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -14445,18 +14461,18 @@ inline namespace v0_1 {
 // Otherwise like RLock: the watchdog, leases, lost(), the errors. Other kinds of lock of that name are refused with
 // errc::wrong_type.
 template <class T = HiredisTransport>
-class Mutex : public BoundLock<Mutex<T>, T, LockState<T, MutexWire>> {
+class Mutex : public NamedLock<Mutex<T>, T, LockState<T, MutexProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
     // which the first is longer than the longest. Sends nothing.
     Mutex(Client<T>& client, std::string_view name, SpinOptions options = {})
-        : Mutex::BoundLock(client.core(), name), polling_(polling_of(options, name)) {}
+        : Mutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
-    // --- for LockFace and for composed locks: for an owner that is told -------------------------------------------
+    // --- for LockApi and for composed locks: for an owner that is told -------------------------------------------
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
-        return Mutex::BoundLock::acquire(request);
+        return Mutex::NamedLock::acquire(request);
     }
 
     bool ask_locked(Instant limit = never) { return value(limit).has_value(); }
@@ -14470,8 +14486,8 @@ public:
     std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
         auto& state = this->state();
         return ask_lease(
-            state.runtime(), state.key(),
-            [&](Instant deadline) { return state.wire().remaining_lease(state.runtime().calling(deadline)); }, limit);
+            state.session(), state.key(),
+            [&](Instant deadline) { return state.wire().remaining_lease(state.session().calling(deadline)); }, limit);
     }
 
 private:
@@ -14479,8 +14495,8 @@ private:
     std::optional<std::string> value(Instant limit) {
         auto& state = this->state();
         return ask_text(
-            state.runtime(), state.key(),
-            [&](Instant deadline) { return state.wire().value(state.runtime().calling(deadline)); }, limit);
+            state.session(), state.key(),
+            [&](Instant deadline) { return state.wire().value(state.session().calling(deadline)); }, limit);
     }
 
     const Polling polling_;
@@ -14494,7 +14510,7 @@ Mutex(Client<T>&, std::string_view, SpinOptions) -> Mutex<T>;
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/core/permit_id.hpp
+// redlatch/protocol/permit_id.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -15022,7 +15038,7 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<detail::sem
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/permit_wire.hpp
+// redlatch/protocol/permit_expirable_semaphore.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -15038,7 +15054,7 @@ struct PermitLease {
 
 // The commands of the semaphore whose permits have leases: keys and arguments of its scripts.
 template <Transport T>
-class PermitWire {
+class PermitProtocol {
 public:
     static constexpr std::string_view kind = "permits ";
     static constexpr bool takes = true;
@@ -15060,12 +15076,12 @@ public:
         }
     };
 
-    PermitWire(Runtime<T>& runtime, std::string key)
-        : commands_(runtime, std::move(key), "redlatch_permit_requests"),
+    PermitProtocol(Session<T>& session, std::string key)
+        : commands_(session, std::move(key), "redlatch_permit_requests"),
           channel_(prefixed_key("redisson_sc", commands_.key())),
           leases_(suffixed_key(commands_.key(), "timeout")) {}
 
-    const MarkedCommands<T>& commands() const noexcept { return commands_; }
+    const IdempotentCommands<T>& commands() const noexcept { return commands_; }
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
@@ -15074,11 +15090,11 @@ public:
         switch (lease.kind) {
             case PermitLease::Kind::limited: return lease.length.count();
             case PermitLease::Kind::forever: return -1;
-            default: return commands_.runtime().options().watchdog_timeout.count();
+            default: return commands_.session().options().watchdog_timeout.count();
         }
     }
 
-    Reply ask(std::span<const Want> wants, const Ticket& ticket, Instant deadline) {
+    Reply ask(std::span<const Want> wants, const RequestId& ticket, Instant deadline) {
         Words words{commands_.publish()};
         for (const Want& want : wants) {
             words.add(want.lets_pass ? -want.amount() : want.amount());
@@ -15101,47 +15117,47 @@ public:
                 told.size() > 2 ? told[2].integer : 0};
     }
 
-    void post_take_back(const Ticket& ticket, std::span<const Want> wants, Completion done) {
+    void post_take_back(const RequestId& ticket, std::span<const Want> wants, Completion done) {
         Words words{commands_.publish()};
         for (const Want& want : wants) words.add(want.ids);
         commands_.post(digested<scripts::permit_take_back>, ticket, more_keys(), words.view(), std::move(done));
     }
 
     // Also takes what is left of them where the lease of some is over.
-    void post_return(const Ticket& ticket, std::span<const Want> wants, Completion done) {
+    void post_return(const RequestId& ticket, std::span<const Want> wants, Completion done) {
         post_take_back(ticket, wants, std::move(done));
     }
 
-    Reply release(const Ticket& ticket, std::span<const PermitId> ids, Instant deadline) {
+    Reply release(const RequestId& ticket, std::span<const PermitId> ids, Instant deadline) {
         Words words{commands_.publish()};
         words.add(ids);
         return commands_.call(digested<scripts::permit_release>, ticket, more_keys(), words.view(), deadline);
     }
 
-    void post_release(const Ticket& ticket, std::span<const PermitId> ids, Completion done) {
+    void post_release(const RequestId& ticket, std::span<const PermitId> ids, Completion done) {
         Words words{commands_.publish()};
         words.add(ids);
         commands_.post(digested<scripts::permit_release>, ticket, more_keys(), words.view(), std::move(done));
     }
 
-    Reply set_lease(const Ticket& ticket, const PermitId& id, const PermitLease& lease, Instant deadline) {
+    Reply set_lease(const RequestId& ticket, const PermitId& id, const PermitLease& lease, Instant deadline) {
         return commands_.call(
             digested<scripts::permit_set_lease>, ticket, more_keys(),
             std::array<std::string_view, 3>{commands_.publish(), id.bytes(), NumberText(milliseconds_of(lease))},
             deadline);
     }
 
-    Reply set(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+    Reply set(const RequestId& ticket, std::int64_t permits, Instant deadline) {
         return commands_.call(digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
                               std::array<std::string_view, 2>{NumberText(permits), commands_.publish()}, deadline);
     }
 
-    Reply set_total(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+    Reply set_total(const RequestId& ticket, std::int64_t permits, Instant deadline) {
         return commands_.call(digested<scripts::permit_set_total>, ticket, more_keys(),
                               std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
     }
 
-    Reply add(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+    Reply add(const RequestId& ticket, std::int64_t permits, Instant deadline) {
         return commands_.call(digested<scripts::permit_add>, ticket, more_keys(),
                               std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
     }
@@ -15152,8 +15168,8 @@ public:
         bool exists;
     };
     Count count() {
-        const Reply reply = detail::inquire(commands_.runtime(), key(), [&](Instant deadline) {
-            return commands_.runtime().call_script(digested<scripts::permit_count>,
+        const Reply reply = detail::inquire(commands_.session(), key(), [&](Instant deadline) {
+            return commands_.session().call_script(digested<scripts::permit_count>,
                                                    std::array<std::string_view, 3>{key(), leases_, channel_},
                                                    std::array<std::string_view, 1>{commands_.publish()}, deadline);
         });
@@ -15163,8 +15179,8 @@ public:
     }
 
     std::optional<Milliseconds> remaining(const PermitId& id) {
-        const Reply reply = detail::inquire(commands_.runtime(), key(), [&](Instant deadline) {
-            return commands_.runtime().call_script(digested<scripts::permit_remaining>,
+        const Reply reply = detail::inquire(commands_.session(), key(), [&](Instant deadline) {
+            return commands_.session().call_script(digested<scripts::permit_remaining>,
                                                    std::array<std::string_view, 1>{leases_},
                                                    std::array<std::string_view, 1>{id.bytes()}, deadline);
         });
@@ -15175,10 +15191,10 @@ public:
 
     void post_renew(std::span<const PermitId> ids, Completion done) {
         Words words{};
-        words.add(commands_.runtime().options().watchdog_timeout.count());
-        words.add(commands_.runtime().wanted_until(key()));
+        words.add(commands_.session().options().watchdog_timeout.count());
+        words.add(commands_.session().wanted_until(key()));
         words.add(ids);
-        commands_.runtime().post_script(digested<scripts::permit_renew>, std::array<std::string_view, 1>{leases_},
+        commands_.session().post_script(digested<scripts::permit_renew>, std::array<std::string_view, 1>{leases_},
                                         words.view(), std::move(done), Receiver::background, Effect::grants);
     }
 
@@ -15200,7 +15216,7 @@ private:
 
     std::array<std::string_view, 2> more_keys() const { return {leases_, channel_}; }
 
-    const MarkedCommands<T> commands_;
+    const IdempotentCommands<T> commands_;
     const std::string channel_;
     const std::string leases_;
 };
@@ -15208,7 +15224,7 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/permit_state.hpp
+// redlatch/semaphore/permit_leases.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -15216,9 +15232,9 @@ inline namespace v0_1 {
 // A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog
 // renews.
 template <class T>
-class PermitState final : public SynchronizerState<T, PermitWire> {
-    using Base = SynchronizerState<T, PermitWire>;
-    using Base::lanes_, Base::mutex_, Base::runtime_, Base::wire_;
+class PermitLeases final : public Synchronizer<T, PermitProtocol> {
+    using Base = Synchronizer<T, PermitProtocol>;
+    using Base::lanes_, Base::mutex_, Base::session_, Base::wire_;
 
 public:
     using Want = typename Base::Want;
@@ -15277,8 +15293,8 @@ public:
     void let_go(const PermitId& id) noexcept try {
         std::unique_lock lock(mutex_);
         std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
-        this->insist(lock, Errand::Kind::change, lanes_.take(runtime_.next_request()),
-                     [this, id](const Ticket& ticket, Completion done) {
+        this->insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
+                     [this, id](const RequestId& ticket, Completion done) {
                          wire_.post_release(ticket, std::span(&id, 1), std::move(done));
                      });
     } catch (...) {
@@ -15312,7 +15328,7 @@ public:
 private:
     static constexpr std::size_t renewals_a_call = 100;
 
-    Milliseconds timeout() const { return runtime_.options().watchdog_timeout; }
+    Milliseconds timeout() const { return session_.options().watchdog_timeout; }
 
     // What came after its lease was over is as good as not served, and goes back.
     void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) override {
@@ -15331,7 +15347,7 @@ private:
         }
         if (!watched_.empty()) {
             schedule();
-            runtime_.start_background();
+            session_.start_background();
         }
         if (!too_late.empty()) this->give_back(lock, std::move(too_late));
     }
@@ -15344,7 +15360,7 @@ private:
         Base::schedule();
         Instant at = never;
         for (const Watch& watch : watched_) at = std::min(at, watch.look_at());
-        if (at != never) runtime_.timers().schedule(*this, at);
+        if (at != never) session_.timers().schedule(*this, at);
     }
 
     // All that are due, and what would be due soon: so that permits that were taken at different times are renewed
@@ -15363,12 +15379,12 @@ private:
                 if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
                 batch.push_back(watch.id);
                 watch.renewing = true;
-                watch.renewal_ends = Clock::now() + runtime_.options().command_timeout + Milliseconds(1);
+                watch.renewal_ends = Clock::now() + session_.options().command_timeout + Milliseconds(1);
             }
             lock.unlock();
             const Instant sent = Clock::now();
             try {
-                wire_.post_renew(batch, [self = std::static_pointer_cast<PermitState>(this->shared_from_this()), batch,
+                wire_.post_renew(batch, [self = std::static_pointer_cast<PermitLeases>(this->shared_from_this()), batch,
                                          sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
             } catch (...) {  // no memory: again in a moment
                 renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
@@ -15379,7 +15395,7 @@ private:
 
     void renewed_all(const std::vector<PermitId>& batch, const Reply& reply, Instant sent) {
         const std::lock_guard lock(mutex_);
-        runtime_.learn_if_late(this->key(), sent, reply);
+        session_.learn_if_late(this->key(), sent, reply);
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
             const auto watch =
@@ -15390,7 +15406,7 @@ private:
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
                 watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
             } else if (reply.elements[i].integer == 1) {
-                runtime_.count_renewal();
+                session_.count_renewal();
                 watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
                 watch->renew_at = sent + timeout() / 3;
             } else {
@@ -15406,14 +15422,14 @@ private:
     void lose_if(Condition condition, const char* why) {
         std::erase_if(watched_, [&](const Watch& watch) {
             if (!condition(watch)) return false;
-            runtime_.count_lost_hold();
+            session_.count_lost_hold();
             tell(watch.id, why);
             return true;
         });
     }
 
     void tell(const PermitId& id, const char* why) noexcept try {
-        runtime_.raise(Event::Kind::hold_lost, this->key(), "permit " + id.text() + ": " + why);
+        session_.raise(Event::Kind::hold_lost, this->key(), "permit " + id.text() + ": " + why);
     } catch (...) {
     }
 
@@ -15462,8 +15478,9 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        return is_one(semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().set(ticket, permits, deadline); }));
+        return is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
+            return semaphore.wire().set(ticket, permits, deadline);
+        }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -15473,7 +15490,7 @@ public:
     void set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        is_one(semaphore.change([&](const Ticket& ticket, Instant deadline) {
+        is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
             return semaphore.wire().set_total(ticket, permits, deadline);
         }));
     }
@@ -15487,7 +15504,7 @@ public:
         if (n == 0) return;
         State& semaphore = state();
         is_one(semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, deadline); }));
+            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, deadline); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -15522,7 +15539,7 @@ public:
     //   acquire(…, token), acquire(…, ec)   gives up when a stop is requested, stores the error instead of throwing
     //                               it: a std::optional<PermitId>
     template <class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) {
         std::optional<PermitId> id = one(take(1, detail::wait_until(never, tail...), tail...));
         if constexpr (detail::has_stop_token<Tail&...> || detail::has_error_code<Tail&...>)
@@ -15533,19 +15550,19 @@ public:
 
     // The same for n permits at once, from 1 to max_at_once(); without any when it was stopped or failed.
     template <class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(never, tail...), tail...);
     }
 
     // Takes a permit, or n, if they are there: one try, even if others wait. May be given a lease and std::error_code&.
     template <class... Tail>
-    requires(PermitTail<Tail...> && !detail::has_stop_token<Tail...>)
+    requires(PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
         [[nodiscard]] std::optional<PermitId> try_acquire(Tail&&... tail) {
         return one(take(1, {.one_try = true}, tail...));
     }
     template <class... Tail>
-    requires(PermitTail<Tail...> && !detail::has_stop_token<Tail...>)
+    requires(PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
         [[nodiscard]] std::vector<PermitId> try_acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, {.one_try = true}, tail...);
     }
@@ -15554,25 +15571,25 @@ public:
     // millisecond; zero or less is one try, the largest value is for ever. May be given a lease, std::stop_token and
     // std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...));
     }
     template <class Rep, class Period, class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n,
                                                         Tail&&... tail) {
         return take(n, detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
                                                             Tail&&... tail) {
         return one(take(1, detail::wait_until(deadline_at(when), tail...), tail...));
     }
     template <class AnyClock, class Duration, class... Tail>
-    requires PermitTail<Tail...>
+    requires PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> try_acquire_until(std::chrono::time_point<AnyClock, Duration> when,
                                                           std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
@@ -15599,13 +15616,14 @@ public:
     [[nodiscard]] bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
         State& semaphore = state();
-        const std::function<void(const Ticket&, Completion)> post =
-            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const Ticket& ticket, Completion done) {
+        const std::function<void(const RequestId&, Completion)> post =
+            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& ticket,
+                                                                               Completion done) {
                 semaphore.wire().post_release(ticket, kept, std::move(done));
             };
         const auto watches = semaphore.unwatch(ids);
         const Reply reply = semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
+            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
             post);
         const bool released = is_one(reply);
         if (!released) semaphore.watch_again(watches);
@@ -15641,7 +15659,7 @@ public:
     }
 
 private:
-    using State = PermitState<T>;
+    using State = PermitLeases<T>;
 
     State& state() { return binding_.state(); }
 
@@ -15667,7 +15685,7 @@ private:
         return detail::answer(
             [&]() -> std::vector<PermitId> {
                 check(n, 1, max_at_once(), "from 1 to 10000 permits can be taken at once");
-                typename PermitWire<T>::Want want;
+                typename PermitProtocol<T>::Want want;
                 want.ids.reserve(static_cast<std::size_t>(n));
                 for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
                 [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
@@ -15685,7 +15703,7 @@ private:
         const auto watches = semaphore.unwatch_settled(std::span(&id, 1));
         Reply reply;
         try {
-            reply = semaphore.change([&](const Ticket& ticket, Instant deadline) {
+            reply = semaphore.change([&](const RequestId& ticket, Instant deadline) {
                 return semaphore.wire().set_lease(ticket, id, lease, deadline);
             });
         } catch (...) {
@@ -15699,7 +15717,7 @@ private:
     void let_go(const PermitId& id) noexcept try { state().let_go(id); } catch (...) {
     }
 
-    Binding<T, State> binding_;
+    StateHandle<T, State> binding_;
 };
 
 template <class T>
@@ -16060,14 +16078,14 @@ return 1
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/read_write_wire.hpp
+// redlatch/protocol/read_write_lock.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
 // The names that both sides of a read-write lock have in common, and how they speak: both listen to one channel.
 template <Transport T>
-class ReadWriteWire {
+class ReadWriteProtocol {
 public:
     static constexpr std::string_view family = "ReadWriteLock";
     static constexpr bool reentrant = true;
@@ -16079,13 +16097,13 @@ public:
     static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
 
 protected:
-    ReadWriteWire(Runtime<T>& runtime, std::string key)
-        : runtime_(runtime),
+    ReadWriteProtocol(Session<T>& session, std::string key)
+        : session_(session),
           key_(std::move(key)),
           channel_(prefixed_key("redisson_rwlock", key_)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
           mark_(suffixed_key(key_, "redlatch_writer_waits")) {}
-    ~ReadWriteWire() = default;
+    ~ReadWriteProtocol() = default;
 
     // `field` is the owner as a holder of this side.
     template <class Send>
@@ -16099,11 +16117,11 @@ protected:
         return send(script, Texts<2>{key_, channel_}, with_owners({publish_command(), tag_}, owners));
     }
 
-    std::string_view publish_command() { return runtime_.transport().publish_command(); }
-    OwnerText reader(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold}; }
-    OwnerText writer(std::uint64_t hold) const noexcept { return {runtime_.uuid(), hold, ":write"}; }
+    std::string_view publish_command() { return session_.transport().publish_command(); }
+    OwnerText reader(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
+    OwnerText writer(std::uint64_t hold) const noexcept { return {session_.uuid(), hold, ":write"}; }
 
-    Runtime<T>& runtime_;
+    Session<T>& session_;
     const std::string key_;
     const std::string channel_;
     const std::string tag_;   // where the names of the timeout keys begin
@@ -16112,7 +16130,7 @@ protected:
 
 // The commands of the readers' side.
 template <Transport T>
-class ReadWire final : public ReadWriteWire<T> {
+class ReadProtocol final : public ReadWriteProtocol<T> {
 public:
     static constexpr std::string_view kind = "readers ";
     static constexpr const Script& renewal = digested<scripts::read_renew>;
@@ -16120,7 +16138,7 @@ public:
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
 
-    ReadWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
+    ReadProtocol(Session<T>& session, std::string key) : ReadWriteProtocol<T>(session, std::move(key)) {}
 
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
@@ -16131,14 +16149,14 @@ public:
 
     template <class Send>
     auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
-        return ReadWriteWire<T>::release(digested<scripts::read_release>, text(hold), remaining, lease,
-                                         std::move(send));
+        return ReadWriteProtocol<T>::release(digested<scripts::read_release>, text(hold), remaining, lease,
+                                             std::move(send));
     }
 
     // Releases whatever these owners have. Answered with the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
-        return ReadWriteWire<T>::give_up(digested<scripts::read_give_up>, owners, std::move(send));
+        return ReadWriteProtocol<T>::give_up(digested<scripts::read_give_up>, owners, std::move(send));
     }
 
     // Who holds this side, whoever that is: a list of owners.
@@ -16153,7 +16171,7 @@ public:
     }
 
     Reply hold_count(std::uint64_t hold, Instant deadline) {
-        return this->runtime_.calling(deadline)(digested<scripts::read_hold_count>, Texts<1>{this->key_},
+        return this->session_.calling(deadline)(digested<scripts::read_hold_count>, Texts<1>{this->key_},
                                                 Texts<2>{text(hold), this->tag_});
     }
 
@@ -16162,7 +16180,7 @@ public:
 
 // The commands of the writer's side.
 template <Transport T>
-class WriteWire final : public ReadWriteWire<T> {
+class WriteProtocol final : public ReadWriteProtocol<T> {
 public:
     static constexpr std::string_view kind = "writers ";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
@@ -16171,14 +16189,14 @@ public:
     // A read hold of the same owner keeps the key.
     static constexpr bool outlives_lease = true;
 
-    WriteWire(Runtime<T>& runtime, std::string key) : ReadWriteWire<T>(runtime, std::move(key)) {}
+    WriteProtocol(Session<T>& session, std::string key) : ReadWriteProtocol<T>(session, std::move(key)) {}
 
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         if (claim.announced) marked_ = true;
         return send(digested<scripts::write_acquire>, Texts<2>{this->key_, this->mark_},
                     Texts<7>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()), this->tag_,
-                             this->runtime_.uuid(), claim.announced ? mark_ttl : "0", NumberText(claim.until)});
+                             this->session_.uuid(), claim.announced ? mark_ttl : "0", NumberText(claim.until)});
     }
 
     AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -16191,21 +16209,21 @@ public:
     // Nobody of this process waits any more.
     void withdraw() {
         if (!marked_.exchange(false)) return;
-        this->runtime_.posting([](const Reply&) {})(digested<scripts::write_withdraw>,
+        this->session_.posting([](const Reply&) {})(digested<scripts::write_withdraw>,
                                                     Texts<2>{this->mark_, this->channel_},
-                                                    Texts<2>{this->runtime_.uuid(), this->publish_command()});
+                                                    Texts<2>{this->session_.uuid(), this->publish_command()});
     }
 
     template <class Send>
     auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
-        return ReadWriteWire<T>::release(digested<scripts::write_release>, text(hold), remaining, lease,
-                                         std::move(send));
+        return ReadWriteProtocol<T>::release(digested<scripts::write_release>, text(hold), remaining, lease,
+                                             std::move(send));
     }
 
     // Releases whatever these owners have. Answered with the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
-        return ReadWriteWire<T>::give_up(digested<scripts::write_give_up>, owners, std::move(send));
+        return ReadWriteProtocol<T>::give_up(digested<scripts::write_give_up>, owners, std::move(send));
     }
 
     // Who holds this side, whoever that is: a list of owners.
@@ -16222,7 +16240,7 @@ public:
     Reply hold_count(std::uint64_t hold, Instant deadline) {
         const OwnerText field = text(hold);
         const std::array<std::string_view, 3> words{"HGET", this->key_, field};
-        return this->runtime_.call({words, 1}, deadline);
+        return this->session_.call({words, 1}, deadline);
     }
 
     OwnerText text(std::uint64_t hold) const noexcept { return this->writer(hold); }
@@ -16259,43 +16277,43 @@ struct ReadWriteOptions {
 // errc::would_deadlock, even from try_lock().
 //
 // Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
-// LockFace are the writer's. Two objects of one name are the same lock; neither copied nor moved; any number of
+// LockApi are the writer's. Two objects of one name are the same lock; neither copied nor moved; any number of
 // threads may use one object. Destroying the object while held ends no hold.
 template <class T = HiredisTransport>
-class ReadWriteLock : public LockFace<ReadWriteLock<T>> {
+class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
     // What both sides are: a lock with all its members, which asks in its own way what the server has of it.
-    template <class Self, template <class> class Wire>
-    class Side : public BoundLock<Self, T, LockState<T, Wire>> {
+    template <class Self, template <class> class Protocol>
+    class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
     public:
         bool ask_locked(Instant limit = never) { return ask_remaining_lease(limit).has_value(); }
         int ask_hold_count(OwnerNumber owner, Instant limit = never) {
             auto& state = this->state();
             return ask_count(
-                state.runtime(), state.key(),
+                state.session(), state.key(),
                 [&](Instant deadline) { return state.wire().hold_count(state.part(owner).hold, deadline); }, limit);
         }
         std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
             auto& state = this->state();
             return ask_lease(
-                state.runtime(), state.key(),
-                [&](Instant deadline) { return state.wire().remaining_lease(state.runtime().calling(deadline)); },
+                state.session(), state.key(),
+                [&](Instant deadline) { return state.wire().remaining_lease(state.session().calling(deadline)); },
                 limit);
         }
 
     protected:
-        Side(Client<T>& client, std::string_view name) : Side::BoundLock(client.core(), name) {}
+        Side(Client<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
     };
 
 public:
     // The readers' side: held by many at a time.
-    class ReadLock final : public Side<ReadLock, ReadWire> {
+    class ReadLock final : public Side<ReadLock, ReadProtocol> {
         friend ReadWriteLock;
-        using Side<ReadLock, ReadWire>::Side;
+        using Side<ReadLock, ReadProtocol>::Side;
     };
 
     // The writer's side. Throws Error(errc::would_deadlock), before anything is sent, to a thread that holds the read
     // side only.
-    class WriteLock final : public Side<WriteLock, WriteWire> {
+    class WriteLock final : public Side<WriteLock, WriteProtocol> {
     public:
         bool acquire(const LockRequest& request) {
             const Instant now = Clock::now();
@@ -16311,7 +16329,7 @@ public:
     private:
         friend ReadWriteLock;
         WriteLock(Client<T>& client, std::string_view name, ReadLock& readers, ReadWriteOptions options)
-            : Side<WriteLock, WriteWire>(client, name), readers_(readers), options_(options) {}
+            : Side<WriteLock, WriteProtocol>(client, name), readers_(readers), options_(options) {}
 
         ReadLock& readers_;
         const ReadWriteOptions options_;
@@ -16329,24 +16347,24 @@ public:
     ReadLock& read_lock() noexcept { return read_; }
     WriteLock& write_lock() noexcept { return write_; }
 
-    // The readers' side, as LockFace describes it for the writer's: one round trip when no writer holds the lock, the
+    // The readers' side, as LockApi describes it for the writer's: one round trip when no writer holds the lock, the
     // same trailing arguments, the same errors.
     template <class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
 
     template <class... Tail>
-    requires TryTail<Tail...>
+    requires TryOption<Tail...>
     [[nodiscard]] bool try_lock_shared(Tail&&... tail) { return read_.try_lock(tail...); }
 
     template <class Rep, class Period, class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return read_.try_lock_for(timeout, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires LockTail<Tail...>
+    requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_shared_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return read_.try_lock_until(when, tail...);
     }
@@ -16354,7 +16372,7 @@ public:
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
-    // --- for LockFace and for composed locks: the writer's side, for an owner that is told ------------------------
+    // --- for LockApi and for composed locks: the writer's side, for an owner that is told ------------------------
 
     bool acquire(const LockRequest& request) { return write_.acquire(request); }
     std::error_code release(OwnerNumber owner) { return write_.release(owner); }
@@ -16413,7 +16431,7 @@ struct RedLockOptions {
 // Right after all servers were started, nobody gets the lock for longest_lease. Reentrant where its members are.
 // Members must outlive this object; a hold belongs to the object that took it. Neither copied nor moved; any number of
 // threads may use one object.
-class RedLock : public QuorumLock<RedLock> {
+class RedLock : public QuorumApi<RedLock> {
 public:
     // Throws Error(errc::invalid_argument) for two members of one client, which are on one server, and for options that
     // cannot work. Sends nothing.
@@ -16430,10 +16448,10 @@ public:
     explicit RedLock(Range&& range, RedLockOptions options = {}) : RedLock(Whole{}, members_of_range(range), options) {}
 
 private:
-    using Members = std::vector<std::shared_ptr<LockMember>>;
+    using Members = std::vector<std::shared_ptr<QuorumMember>>;
     struct Whole {};
 
-    RedLock(Whole, const Members& members, RedLockOptions options) : QuorumLock(members, rules_of(members, options)) {}
+    RedLock(Whole, const Members& members, RedLockOptions options) : QuorumApi(members, rules_of(members, options)) {}
 
     static QuorumRules rules_of(const Members& members, RedLockOptions options) {
         if (members.empty()) throw Error(errc::invalid_argument, {}, "a RedLock needs a member");
@@ -16478,11 +16496,11 @@ inline namespace v0_1 {
 // object while a thread waits in it is an error, as for std::mutex; destroying it while held is not: the hold goes
 // on, and may be given back through another object of that name.
 template <class T = HiredisTransport>
-class RLock : public BoundLock<RLock<T>, T, LockState<T, RLockWire>> {
+class RLock : public NamedLock<RLock<T>, T, LockState<T, RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
     // non-empty {tag}. Sends nothing.
-    RLock(Client<T>& client, std::string_view name) : RLock::BoundLock(client.core(), name) {}
+    RLock(Client<T>& client, std::string_view name) : RLock::NamedLock(client.core(), name) {}
 };
 
 template <class T>
@@ -16491,14 +16509,14 @@ RLock(Client<T>&, std::string_view) -> RLock<T>;
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/client/semaphore_wire.hpp
+// redlatch/protocol/semaphore.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
 // The commands of the semaphore: keys and arguments of its scripts.
 template <Transport T>
-class SemaphoreWire {
+class SemaphoreProtocol {
 public:
     static constexpr std::string_view kind = "semaphore ";
     static constexpr bool takes = true;
@@ -16513,15 +16531,15 @@ public:
         std::int64_t amount() const { return permits; }
     };
 
-    SemaphoreWire(Runtime<T>& runtime, std::string key)
-        : commands_(runtime, std::move(key), "redlatch_semaphore_requests"),
+    SemaphoreProtocol(Session<T>& session, std::string key)
+        : commands_(session, std::move(key), "redlatch_semaphore_requests"),
           channel_(prefixed_key("redisson_sc", commands_.key())) {}
 
-    const MarkedCommands<T>& commands() const noexcept { return commands_; }
+    const IdempotentCommands<T>& commands() const noexcept { return commands_; }
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply ask(std::span<const Want> wants, const Ticket& ticket, Instant deadline) {
+    Reply ask(std::span<const Want> wants, const RequestId& ticket, Instant deadline) {
         constexpr std::array<std::string_view, 0> no_keys{};
         if (wants.size() == 1)
             return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
@@ -16543,43 +16561,43 @@ public:
         return {Milliseconds::max(), -reply.integer};
     }
 
-    void post_take_back(const Ticket& ticket, std::span<const Want>, Completion done) {
+    void post_take_back(const RequestId& ticket, std::span<const Want>, Completion done) {
         commands_.post(digested<scripts::semaphore_give_back>, ticket, std::array<std::string_view, 1>{channel_},
                        std::array<std::string_view, 1>{commands_.publish()}, std::move(done));
     }
 
-    void post_return(const Ticket& ticket, std::span<const Want> wants, Completion done) {
+    void post_return(const RequestId& ticket, std::span<const Want> wants, Completion done) {
         std::int64_t permits = 0;
         for (const Want& want : wants) permits += want.permits;
         post_add(ticket, permits, true, std::move(done));
     }
 
-    Reply add(const Ticket& ticket, std::int64_t permits, bool only_existing, Instant deadline) {
+    Reply add(const RequestId& ticket, std::int64_t permits, bool only_existing, Instant deadline) {
         return commands_.call(
             digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
             std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(only_existing)},
             deadline);
     }
 
-    void post_add(const Ticket& ticket, std::int64_t permits, bool only_existing, Completion done) {
+    void post_add(const RequestId& ticket, std::int64_t permits, bool only_existing, Completion done) {
         commands_.post(
             digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
             std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(only_existing)},
             std::move(done));
     }
 
-    Reply set(const Ticket& ticket, std::int64_t permits, Instant deadline) {
+    Reply set(const RequestId& ticket, std::int64_t permits, Instant deadline) {
         return commands_.call(digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
                               std::array<std::string_view, 2>{NumberText(permits), commands_.publish()}, deadline);
     }
 
-    Reply drain(const Ticket& ticket, Instant deadline) {
+    Reply drain(const RequestId& ticket, Instant deadline) {
         return commands_.call(digested<scripts::semaphore_drain>, ticket, std::array<std::string_view, 0>{},
                               std::array<std::string_view, 0>{}, deadline);
     }
 
 private:
-    const MarkedCommands<T> commands_;
+    const IdempotentCommands<T> commands_;
     const std::string channel_;
 };
 
@@ -16625,8 +16643,9 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0);
         State& semaphore = state();
-        return is_one(semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().set(ticket, permits, deadline); }));
+        return is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
+            return semaphore.wire().set(ticket, permits, deadline);
+        }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -16637,14 +16656,14 @@ public:
     //   acquire(…, token)   gives up when a stop is requested; then, and only then, returns a bool: whether it has them
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] auto acquire(std::ptrdiff_t n, Tail&&... tail) {
         const bool acquired =
             detail::answer([&] { return take(n, detail::wait_until(never, tail...)); }, false, tail...);
         if constexpr (detail::has_stop_token<Tail&...>) return acquired;
     }
     template <class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) { return acquire(1, tail...); }
 
     // Takes them if they are there: one try, even if others wait.
@@ -16658,24 +16677,24 @@ public:
     // Rounded up to the next millisecond; zero or less is one try, the largest value is for ever. May be given
     // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), n, tail...);
     }
     template <class Rep, class Period, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
         return timed(deadline_after(Clock::now(), timeout), 1, tail...);
     }
 
     template <class AnyClock, class Duration, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, std::ptrdiff_t n,
                                          Tail&&... tail) {
         return timed(deadline_at(when), n, tail...);
     }
     template <class AnyClock, class Duration, class... Tail>
-    requires StopTail<Tail...>
+    requires StopOption<Tail...>
     [[nodiscard]] bool try_acquire_until(std::chrono::time_point<AnyClock, Duration> when, Tail&&... tail) {
         return timed(deadline_at(when), 1, tail...);
     }
@@ -16707,7 +16726,7 @@ public:
     // How many permits are there now; 0 for a semaphore that does not exist, negative after add_permits() took away
     // more than there were.
     std::ptrdiff_t available_permits() {
-        return static_cast<std::ptrdiff_t>(ask_number(state().runtime(), state().key()));
+        return static_cast<std::ptrdiff_t>(ask_number(state().session(), state().key()));
     }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
@@ -16718,8 +16737,9 @@ public:
         check(n, -max());
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, false, deadline); }));
+        is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
+            return semaphore.wire().add(ticket, n, false, deadline);
+        }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -16729,7 +16749,7 @@ public:
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
         const Reply reply = semaphore.change(
-            [&](const Ticket& ticket, Instant deadline) { return semaphore.wire().drain(ticket, deadline); });
+            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().drain(ticket, deadline); });
         if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
         return static_cast<std::ptrdiff_t>(reply.integer);
     }
@@ -16738,7 +16758,7 @@ public:
     }
 
 private:
-    using State = SynchronizerState<T, SemaphoreWire>;
+    using State = Synchronizer<T, SemaphoreProtocol>;
 
     State& state() { return binding_.state(); }
 
@@ -16755,7 +16775,7 @@ private:
     bool take(std::ptrdiff_t n, const WaitRequest& request) {
         check(n, 0);
         if (n == 0) return true;
-        typename SemaphoreWire<T>::Want want{.permits = n};
+        typename SemaphoreProtocol<T>::Want want{.permits = n};
         return state().obtain(want, request);
     }
 
@@ -16767,14 +16787,14 @@ private:
     bool give(std::ptrdiff_t n, bool only_existing) {
         State& semaphore = state();
         return is_one(
-            semaphore.change([&](const Ticket& ticket,
+            semaphore.change([&](const RequestId& ticket,
                                  Instant deadline) { return semaphore.wire().add(ticket, n, only_existing, deadline); },
-                             [&semaphore, n, only_existing](const Ticket& ticket, Completion done) {
+                             [&semaphore, n, only_existing](const RequestId& ticket, Completion done) {
                                  semaphore.wire().post_add(ticket, n, only_existing, std::move(done));
                              }));
     }
 
-    Binding<T, State> binding_;
+    StateHandle<T, State> binding_;
 };
 
 template <class T>
@@ -16794,16 +16814,16 @@ inline namespace v0_1 {
 //
 // In one process SpinLock and RLock objects of one name are the same lock, like two RLock objects.
 template <class T = HiredisTransport>
-class SpinLock : public BoundLock<SpinLock<T>, T, LockState<T, RLockWire>> {
+class SpinLock : public NamedLock<SpinLock<T>, T, LockState<T, RLockProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
     // which the first is longer than the longest. Sends nothing.
     SpinLock(Client<T>& client, std::string_view name, SpinOptions options = {})
-        : SpinLock::BoundLock(client.core(), name), polling_(polling_of(options, name)) {}
+        : SpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
-        return SpinLock::BoundLock::acquire(request);
+        return SpinLock::NamedLock::acquire(request);
     }
 
 private:

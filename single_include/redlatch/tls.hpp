@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-// redlatch/core/tls_options.hpp
+// redlatch/base/tls_options.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
@@ -39,7 +39,7 @@ struct TlsOptions {
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/adapters/openssl.hpp
+// redlatch/net/openssl.hpp
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "bare.hpp"
 
-#include <redlatch/core/names.hpp>
+#include <redlatch/base/names.hpp>
 #include <redlatch/scripts/rlock.hpp>
 #include <stdexcept>
 #include <utility>

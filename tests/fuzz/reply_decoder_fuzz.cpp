@@ -88,26 +88,26 @@ void decode(Decode decode) {
 struct Wires {
     test::ScriptedRedis redis;
     Client<ScriptedTransport> client{redis.transport()};
-    Runtime<ScriptedTransport>& runtime = client.core()->runtime();
-    SemaphoreWire<ScriptedTransport> semaphore{runtime, "s"};
-    PermitWire<ScriptedTransport> permits{runtime, "p"};
-    CountDownLatchWire<ScriptedTransport> latch{runtime, "l"};
+    Session<ScriptedTransport>& session = client.core()->session();
+    SemaphoreProtocol<ScriptedTransport> semaphore{session, "s"};
+    PermitProtocol<ScriptedTransport> permits{session, "p"};
+    LatchProtocol<ScriptedTransport> latch{session, "l"};
 };
 
 void make_sense_of(const Reply& reply) {
     static Wires wires;
-    const Verdict verdict = judge(reply);
-    if (verdict != Verdict::answered) expect_printable(error_of(reply, "name").what());
+    const ReplyClass verdict = judge(reply);
+    if (verdict != ReplyClass::answered) expect_printable(error_of(reply, "name").what());
     decode([&] {
         const AcquireAnswer answer = decode_acquire(reply, "name");
         expect((answer.kind == AcquireAnswer::Kind::held) == reply.is_nil(), "held without a nil");
     });
     decode([&] {
-        const AcquireAnswer answer = FencedWire<ScriptedTransport>::read_acquire(reply, "name");
+        const AcquireAnswer answer = FencedProtocol<ScriptedTransport>::read_acquire(reply, "name");
         if (answer.kind == AcquireAnswer::Kind::held)
             expect(answer.token > 0 && reply.elements.at(1).integer == answer.token, "held without a token");
     });
-    const HandOverAnswer handed = FencedWire<ScriptedTransport>::read_hand_over(reply);
+    const HandOverAnswer handed = FencedProtocol<ScriptedTransport>::read_hand_over(reply);
     if (handed.kind == HandOverAnswer::Kind::handed) expect(handed.token > 0, "handed over without a token");
     if (decode_hand_over(reply).kind == HandOverAnswer::Kind::handed)
         expect(reply.is_integer() && reply.integer == 1, "handed over without a 1");
@@ -115,19 +115,19 @@ void make_sense_of(const Reply& reply) {
     if (released.kind == ReleaseAnswer::Kind::released) expect(released.listeners >= 0, "released to nobody");
     decode([&] { static_cast<void>(number_of(reply, "name")); });
     decode([&] {
-        std::vector<SemaphoreWire<ScriptedTransport>::Want> wants(2);
+        std::vector<SemaphoreProtocol<ScriptedTransport>::Want> wants(2);
         wants[1].permits = 3;
         static_cast<void>(wires.semaphore.decode(reply, wants));
         expect(wants[0].served == (reply.integer > 0), "permits from nowhere");
         expect(!wants[1].served || reply.integer == 4, "more permits than were given");
     });
     decode([&] {
-        std::vector<PermitWire<ScriptedTransport>::Want> wants(1);
+        std::vector<PermitProtocol<ScriptedTransport>::Want> wants(1);
         wants[0].ids.push_back(PermitId::random());
         static_cast<void>(wires.permits.decode(reply, wants));
     });
     decode([&] {
-        std::vector<CountDownLatchWire<ScriptedTransport>::Want> wants(1);
+        std::vector<LatchProtocol<ScriptedTransport>::Want> wants(1);
         static_cast<void>(wires.latch.decode(reply, wants));
         static_cast<void>(wires.latch.decode_lower(reply));
     });

@@ -2,7 +2,7 @@
 // Any bytes as what a server sends: the reader of replies. Nothing else, so that it is fast.
 // The first byte says in pieces of which size the rest arrives.
 // fuzz: max_len=256
-#include <redlatch/adapters/reply_reader.hpp>
+#include <redlatch/redis/reply_reader.hpp>
 
 #include <cstdint>
 #include <string_view>

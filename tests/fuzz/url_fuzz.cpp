@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Any text as what a program gives us: URLs, names, permit ids.
 // fuzz: max_len=256
-#include <redlatch/core/names.hpp>
-#include <redlatch/core/permit_id.hpp>
-#include <redlatch/core/url.hpp>
+#include <redlatch/base/names.hpp>
+#include <redlatch/base/url.hpp>
+#include <redlatch/protocol/permit_id.hpp>
 
 #include <cstdint>
 #include <string>

@@ -120,7 +120,7 @@ void only_the_owner_unlocks(Match& m) {
 }
 
 void same_wire(Match& m) {
-    const Wire& wire = m.pairing.wire;
+    const Protocol& wire = m.pairing.wire;
     Picture picture{m};
     m.holder.must("lock", "ok");
     same("keys of a hold", picture.keys(), wire.held);
@@ -202,10 +202,10 @@ std::vector<Row> lock_rows() {
     const std::string token = "; redisson_lock_token:{N} string T";
     const std::string read_key = "{N}:H:rwlock_timeout:1 string 1 ttl";
     const std::string two_read_keys = read_key + "; {N}:H:rwlock_timeout:2 string 1 ttl";
-    const Wire write{.held = "N hash H:write=1 mode=write ttl",
-                     .held_twice = "N hash H:write=2 mode=write ttl",
-                     .channels = rw_channel,
-                     .released = rw_channel + " 1"};
+    const Protocol write{.held = "N hash H:write=1 mode=write ttl",
+                         .held_twice = "N hash H:write=2 mode=write ttl",
+                         .channels = rw_channel,
+                         .released = rw_channel + " 1"};
     const std::vector<Pairing> pairings{
         {"RLock",
          "rlock",

@@ -64,10 +64,10 @@ std::set<std::string> kinds_of(Remote& agent) {
     return kinds;
 }
 
-enum class Verdict { pass, differs, absent };
+enum class ReplyClass { pass, differs, absent };
 
 struct Cell {
-    Verdict verdict = Verdict::absent;
+    ReplyClass verdict = ReplyClass::absent;
     std::string difference = {};
 };
 
@@ -199,9 +199,9 @@ private:
     static Cell judged(const std::function<void()>& function) {
         try {
             function();
-            return {Verdict::pass};
+            return {ReplyClass::pass};
         } catch (const std::exception& error) {
-            return {Verdict::differs, error.what()};
+            return {ReplyClass::differs, error.what()};
         }
     }
 
@@ -211,18 +211,18 @@ private:
 
     void print(const std::string& kind, const std::string& title, const std::vector<Cell>& cells,
                const std::string& note = "", const std::string& remark = "") {
-        static const std::map<Verdict, std::string> words{
-            {Verdict::pass, "pass"}, {Verdict::differs, "DIFFERS"}, {Verdict::absent, "-"}};
+        static const std::map<ReplyClass, std::string> words{
+            {ReplyClass::pass, "pass"}, {ReplyClass::differs, "DIFFERS"}, {ReplyClass::absent, "-"}};
         std::cout << padded(kind, 16) << padded(title, 44);
         for (const Cell& cell : cells) {
             std::cout << padded(words.at(cell.verdict), 11);
-            passed_ += cell.verdict == Verdict::pass ? 1 : 0;
-            failed_ += cell.verdict == Verdict::differs ? 1 : 0;
+            passed_ += cell.verdict == ReplyClass::pass ? 1 : 0;
+            failed_ += cell.verdict == ReplyClass::differs ? 1 : 0;
         }
         std::cout << remark << '\n';
         if (!note.empty()) std::cout << "    Redisson: " << note << '\n';
         for (std::size_t i = 0; i < cells.size(); ++i) {
-            if (cells[i].verdict != Verdict::differs) continue;
+            if (cells[i].verdict != ReplyClass::differs) continue;
             std::cout << "    " << (cells.size() > 1 ? std::string{columns[i].title} + ": " : "") << cells[i].difference
                       << '\n';
         }
@@ -299,7 +299,7 @@ private:
         make_it_happen();
         for (Open& open : all) {
             for (std::size_t i = 0; i < std::size(columns); ++i) {
-                if (open.cells[i].verdict != Verdict::pass) continue;
+                if (open.cells[i].verdict != ReplyClass::pass) continue;
                 if (open.row->event == Row::Event::restarted) open.matches[i]->redis.reconnect();
                 open.cells[i] = judged([&] { open.row->after(*open.matches[i]); });
             }
@@ -416,7 +416,7 @@ private:
         std::string text;
         for (const std::string& one : left()) text += " " + one;
         print("all", "no key, no subscription is left",
-              {text.empty() ? Cell{Verdict::pass} : Cell{Verdict::differs, text}});
+              {text.empty() ? Cell{ReplyClass::pass} : Cell{ReplyClass::differs, text}});
     }
 
     std::string words_;

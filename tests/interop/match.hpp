@@ -21,7 +21,7 @@ namespace redlatch::test {
 using std::chrono::milliseconds;
 
 /// What a lock leaves in the server, as a Picture shows it.
-struct Wire {
+struct Protocol {
     std::string held = {};
     std::string held_twice = {};
     std::string waited_for = {};  // keys while one waits; empty: as held
@@ -35,7 +35,7 @@ struct Pairing {
     std::string hold;
     std::string want;
     bool polls = false;  // its waiters listen to nothing: they ask again and again
-    Wire wire = {};
+    Protocol wire = {};
 };
 
 /// One thread of one agent, and the primitive that it uses.

@@ -2,7 +2,7 @@
 //
 // The queue of the fair lock: places with slots of time, death, giving up, purge, and whose turn it is.
 //
-// Models scripts/fair_lock.hpp (acquire, release, leave, refresh, first_alive) and client/fair_lock_state.hpp (when a
+// Models scripts/fair_lock.hpp (acquire, release, leave, refresh, first_alive) and lock/fair_lock_state.hpp (when a
 // waiter asks again; the refresh of its slot, every tick here; what it does when its place is lost).
 //
 // A command is one step, with its answer, and so an owner is the same for all its holds (lease_lock.pml is about what may

@@ -3,8 +3,8 @@
 // The lease of a lock on one server, with lost, repeated and arbitrarily late messages.
 //
 // Models scripts/rlock.hpp, scripts/fenced_lock.hpp and scripts/wanted_until.hpp (what the server does),
-// client/hold_keeper.hpp (send_acquire, take_in, take_back, last_released, renewed, delivered) and
-// client/pending_releases.hpp (what is sent until it is answered by a server whose clock is beyond an instant).
+// lock/lease_manager.hpp (send_acquire, take_in, take_back, last_released, renewed, delivered) and
+// lock/outbox.hpp (what is sent until it is answered by a server whose clock is beyond an instant).
 // Reentry, handing over and clocks that jump are not in it.
 //
 // Time is counted in ticks, which may come between any two steps: so every process may be paused anywhere. A request is

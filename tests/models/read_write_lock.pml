@@ -2,7 +2,7 @@
 //
 // The read-write lock on one server: modes, leases of single readers, the mark of a waiting writer, downgrade.
 //
-// Models scripts/read_write_lock.hpp, and of client/lock_state.hpp when those who wait ask again.
+// Models scripts/read_write_lock.hpp, and of lock/lock_state.hpp when those who wait ask again.
 //
 // A command is one step, with its answer, and so an owner is the same for all its holds (lease_lock.pml is about what may
 // come between, and about the number that each hold has for that). Owners 0 and 1 read, 2 and 3 write; 3 takes the read

@@ -2,8 +2,8 @@
 //
 // How those who wait for a lock are woken: subscription, messages, and who of a process asks.
 //
-// Models client/lock_state.hpp (acquire, wait_in_line, released_here, hand_over, message), client/wait_line.hpp
-// (generation, step) and client/subscriptions.hpp with adapters/subscriber_link.hpp (confirm, drop, sweep).
+// Models lock/lock_state.hpp (acquire, wait_in_line, released_here, hand_over, message), wait/wait_queue.hpp
+// (generation, step) and session/subscriptions.hpp with redis/pubsub_connection.hpp (confirm, drop, sweep).
 //
 // A step that the library does under a mutex is one atomic step here; a thread sleeps until it is roused, so that a
 // forgotten rouse shows. `news` is generation != asked. There are no leases: no poll helps a waiter whom a message

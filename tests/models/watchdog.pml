@@ -2,7 +2,7 @@
 //
 // The watchdog against unlock, loss and cancelled acquires, within one client.
 //
-// Models client/hold_keeper.hpp (ask, take_back, release, tick, renewed, delivered) and client/holds.hpp (ids, lost_at).
+// Models lock/lease_manager.hpp (ask, take_back, release, tick, renewed, delivered) and lock/hold_table.hpp (ids, lost_at).
 //
 // What the library does under its mutex is one atomic step; a command is on its way outside of it. The background
 // renews holds, notices that one has run out, and delivers pending releases. An acquire may be cancelled while it is on

@@ -5,22 +5,22 @@
 mutate(counts_twice_on_resend scripts/hold_levels.hpp
     "if current ~= count then redis.call('hincrby', lock, owner, count - current) end\n    if left"
     "redis.call('hincrby', lock, owner, 1)\n    if left"
-    "integration/rlock_wire|faults/lost")
+    "integration/rlock_protocol|faults/lost")
 
 # Takes the lock whoever holds it: SET without NX.
 mutate(takes_it_from_others scripts/rlock.hpp
     "if redis.call('exists', lock) == 0 then"
     "if redis.call('hexists', lock, owner) == 0 then"
-    "integration/(rlock_wire|rlock_waiting)")
+    "integration/(rlock_protocol|rlock_waiting)")
 
 # Frees the lock and tells nobody.
 mutate(release_without_publish scripts/rlock.hpp
     "    redis.call('del', lock)\n    return redis.call(publish, channel, '0')"
     "    redis.call('del', lock)\n    return 1"
-    "integration/(rlock_wire|rlock_waiting)")
+    "integration/(rlock_protocol|rlock_waiting)")
 
 # All holds of a thread have one number, and a late release ends the next one.
-mutate(numbers_used_again client/hold_keeper.hpp
+mutate(numbers_used_again lock/lease_manager.hpp
     "Claim claim{owner, number, count, lease_of(lease)};"
     "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};"
     "unit/rlock|faults/late_locks")
@@ -29,7 +29,7 @@ mutate(numbers_used_again client/hold_keeper.hpp
 mutate(reentry_shortens_the_lease scripts/hold_levels.hpp
     "    if left >= tonumber(lease) then return nil end\n"
     ""
-    "integration/(rlock_lease|rlock_wire)")
+    "integration/(rlock_lease|rlock_protocol)")
 
 # A renewal creates the key that somebody deleted.
 mutate(renewal_creates_the_key scripts/rlock.hpp
@@ -38,97 +38,97 @@ mutate(renewal_creates_the_key scripts/rlock.hpp
     "integration/rlock_watchdog")
 
 # A release that finds no memory is taken to be on its way for ever.
-mutate(release_on_its_way_for_ever client/hold_keeper.hpp
-    "if (!Wire<T>::shared) keeper_.releasing_ = false;"
-    "if (!Wire<T>::shared && std::uncaught_exceptions() == 0) keeper_.releasing_ = false;"
+mutate(release_on_its_way_for_ever lock/lease_manager.hpp
+    "if (!Protocol<T>::shared) keeper_.releasing_ = false;"
+    "if (!Protocol<T>::shared && std::uncaught_exceptions() == 0) keeper_.releasing_ = false;"
     "unit/rlock_release")
 
 # The answer to a renewal counts for whatever its thread holds by then.
-mutate(renewal_answers_for_the_next_hold client/hold_keeper.hpp
+mutate(renewal_answers_for_the_next_hold lock/lease_manager.hpp
     "if (hold && hold->live() && hold->id == renewal.hold) {"
     "if (hold && hold->live()) {"
     "unit/rlock_watchdog")
 
 # Nobody knows any more that a thread had what was lost.
-mutate(lost_levels_forgotten client/hold_keeper.hpp
-    "runtime_.lost_levels().add(kind, key(), hold.owner, hold.count);"
+mutate(lost_levels_forgotten lock/lease_manager.hpp
+    "session_.lost_levels().add(kind, key(), hold.owner, hold.count);"
     ""
     "unit/rlock_release|integration/rlock_watchdog")
 
 # What was published between the try and the subscription is lost.
-mutate(no_second_try_once_subscribed client/lock_state.hpp
+mutate(no_second_try_once_subscribed lock/lock_state.hpp
     "subscribed_ = true;\n        expect_anything();\n        tell_representative();"
     "subscribed_ = true;"
     "unit/rlock|integration/rlock_waiting|faults/(network|server)")
 
 # A message that comes during a try is forgotten.
-mutate(message_during_a_try_forgotten client/wait_line.hpp
+mutate(message_during_a_try_forgotten wait/wait_queue.hpp
     "asked_ = generation;"
     "asked_ = generation_; static_cast<void>(generation);"
-    "unit/(rlock|wait_line)")
+    "unit/(rlock|wait_queue)")
 
 # Validity is counted from the reply, not from the request.
-mutate(validity_from_the_reply client/hold_keeper.hpp
+mutate(validity_from_the_reply lock/lease_manager.hpp
     "const SendTime sent;\n                Reply reply = send(std::as_const(claim), deadline);"
     "Reply reply = send(std::as_const(claim), deadline);\n                const SendTime sent;"
     "unit/rlock|faults/lost")
 
 # The watchdog goes on although the server says that the hold is gone.
-mutate(renewal_refusal_ignored client/hold_keeper.hpp
+mutate(renewal_refusal_ignored lock/lease_manager.hpp
     "case Renewed::refused: lose(*hold, \"the server says that it is not held any more\"); break;"
     "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "unit/rlock|integration/rlock_watchdog")
 
 # The watchdog goes on after unlock().
-mutate(watchdog_outlives_unlock client/hold_keeper.hpp
+mutate(watchdog_outlives_unlock lock/lease_manager.hpp
     "            finish(hold);\n            return leaving;"
     "            return leaving;"
     "unit/rlock|integration/(rlock_watchdog|rlock_interface)")
 
 # An acquire of unknown outcome is forgotten, and locks everybody out.
-mutate(unknown_acquire_left_behind client/hold_keeper.hpp
+mutate(unknown_acquire_left_behind lock/lease_manager.hpp
     "if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);"
     ""
     "unit/rlock|faults/l")
 
 # What a late copy of an acquire takes is not released once more.
-mutate(late_acquire_not_released_again client/pending_releases.hpp
+mutate(late_acquire_not_released_again lock/outbox.hpp
     "if (item.unwanted.hold != hold || item.unsettled < server_now) continue;"
     "if (item.unwanted.hold != hold || item.unsettled >= 0) continue;"
     "unit/pending|faults/late_locks")
 
 # A release whose reply was lost is reported as a lost hold.
-mutate(resent_release_is_a_loss client/hold_keeper.hpp
+mutate(resent_release_is_a_loss lock/lease_manager.hpp
     "answer.kind == ReleaseAnswer::Kind::not_held && !resent"
     "answer.kind == ReleaseAnswer::Kind::not_held"
     "unit/rlock|faults/lost")
 
 # One process keeps the lock to itself.
-mutate(no_limit_to_local_hand_overs client/lock_state.hpp
-    "handoffs_ < runtime_.options().local_handoff_limit"
+mutate(no_limit_to_local_hand_overs lock/lock_state.hpp
+    "handoffs_ < session_.options().local_handoff_limit"
     "handoffs_ < ~0u"
     "unit/rlock|integration/rlock_waiting")
 
 # A message that came before the release's answer is awaited once more, and the next real one is taken for it.
-mutate(own_message_awaited_twice client/lock_state.hpp
+mutate(own_message_awaited_twice lock/lock_state.hpp
     "line_.empty() && messages == messages_)"
     "line_.empty())"
     "integration/rlock_waiting")
 
 # The watching thread leaves, and nobody receives for the others.
-mutate(watcher_leaves_in_silence client/runtime.hpp
+mutate(watcher_leaves_in_silence session/session.hpp
     "if (subscriptions_.has_several_keen()) transport_.wake();"
     ""
     "integration/rlock_waiting")
 
 # Whoever polls sleeps for the lease that another thread of the process was told.
-mutate(try_stops_the_spinning client/lock_state.hpp
+mutate(try_stops_the_spinning lock/lock_state.hpp
     "held_here_until(), me.ask_again)"
     "held_here_until())"
     "integration/(spin_lock|std_interface)")
 
 # Whoever polls fails with those that may not listen.
-mutate(refusal_ends_the_spinning client/wait_line.hpp
+mutate(refusal_ends_the_spinning wait/wait_queue.hpp
     "[](const Waiter* w) { return !w->pause; }"
     "[](const Waiter*) { return true; }"
     "integration/spin_lock")
@@ -143,13 +143,13 @@ mutate(reentry_draws_a_token scripts/fenced_lock.hpp
 mutate(late_hand_over_succeeds scripts/rlock.hpp
     "local count = redis.call('hget', lock, owner)\nif not count then return nil end"
     "local count = '1'"
-    "integration/rlock_wire|faults/late_locks")
+    "integration/rlock_protocol|faults/late_locks")
 
 # An acquire takes effect however late it comes.
 mutate(late_acquire_takes_effect scripts/rlock.hpp
     "if now > tonumber(wanted_until) then return late(now) end\nif redis.call('exists', lock) == 0 then"
     "if redis.call('exists', lock) == 0 then"
-    "integration/rlock_wire|faults/late_locks")
+    "integration/rlock_protocol|faults/late_locks")
 
 # After a loss of data the tokens begin anew.
 mutate(tokens_begin_anew scripts/fenced_lock.hpp
@@ -188,19 +188,19 @@ mutate(fair_keeps_the_turn scripts/fair_lock.hpp
     "integration/fair_lock_script")
 
 # A live waiter's place ends.
-mutate(fair_refreshes_nobody client/fair_lock_state.hpp
+mutate(fair_refreshes_nobody lock/fair_lock_state.hpp
     "if (place->is_waiting()) waiters.push_back(number);"
     "static_cast<void>(number);"
     "unit/fair_lock|integration/fair_lock_test")
 
 # Who has lost its place is not told.
-mutate(fair_lost_place_unnoticed client/fair_lock_state.hpp
+mutate(fair_lost_place_unnoticed lock/fair_lock_state.hpp
     "reply.elements[i].integer != 0) continue;"
     "true) continue;"
     "unit/fair_lock")
 
 # Giving up leaves the entry behind.
-mutate(fair_stays_in_the_queue client/fair_lock_state.hpp
+mutate(fair_stays_in_the_queue lock/fair_lock_state.hpp
     "places_.erase(question.number);\n        take_back(lock, request, question);"
     "places_.erase(question.number);"
     "unit/fair_lock|integration/fair_lock_test")
@@ -212,7 +212,7 @@ mutate(fair_forgets_foreign_patience scripts/fair_lock.hpp
     "integration/fair_lock_script")
 
 # A message that comes while the question is on its way is lost.
-mutate(fair_message_during_a_try_forgotten client/fair_lock_state.hpp
+mutate(fair_message_during_a_try_forgotten lock/fair_lock_state.hpp
     "question.generation = generation;\n                place.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;"
     "place.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;\n                question.generation = place.generation();"
     "unit/fair_lock")
@@ -224,15 +224,15 @@ mutate(fair_serves_the_last_first scripts/fair_lock.hpp
     "integration/fair_lock_order")
 
 # A dead waiter costs the others a whole lease.
-mutate(fair_slot_of_a_whole_lease client/fair_wire.hpp
-    "runtime.options().watchdog_timeout / 6"
-    "runtime.options().watchdog_timeout"
+mutate(fair_slot_of_a_whole_lease protocol/fair_lock.hpp
+    "session.options().watchdog_timeout / 6"
+    "session.options().watchdog_timeout"
     "integration/fair_lock_order")
 
 # A try_lock() that failed stands in the queue.
-mutate(fair_try_lock_queues_up client/fair_lock_state.hpp
-    "return wire_.acquire(claim, runtime_.calling(deadline, Effect::grants));"
-    "return wire_.acquire_or_queue(claim, runtime_.calling(deadline, Effect::grants));"
+mutate(fair_try_lock_queues_up lock/fair_lock_state.hpp
+    "return wire_.acquire(claim, session_.calling(deadline, Effect::grants));"
+    "return wire_.acquire_or_queue(claim, session_.calling(deadline, Effect::grants));"
     "integration/std_interface")
 
 # --- read-write lock --------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ mutate(writer_beside_readers scripts/read_write_lock.hpp
     "integration/read_write")
 
 # A message that comes before the reader listens is told only to the writer, who listens to the same channel.
-mutate(no_second_try_on_a_warm_channel client/lock_state.hpp
+mutate(no_second_try_on_a_warm_channel lock/lock_state.hpp
     "if (subscribed_ && !listened) line_.news();"
     "static_cast<void>(listened);"
     "unit/read_write_lock")
@@ -304,19 +304,19 @@ mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
     "integration/read_write_lock")
 
 # A writer that gave up keeps readers out.
-mutate(mark_left_behind client/hold_keeper.hpp
+mutate(mark_left_behind lock/lease_manager.hpp
     "wire_.withdraw();\n            lock.lock();"
     "lock.lock();"
     "unit/read_write_lock|integration/read_write_lock")
 
 # A reader stands in line behind another one of its process.
-mutate(readers_stand_in_line client/lock_state.hpp
-    "return Wire<T>::shared ? Instant{} : holds_.held_until();"
+mutate(readers_stand_in_line lock/lock_state.hpp
+    "return Protocol<T>::shared ? Instant{} : holds_.held_until();"
     "return holds_.held_until();"
     "unit/read_write_lock")
 
 # A write hold whose lease is over stays on the server for as long as its owner reads.
-mutate(ended_write_hold_stays client/read_write_wire.hpp
+mutate(ended_write_hold_stays protocol/read_write_lock.hpp
     "outlives_lease = true;"
     "outlives_lease = false;"
     "unit/read_write_lock|integration/read_write_lock")
@@ -401,7 +401,7 @@ mutate(late_count_down_counts scripts/count_down_latch.hpp
     "faults/late_synchronizers")
 
 # What may have been done, and nobody can tell, is done again.
-mutate(unknowable_is_sent_again client/marked_commands.hpp
+mutate(unknowable_is_sent_again protocol/idempotency.hpp
     "if (ticket.may_be_done && read_late(reply).value_or(0) > marks_end) {"
     "if (false && read_late(reply).value_or(0) > marks_end) {"
     "faults/late_synchronizers")
@@ -443,10 +443,10 @@ mutate(permits_beyond_an_int scripts/semaphore.hpp
     "integration/semaphore")
 
 # Who wants more than there can ever be holds up everybody behind it.
-mutate(big_request_blocks_for_good client/caller_line.hpp
+mutate(big_request_blocks_for_good wait/caller_queue.hpp
     "return !is_within_reach(want, now);"
     "return false;"
-    "unit/caller_line|integration/semaphore")
+    "unit/caller_queue|integration/semaphore")
 
 # Who wants many starves.
 mutate(small_requests_overtake scripts/semaphore.hpp
@@ -461,37 +461,37 @@ mutate(release_does_not_write_first scripts/semaphore.hpp
     "integration.semaphore")
 
 # Permits that nobody knows to be taken.
-mutate(unknown_permits_left_behind client/synchronizer_state.hpp
+mutate(unknown_permits_left_behind semaphore/synchronizer.hpp
     "if (unknown && !("
     "if (unknown && wants.empty() && !("
     "unit|integration.semaphore")
 
 # Permits for a thread that left while they were asked for.
-mutate(unclaimed_permits_left_behind client/synchronizer_state.hpp
+mutate(unclaimed_permits_left_behind semaphore/synchronizer.hpp
     "if (wants[i].served) unclaimed.push_back(wants[i]);"
     ""
     "unit.semaphore")
 
 # Waiters of a latch wait for the next count, too.
-mutate(next_count_keeps_waiters client/count_down_latch_wire.hpp
+mutate(next_count_keeps_waiters protocol/count_down_latch.hpp
     "want.served = open || (want.round && !round.empty() && *want.round != round);"
     "want.served = open;"
     "unit.count_down|integration.count_down")
 
 # A permit is asked for again by the id that is being taken back.
-mutate(permit_ids_used_again client/synchronizer_state.hpp
+mutate(permit_ids_used_again semaphore/synchronizer.hpp
     "wants.back().renew();"
     ";"
     "unit.permit")
 
 # A process with waiters sleeps although a lease has ended.
-mutate(next_expiry_ignored client/permit_wire.hpp
+mutate(next_expiry_ignored protocol/permit_expirable_semaphore.hpp
     "over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1)"
     "Milliseconds::max()"
     "unit.permit|integration.permit")
 
 # SET without NX.
-mutate(mutex_takes_it_from_others client/mutex_wire.hpp
+mutate(mutex_takes_it_from_others protocol/mutex.hpp
     "send(Texts<6>{\"SET\", key_, value, \"NX\", \"PX\", lease})"
     "send(Texts<5>{\"SET\", key_, value, \"PX\", lease})"
     "integration/mutex")
@@ -503,9 +503,9 @@ mutate(mutex_release_compares_nothing scripts/mutex.hpp
     "integration/mutex")
 
 # All holds have one value, and a late release ends a later hold.
-mutate(mutex_value_is_the_owner client/mutex_wire.hpp
-    "return {runtime_.uuid(), hold};"
-    "return {runtime_.uuid(), hold * 0};"
+mutate(mutex_value_is_the_owner protocol/mutex.hpp
+    "return {session_.uuid(), hold};"
+    "return {session_.uuid(), hold * 0};"
     "unit/mutex|integration/mutex")
 
 # Somebody else's hold is kept alive, and the loss of ours goes unnoticed.
@@ -521,15 +521,15 @@ mutate(mutex_resend_is_refused scripts/mutex.hpp
     "integration/mutex")
 
 # The first answer without a lock is the last word, and nobody looks at the type of the key.
-mutate(mutex_refusal_is_not_looked_into client/mutex_wire.hpp
+mutate(mutex_refusal_is_not_looked_into protocol/mutex.hpp
     "if (!reply.is_nil()) return reply;"
     "return reply.is_nil() ? Reply::of(-1) : reply;"
     "unit/mutex|integration/mutex")
 
 # A server without a command for it cannot be given anything back.
-mutate(mutex_needs_the_native_delete client/mutex_wire.hpp
-    "if (!reply.is_error() || judge(reply) != Verdict::refused) return reply;"
-    "if (form != NativeDelete::Form::none) return reply;"
+mutate(mutex_needs_the_native_delete protocol/mutex.hpp
+    "if (!reply.is_error() || judge(reply) != ReplyClass::refused) return reply;"
+    "if (form != CompareAndDelete::Form::none) return reply;"
     "unit/mutex|integration/mutex")
 
 # A hand-over resurrects a hold that was lost.
@@ -539,13 +539,13 @@ mutate(mutex_hand_over_compares_nothing scripts/mutex.hpp
     "integration/mutex")
 
 # Two kinds of locks on one key take each other's holds for their own.
-mutate(kinds_are_mixed client/hold_keeper.hpp
+mutate(kinds_are_mixed lock/lease_manager.hpp
     "if (auto refusal = mixed_kinds()) throw *std::move(refusal);"
     ""
     "unit/rlock|integration/fair_lock_test")
 
 # The holder of a plain mutex takes it a second time.
-mutate(mutex_is_reentrant client/hold_keeper.hpp
+mutate(mutex_is_reentrant lock/lease_manager.hpp
     "if (hold && refuses_reentry(*hold)) throw not_reentrant();"
     ""
     "unit/mutex|integration/mutex")
@@ -557,13 +557,13 @@ mutate(fair_next_is_not_told scripts/fair_lock.hpp
     "integration/fair_lock")
 
 # An own release is no news to a thread that asked before it, and comes into the line after it.
-mutate(own_release_is_no_news client/lock_state.hpp
+mutate(own_release_is_no_news lock/lock_state.hpp
     "                line_.news();\n            }\n            // Who waits"
     "            }\n            // Who waits"
     "unit.rlock_waiting")
 
 # One more than the largest number of milliseconds.
-mutate(next_expiry_overflows client/permit_wire.hpp
+mutate(next_expiry_overflows protocol/permit_expirable_semaphore.hpp
     "over_in < 0 || over_in == Milliseconds::max().count()"
     "over_in < 0"
     "unit.fuzz_findings")
@@ -571,172 +571,172 @@ mutate(next_expiry_overflows client/permit_wire.hpp
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 # Half a command stays in the buffer when memory runs out, and makes nonsense of all that follow.
-mutate(half_a_command_is_sent adapters/command_link.hpp
+mutate(half_a_command_is_sent redis/command_connection.hpp
     "out_.resize(before);\n            throw;"
     "throw;"
     "faults/(no_memory|failing)")
 
 # Connections that are accepted and closed at once are made again in a storm.
-mutate(reconnects_in_a_storm adapters/command_link.hpp
+mutate(reconnects_in_a_storm redis/command_connection.hpp
     "if (!proven_) {\n            attempt_failed_"
     "if (false) {\n            attempt_failed_"
     "faults/data_loss")
 
 # A wake-up that meets a drain leaves a byte that nobody reads any more.
-mutate(wake_up_left_in_the_pipe adapters/wake_pipe.hpp
+mutate(wake_up_left_in_the_pipe net/wake_pipe.hpp
     "if (came) woken_.exchange(false);"
     "static_cast<void>(came), woken_.exchange(false);"
     "faults/fail")
 
 # A grant that was on the way for longer than its lease is believed.
-mutate(late_grant_believed client/hold_keeper.hpp
+mutate(late_grant_believed lock/lease_manager.hpp
     "if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {"
     "if (live_hold(owner)) {"
     "faults/(client_ends|network)")
 
 # A waiter that times out when it is told keeps the news to itself.
-mutate(leaving_waiter_wakes_nobody client/lock_state.hpp
+mutate(leaving_waiter_wakes_nobody lock/lock_state.hpp
     "} else if (was_front) {\n            rouse(*line_.front());"
     "} else if (was_front) {"
     "faults/pubsub|integration/rlock_waiting")
 
 # A write to a connection that was killed ends the program.
-mutate(write_raises_a_signal adapters/socket.hpp
+mutate(write_raises_a_signal net/socket.hpp
     "MSG_NOSIGNAL | MSG_DONTWAIT"
     "MSG_DONTWAIT"
     "faults/failed_calls")
 
 # A count that was given up appears after the reset that followed.
-mutate(given_up_change_comes_late client/synchronizer_state.hpp
+mutate(given_up_change_comes_late semaphore/synchronizer.hpp
     "else if (ticket.may_be_done)\n"
     "else if (ticket.may_be_done && !ticket.request)\n"
     "(unit|integration)/count_down_latch")
 
 # Two threads use one session of OpenSSL's at the same time.
-mutate(tls_without_mutex adapters/openssl.hpp
+mutate(tls_without_mutex net/openssl.hpp
     "const std::lock_guard lock(mutex_);\n        const detail::OpensslErrors errors;\n        // There"
     "const detail::OpensslErrors errors;\n        // There"
     "integration/tls_test")
 
 # Any certificate of a trusted authority will do.
-mutate(certificate_for_another_host adapters/openssl.hpp
+mutate(certificate_for_another_host net/openssl.hpp
     "X509_VERIFY_PARAM_set1_host(verify, wanted.data(), wanted.size()) == 1 &&"
     ""
     "integration/tls_refusal")
 
 # Revoked certificates are listed in vain.
-mutate(revoked_is_trusted adapters/openssl.hpp
+mutate(revoked_is_trusted net/openssl.hpp
     "X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL"
     "0"
     "integration/tls_refusal")
 
 # What the program had in OpenSSL's queue is lost.
-mutate(errors_of_the_program_lost adapters/openssl.hpp
+mutate(errors_of_the_program_lost net/openssl.hpp
     "i < count_; ++i)"
     "i < count_ && i > 16; ++i)"
     "integration/tls_test")
 
 # What was decrypted and had no room waits for the next bytes from the network.
-mutate(decrypted_is_left_behind adapters/command_link.hpp
+mutate(decrypted_is_left_behind redis/command_connection.hpp
     "std::array<char, TlsSession::full_room> bytes;"
     "std::array<char, 1024> bytes;"
     "integration/tls_test")
 
 # A forked child says goodbye in its parent's session.
-mutate(goodbye_of_a_child adapters/socket.hpp
+mutate(goodbye_of_a_child net/socket.hpp
     "static_cast<void>(tls_.release());"
     ""
     "integration/tls_client_fork")
 
 # What is posted while a connection ends is nobody's.
-mutate(posted_and_stranded adapters/command_link.hpp
+mutate(posted_and_stranded redis/command_connection.hpp
     "if (in_flight() > 0) call_driver(lock);\n    }\n\n    // --- writing"
     "}\n\n    // --- writing"
-    "integration/command_link")
+    "integration/command_connection")
 
 # A connection that failed is closed in order, and the kernel delivers later what it held.
-mutate(old_commands_come_late adapters/socket.hpp
+mutate(old_commands_come_late net/socket.hpp
     "if (std::exchange(failed_, false))\n            reset();\n        else if (tls_)"
     "failed_ = false;\n        if (tls_)"
-    "integration/command_link")
+    "integration/command_connection")
 
 # A watching thread takes the interrupt that was meant for the next one.
-mutate(interrupt_taken_by_another adapters/subscriber_link.hpp
+mutate(interrupt_taken_by_another redis/pubsub_connection.hpp
     "if (interrupts.count() != seen) return Watch::done;"
     "static_cast<void>(seen);"
-    "integration/subscriber_link")
+    "integration/pubsub_connection")
 
 # Who is turned away waits for a thread that leaves without a word.
-mutate(watcher_leaves_without_a_word adapters/subscriber_link.hpp
+mutate(watcher_leaves_without_a_word redis/pubsub_connection.hpp
     "if (turned_away_.exchange(false)) wake_();"
     ""
-    "integration/subscriber_link")
+    "integration/pubsub_connection")
 
 # Whoever writes waits for a server that does not read, beyond his own deadline.
-mutate(writes_beyond_its_deadline adapters/command_link.hpp
+mutate(writes_beyond_its_deadline redis/command_connection.hpp
     "if (full_) break;"
     "if (full_ && link_.socket.wait(POLLOUT, Clock::now() + timeout_)) continue;"
-    "integration/command_link|faults/server")
+    "integration/command_connection|faults/server")
 
 # The background waits for a connection that nobody answers, and every renewal with it.
-mutate(background_waits_to_connect adapters/side_work.hpp
+mutate(background_waits_to_connect net/side_work.hpp
     "return thread_.joinable();"
     "if (thread_.joinable()) thread_.join();\n        return true;"
-    "integration/command_link")
+    "integration/command_connection")
 
 # A call fails because its own line is refused a connection, though another line has one.
-mutate(late_connection_fails_a_call adapters/hiredis.hpp
+mutate(late_connection_fails_a_call redis/hiredis_transport.hpp
     "return other ? call(*other, refused) : answer;"
     "return other ? answer : answer;"
     "faults/refusal")
 
 # Renewals wait for a line that is refused a connection, until the hold is lost.
-mutate(renewals_wait_for_their_line adapters/hiredis.hpp
+mutate(renewals_wait_for_their_line redis/hiredis_transport.hpp
     "link.hand_over_to(*other);"
     "static_cast<void>(other);"
     "faults/refusal")
 
 # Each connection sleeps out its pause, though another one has shown that the server is back.
-mutate(good_news_is_kept adapters/hiredis.hpp
+mutate(good_news_is_kept redis/hiredis_transport.hpp
     "bool has_ended_pause = subscriber.try_again();"
     "bool has_ended_pause = false;"
     "faults/recovery")
 
 # Who is connecting to a frozen master goes on to the end of the time-out, though another is the master by now.
-mutate(waits_for_the_old_master adapters/command_link.hpp
+mutate(waits_for_the_old_master redis/command_connection.hpp
     "place_ = place;\n        link_.in_vain = true;"
     "place_ = place;"
     "faults/failover")
 
 # The same for a node of a cluster.
-mutate(waits_for_the_old_node adapters/command_link.hpp
+mutate(waits_for_the_old_node redis/command_connection.hpp
     "link_.in_vain = true;\n        if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
     "if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
     "faults/failover")
 
 # What waits for replicas shares its connection with others, who wait, too.
-mutate(waits_for_replicas_on_shared_lines adapters/hiredis.hpp
+mutate(waits_for_replicas_on_shared_lines redis/hiredis_transport.hpp
     "return on_a_line(own, deadline,"
     "static_cast<void>(own);\n            return on_a_line(line(), deadline,"
     "integration/replica_wait")
 
 # The same in a cluster.
-mutate(waits_for_replicas_on_the_line_of_the_node adapters/cluster.hpp
+mutate(waits_for_replicas_on_the_line_of_the_node redis/cluster.hpp
     "if (!together) return line.call_all"
     "if (!together || deadline != Instant{}) return line.call_all"
     "integration/replica_wait")
 
 # A hold in a cluster fails because a further connection is refused, though its node has one.
-mutate(late_connection_fails_a_call_in_a_cluster adapters/cluster.hpp
+mutate(late_connection_fails_a_call_in_a_cluster redis/cluster.hpp
     "return refused && line.is_connected() ?"
     "return refused && false ?"
     "faults/cluster.cpp")
 
 # A plugin is closed while its look-up of a name runs, which then comes back to nowhere.
-mutate(look_up_outlives_its_code adapters/name_lookup.hpp
+mutate(look_up_outlives_its_code net/resolver.hpp
     "keep_code_loaded();\n            thread_.detach();"
     "thread_.detach();"
-    "integration/name_lookup")
+    "integration/resolver")
 
 # --- locks over several servers ---------------------------------------------------------------------------------------
 
@@ -747,163 +747,163 @@ mutate(half_is_a_majority red_lock.hpp
     "integration/red_lock_test")
 
 # A member that granted late keeps its part of a round that failed.
-mutate(late_grants_are_kept client/quorum_state.hpp
+mutate(late_grants_are_kept quorum/quorum_state.hpp
     "return answer.kind == TryAnswer::Kind::held && round->hold != 0 && adopt({owner, round->hold, member});"
     "return true;"
     "integration/red_lock_fault")
 
 # What was had in vain is not given back.
-mutate(some_are_kept_in_vain client/quorum_state.hpp
+mutate(some_are_kept_in_vain quorum/quorum_state.hpp
     "give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);"
     "static_cast<void>(had);"
     "integration/multi_lock")
 
 # Validity is counted from the replies.
-mutate(red_lock_valid_from_the_reply client/hold_keeper.hpp
+mutate(red_lock_valid_from_the_reply lock/lease_manager.hpp
     "asked.reply = std::move(reply);\n"
     "asked.reply = std::move(reply);\n asked.sent = Clock::now();\n"
     "integration/red_lock_test")
 
 # Clocks are taken to run alike.
-mutate(clocks_do_not_drift client/quorum_state.hpp
+mutate(clocks_do_not_drift quorum/quorum_state.hpp
     "return rules_.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);"
     "return Milliseconds(0);"
     "integration/red_lock_test")
 
 # A server that has forgotten a hold votes for the next one.
-mutate(young_servers_vote client/quorum_state.hpp
+mutate(young_servers_vote quorum/quorum_state.hpp
     "if (!rules_.independent) return then(Instant::min(), std::nullopt);"
     "return then(Instant::min(), std::nullopt);"
     "integration/red_lock_restart")
 
 # The rest of the servers is blocked until the lease is over.
-mutate(unlock_of_a_majority_only client/quorum_state.hpp
+mutate(unlock_of_a_majority_only quorum/quorum_state.hpp
     "share.leaving = share.levels > remaining ? 1 : 0;"
     "share.leaving = share.levels > remaining && &share < &shares.of[rules_.needed] ? 1 : 0;"
     "integration/red_lock_test")
 
 # A part that is had again votes at once, however young its server.
-mutate(adopted_without_a_look client/quorum_state.hpp
+mutate(adopted_without_a_look quorum/quorum_state.hpp
     "share.votes_from = never;\n        ask_for_vote(lock, part);"
     "share.votes_from = Instant::min();"
     "integration/red_lock_restart")
 
 # No answer is a yes.
-mutate(silence_is_a_vote client/quorum_round.hpp
+mutate(silence_is_a_vote quorum/round.hpp
     "return p.kind == Kind::held && p.votes_from <= now;"
     "return p.kind == Kind::asked || (p.kind == Kind::held && p.votes_from <= now);"
-    "unit/quorum_round")
+    "unit/round")
 
 # Members that have not answered yet are taken for dead when another one refuses.
-mutate(asked_is_away client/quorum_round.hpp
+mutate(asked_is_away quorum/round.hpp
     "return p.kind == Kind::failed; });\n    }\n    const"
     "return p.kind == Kind::failed || p.kind == Kind::asked; });\n    }\n    const"
-    "unit/quorum_round")
+    "unit/round")
 
 # A member that others had meanwhile counts as if it had been held all the while.
-mutate(part_without_identity client/quorum_state.hpp
+mutate(part_without_identity quorum/quorum_state.hpp
     "part.hold == share.hold &&"
     ""
     "integration/multi_lock")
 
 # A short lease over members that are held for long.
-mutate(lease_of_the_members client/quorum_state.hpp
+mutate(lease_of_the_members quorum/quorum_state.hpp
     "return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);"
     "static_cast<void>(hold); return until;"
     "integration/multi_lock")
 
 # Who sleeps until a later loss is not woken for an earlier one.
-mutate(earlier_loss_wakes_nobody client/losses.hpp
+mutate(earlier_loss_wakes_nobody session/losses.hpp
     "Timers timers{[this] { wake(); }, Timers::Of::loss};"
     "Timers timers{[] {}, Timers::Of::loss};"
     "unit/losses")
 
 # Nobody is told before all that are lost at that instant have been looked at.
-mutate(first_is_told_with_the_last client/losses.hpp
+mutate(first_is_told_with_the_last session/losses.hpp
     "while (expire_first_due(desk, now)) tell_all(desk);"
     "while (expire_first_due(desk, now)) {}"
     "unit/losses|faults/lost_in_time")
 
 # Telling many is begun no sooner than telling one.
-mutate(telling_many_begins_late client/losses.hpp
+mutate(telling_many_begins_late session/losses.hpp
     "desk_->lateness.notice() + all"
     "desk_->lateness.notice() + 0 * all"
     "unit/losses|faults/lost_in_time")
 
 # A client that ends while something is held says nothing.
-mutate(end_of_client_is_silent client/runtime.hpp
+mutate(end_of_client_is_silent session/session.hpp
     "for (const auto& [_, entry] : states_) entry.state->abandon();"
     ""
     "unit/losses")
 
 # What could not expire for want of memory never does.
-mutate(loss_forgotten_for_want_of_memory client/losses.hpp
+mutate(loss_forgotten_for_want_of_memory session/losses.hpp
     "desk.timers.schedule(*watched, now + again);"
     ""
     "unit/losses")
 
 # Losses are told by a thread that is made when there is one to tell of.
-mutate(thread_for_losses_comes_late client/hold_keeper.hpp
-    "runtime_.start_losses();\n        runtime_.start_background();"
+mutate(thread_for_losses_comes_late lock/lease_manager.hpp
+    "session_.start_losses();\n        session_.start_background();"
     ""
     "faults/(failed|failing)_calls")
 
 # A release is forgotten because a password is wrong, for as long as it is.
-mutate(denied_is_final client/retry.hpp
-    "return reply.is_error() && judge(reply) == Verdict::refused &&\n           !detail::is_denied(detail::error_code_word(reply.text), reply.text);"
-    "return reply.is_error() && judge(reply) == Verdict::refused;"
-    "unit/(retry|rlock_release)")
+mutate(denied_is_final session/server_errors.hpp
+    "return reply.is_error() && judge(reply) == ReplyClass::refused &&\n           !detail::is_denied(detail::error_code_word(reply.text), reply.text);"
+    "return reply.is_error() && judge(reply) == ReplyClass::refused;"
+    "unit/(server_errors|rlock_release)")
 
 # A member whose release finds no memory keeps its hold.
-mutate(told_by_value client/lock_member.hpp
+mutate(told_by_value quorum/member.hpp
     "lock_.state().release_in_background(owner, done, receiver);"
     "const auto copy = std::make_unique<std::function<void(std::error_code)>>(done);\n        lock_.state().release_in_background(owner, *copy, receiver);"
     "faults/(no|failing)_memory")
 
 # A child that has its parent's number is taken for it.
-mutate(fork_is_not_counted core/process.hpp
+mutate(fork_is_not_counted base/process.hpp
     "if (::madvise(page, size, MADV_WIPEONFORK) == 0)"
     "if (::madvise(page, size, MADV_NORMAL) == 0)"
     "integration/client_fork")
 
 # A server whose clock jumps all the time is sent the same command in a loop.
-mutate(late_command_sent_in_a_loop client/runtime.hpp
-    "if (verdict == Verdict::late) return reply;"
+mutate(late_command_sent_in_a_loop session/session.hpp
+    "if (verdict == ReplyClass::late) return reply;"
     ""
     "unit/rlock_acquire")
 
 # A fair waiter takes the number of a hold in whose name something may still be on its way.
-mutate(unsettled_number_used_again client/fair_lock_state.hpp
+mutate(unsettled_number_used_again lock/fair_lock_state.hpp
     "if (settled && !resent && answer.kind"
     "if ((settled || !resent || true) && answer.kind"
     "unit/fair_lock")
 
 # What was never asked for is given back, and told as not delivered.
-mutate(unasked_place_given_back client/fair_lock_state.hpp
+mutate(unasked_place_given_back lock/fair_lock_state.hpp
     "if (error.code() != errc::unreachable || question.unsettled != 0) take_back"
     "take_back"
     "unit/fair_lock")
 
 # A suspended machine is taken for one that was awake.
-mutate(suspension_unseen core/suspended.hpp
+mutate(suspension_unseen base/suspended.hpp
     "detail::read_clock(CLOCK_BOOTTIME)"
     "detail::read_clock(CLOCK_MONOTONIC)"
     "unit/suspended")
 
 # Of several who try at the same time each gives back what it has.
-mutate(nobody_goes_first client/quorum_round.hpp
+mutate(nobody_goes_first quorum/round.hpp
     "return first != order.end() && parts_[*first].had;"
     "static_cast<void>(first); return false;"
-    "unit/quorum_round|integration/multi_lock")
+    "unit/round|integration/multi_lock")
 
 # A hold goes on in valid_until() while the machine is suspended.
-mutate(suspension_is_not_seen client/holds.hpp
+mutate(suspension_is_not_seen lock/hold_table.hpp
     "const Clock::duration grown = suspended_since(suspended);"
     "const Clock::duration grown{};"
     "integration/suspended")
 
 # A hold that is lost forgets that a copy of its acquire may still come.
-mutate(loss_forgets_the_copy client/hold_keeper.hpp
+mutate(loss_forgets_the_copy lock/lease_manager.hpp
     "if (hold.unsettled != 0)\n            give_back_later(hold, std::max("
     "if (false)\n            give_back_later(hold, std::max("
     "unit/rlock_release")

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "plugin.hpp"
 
-#include <redlatch/core/error.hpp>
-#include <redlatch/core/ids.hpp>
-#include <redlatch/core/process.hpp>
+#include <redlatch/base/ids.hpp>
+#include <redlatch/base/process.hpp>
+#include <redlatch/error.hpp>
 
 extern "C" {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// expect: LockTail
+// expect: LockOption
 #include <redlatch/redlatch.hpp>
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// expect: TryTail
+// expect: TryOption
 #include <redlatch/redlatch.hpp>
 
 #include <stop_token>

@@ -6,7 +6,7 @@
 // The library as it is, but for one thing: which thread asks. All fibers are one thread of the system, so a
 // thread_local number would be the same for all of them.
 #define this_thread_number this_system_thread_number
-#include <redlatch/core/ids.hpp>
+#include <redlatch/base/ids.hpp>
 #undef this_thread_number
 
 namespace redlatch {

@@ -28,7 +28,7 @@ struct Fiber {
     Nanos until = forever;
     char* stack = nullptr;
     ucontext_t context{};
-    // Of the C++ runtime, which knows one thread only: what is being thrown and caught.
+    // Of the C++ session, which knows one thread only: what is being thrown and caught.
     void* caught = nullptr;
     unsigned uncaught = 0;
 };

@@ -10,7 +10,7 @@
 namespace redlatch::soak {
 
 void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>& faults, std::int64_t seconds,
-                    Verdict& verdict) {
+                    ReplyClass& verdict) {
     std::map<std::string, std::uint64_t> seen;
     std::map<std::string, std::uint64_t> least;
     for (const Entry& entry : journal) {

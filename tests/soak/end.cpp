@@ -17,7 +17,7 @@ namespace {
 constexpr milliseconds patience = test::patient(5000ms);
 
 template <class Lock>
-void take(Lock& lock, std::string_view what, Verdict& verdict) {
+void take(Lock& lock, std::string_view what, ReplyClass& verdict) {
     if (lock.try_lock_for(patience))
         lock.unlock();
     else
@@ -25,7 +25,7 @@ void take(Lock& lock, std::string_view what, Verdict& verdict) {
 }
 
 void take_everything(Client<HiredisTransport>& client, Client<HiredisTransport>& second,
-                     Client<HiredisTransport>& third, Verdict& verdict) {
+                     Client<HiredisTransport>& third, ReplyClass& verdict) {
     RLock rlock{client, info(Kind::rlock).of};
     FairLock fair{client, info(Kind::fair).of};
     FencedLock fenced{client, info(Kind::fenced).of};
@@ -51,7 +51,7 @@ void take_everything(Client<HiredisTransport>& client, Client<HiredisTransport>&
     take(majority, "red", verdict);
 }
 
-void count_permits(Client<HiredisTransport>& client, const Shared& shared, test::RawRedis& redis, Verdict& verdict) {
+void count_permits(Client<HiredisTransport>& client, const Shared& shared, test::RawRedis& redis, ReplyClass& verdict) {
     PermitExpirableSemaphore permits{client, info(Kind::permits).of};
     const bool all = test::eventually(
         [&] { return permits.available_permits() == static_cast<std::ptrdiff_t>(permits_limit); }, patience, 20ms);
@@ -83,7 +83,7 @@ bool is_orphan(const std::string& left, const Crowd& crowd) {
 }  // namespace
 
 void judge_end(const test::RedisServer& server, const std::array<test::RedisServer, steady_servers>& steady,
-               Shared& shared, const Crowd& crowd, Verdict& verdict) {
+               Shared& shared, const Crowd& crowd, ReplyClass& verdict) {
     test::RawRedis redis{server};
     try {
         Client client{server.url(), {.watchdog_timeout = watchdog_timeout}};

@@ -13,6 +13,6 @@ namespace redlatch::soak {
 // When all workers have come to their end: every lock can be taken, every permit is there, and nothing is left but what
 // is documented.
 void judge_end(const test::RedisServer& server, const std::array<test::RedisServer, steady_servers>& steady,
-               Shared& shared, const Crowd& crowd, Verdict& verdict);
+               Shared& shared, const Crowd& crowd, ReplyClass& verdict);
 
 }  // namespace redlatch::soak

@@ -23,7 +23,7 @@ namespace redlatch::soak {
 
 namespace {
 
-void print(const Verdict& verdict, std::int64_t seconds, const std::vector<Fault>& faults) {
+void print(const ReplyClass& verdict, std::int64_t seconds, const std::vector<Fault>& faults) {
     std::set<FaultKind> kinds_of_faults;
     for (const Fault& fault : faults) kinds_of_faults.insert(fault.kind);
     for (const std::string& remark : verdict.remarks) std::cout << remark << "\n";
@@ -37,7 +37,7 @@ void print(const Verdict& verdict, std::int64_t seconds, const std::vector<Fault
 
 // Makes the faults at their times. True when the workers all lived through it.
 bool make_trouble(const std::vector<PlannedFault>& plan, std::int64_t began, std::int64_t seconds, Crowd& crowd,
-                  Troublemaker& troublemaker, Verdict& verdict) {
+                  Troublemaker& troublemaker, ReplyClass& verdict) {
     std::size_t next = 0;
     for (std::int64_t now = began; now < began + ns(std::chrono::seconds{seconds}); now = test::monotonic_ns()) {
         troublemaker.end_due(now);
@@ -60,7 +60,7 @@ int soak(std::int64_t seconds, std::uint64_t seed, const std::string& only) {
     test::ChildProcess resource = test::spawn_self("soak: fenced resource", {paths.directory});
     Crowd crowd{*shared, paths, seed};
     Troublemaker troublemaker{crowd, *shared};
-    Verdict verdict;
+    ReplyClass verdict;
 
     std::vector<std::string> urls;
     for (std::size_t worker = 0; worker < worker_count; ++worker) urls.push_back(troublemaker.url(worker));

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "redlatch/core/error.hpp"
+#include "redlatch/error.hpp"
 
 namespace redlatch::soak {
 

@@ -23,7 +23,7 @@ constexpr milliseconds returning{300};
 
 class Judge {
 public:
-    Judge(const Story& story, const std::vector<test::QueueSight>& queue, Verdict& verdict)
+    Judge(const Story& story, const std::vector<test::QueueSight>& queue, ReplyClass& verdict)
         : story_(story), queue_(queue), verdict_(verdict) {
         verdict_.cycles = story.all_turns.size() + story.semaphore_turns.size() + story.rounds.size();
         for (const Entry& entry : story.failures)
@@ -247,14 +247,14 @@ private:
 
     const Story& story_;
     const std::vector<test::QueueSight>& queue_;
-    Verdict& verdict_;
+    ReplyClass& verdict_;
     std::map<Kind, std::int64_t> longest_wakes_;
 };
 
 }  // namespace
 
 void judge(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
-           const std::vector<test::QueueSight>& queue, std::int64_t began, Verdict& verdict) {
+           const std::vector<test::QueueSight>& queue, std::int64_t began, ReplyClass& verdict) {
     const Story story{journal, faults, began};
     Judge judge{story, queue, verdict};
     judge.locks();

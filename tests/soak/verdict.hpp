@@ -12,7 +12,7 @@
 namespace redlatch::soak {
 
 // What the soak has found, and how much it has seen.
-struct Verdict {
+struct ReplyClass {
     std::uint64_t cycles = 0;
     std::uint64_t overlaps = 0;
     std::uint64_t lost_updates = 0;
@@ -31,10 +31,10 @@ struct Verdict {
 
 // What the journal says, and what was seen in the queue of the fair lock. `began` is the time that messages count from.
 void judge(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
-           const std::vector<test::QueueSight>& queue, std::int64_t began, Verdict& verdict);
+           const std::vector<test::QueueSight>& queue, std::int64_t began, ReplyClass& verdict);
 
 // Whether enough happened for that to mean anything.
 void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>& faults, std::int64_t seconds,
-                    Verdict& verdict);
+                    ReplyClass& verdict);
 
 }  // namespace redlatch::soak

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "journal.hpp"
-#include "redlatch/core/error.hpp"
-#include "redlatch/core/ids.hpp"
+#include "redlatch/base/ids.hpp"
+#include "redlatch/error.hpp"
 #include "setting.hpp"
 #include "support/fenced_resource.hpp"
 #include "support/history.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/core/sha1.hpp"
+#include "redlatch/base/sha1.hpp"
 
 #include <array>
 #include <cstddef>

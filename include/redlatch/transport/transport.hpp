@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/core/deadline.hpp"
+#include "redlatch/base/time.hpp"
 #include "redlatch/transport/reply.hpp"
 
 #include <concepts>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a user's program with TLS looks like to the linker.
-#include <redlatch/core/version.hpp>
+#include <redlatch/base/version.hpp>
 #include <redlatch/tls.hpp>
 
 #include <iostream>

@@ -7,7 +7,7 @@ mutate(release_without_publish scripts/rlock.hpp
     "    redis.call('del', lock)\n    return 1")
 
 # What was published between the try and the subscription is lost.
-mutate(no_second_try_once_subscribed client/lock_state.hpp
+mutate(no_second_try_once_subscribed lock/lock_state.hpp
     "subscribed_ = true;\n        expect_anything();\n        tell_representative();"
     "subscribed_ = true;")
 
@@ -17,17 +17,17 @@ mutate(silent_hand_over scripts/rlock.hpp
     "")
 
 # Validity is counted from the reply, not from the request.
-mutate(validity_from_the_reply client/hold_keeper.hpp
+mutate(validity_from_the_reply lock/lease_manager.hpp
     "const SendTime sent;\n                Reply reply = send(std::as_const(claim), deadline);"
     "Reply reply = send(std::as_const(claim), deadline);\n                const SendTime sent;")
 
 # All holds of a thread have one number, and a late release ends the next one.
-mutate(numbers_used_again client/hold_keeper.hpp
+mutate(numbers_used_again lock/lease_manager.hpp
     "Claim claim{owner, number, count, lease_of(lease)};"
     "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};")
 
 # An acquire of unknown outcome is forgotten.
-mutate(unknown_acquire_left_behind client/hold_keeper.hpp
+mutate(unknown_acquire_left_behind lock/lease_manager.hpp
     "if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);"
     "")
 
@@ -37,7 +37,7 @@ mutate(marks_forgotten scripts/request_marks.hpp
     "if mark or not mark then return nil, false end")
 
 # The watchdog goes on after unlock().
-mutate(watchdog_outlives_unlock client/hold_keeper.hpp
+mutate(watchdog_outlives_unlock lock/lease_manager.hpp
     "            finish(hold);\n            return leaving;"
     "            return leaving;")
 

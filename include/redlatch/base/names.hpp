@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/quoted.hpp"
+#include "redlatch/error.hpp"
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+// The key rules shared with Redisson: how the names of extra keys and channels follow from a primitive's name.
+namespace redlatch {
+inline namespace v0_1 {
+
+inline constexpr std::size_t longest_name = 1024;
+
+// True when the braces of a name are none at all, or exactly one non-empty "{tag}": only then do all keys that
+// are derived from the name fall into one cluster slot.
+constexpr bool has_safe_braces(std::string_view name) {
+    const auto open = name.find('{');
+    const auto close = name.find('}');
+    if (open == std::string_view::npos && close == std::string_view::npos) return true;
+    return open != std::string_view::npos && close != std::string_view::npos && close > open + 1 &&
+           name.find('{', open + 1) == std::string_view::npos && name.find('}', close + 1) == std::string_view::npos;
+}
+
+// Throws Error(errc::invalid_argument) for a name that cannot work.
+inline void check_name(std::string_view name) {
+    if (name.empty()) throw Error(errc::invalid_argument, {}, "a name must not be empty");
+    if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "a name must have at most 1024 bytes");
+    if (!has_safe_braces(name))
+        throw Error(errc::invalid_argument, name,
+                    "braces in a name must form one non-empty {tag}, or its keys would lie in different cluster slots");
+}
+
+// "prefix:{name}", or "prefix:name" when the name brings its own tag.
+inline std::string prefixed_key(std::string_view prefix, std::string_view name) {
+    std::string key(prefix);
+    const bool tagged = name.find('{') != std::string_view::npos;
+    key += tagged ? ":" : ":{";
+    key += name;
+    if (!tagged) key += '}';
+    return key;
+}
+
+// "{name}:suffix", or "name:suffix" when the name brings its own tag.
+inline std::string suffixed_key(std::string_view name, std::string_view suffix) {
+    const bool tagged = name.find('{') != std::string_view::npos;
+    std::string key = tagged ? std::string(name) : "{" + std::string(name) + "}";
+    key += ':';
+    key += suffix;
+    return key;
+}
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+
+#include <condition_variable>
+#include <mutex>
+#include <stop_token>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Sleeps; wakes up early when stop is requested.
+inline void pause(Instant until, const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any never_notified;
+    std::unique_lock lock(mutex);
+    never_notified.wait_until(lock, stop, until, [] { return false; });
+}
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/quoted.hpp"
+
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Why an operation failed. The values are grouped by what a caller can do about them.
+enum class errc {
+    invalid_argument = 1,  // refused before anything was sent; mend the call
+    not_owner,             // this thread never took what it tries to give back
+    would_deadlock,        // waiting would be for ever, for oneself
+    unknown_permit,        // no such permit, or its lease is over
+    hold_lost,             // the hold ended before its unlock: lease over, key deleted, ended by force
+    unreachable,           // no server that could have done it answered in the time allowed (none at all, or one that
+                           // is loading, or only a replica); the outcome may be unknown
+    overloaded,            // the server refuses for now: out of memory, busy, too few replicas, too many clients
+    rejected,              // for good: credentials, access rights, a script error; a certificate, on either side
+    wrong_type,            // the key belongs to something else
+    protocol_error,        // the answer makes no sense; the connection was closed
+    unsupported,           // recognised, but this build cannot do it
+    not_replicated,        // fewer replicas than required have confirmed it; what was taken is given back
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+template <>
+struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Visible, for codes of another category are never equal: it must be one for all shared objects of the process.
+[[gnu::visibility("default")]] inline const std::error_category& error_category() noexcept {
+    class Category final : public std::error_category {
+        const char* name() const noexcept override { return "redlatch"; }
+
+        std::string message(int value) const override {
+            switch (static_cast<errc>(value)) {
+                case errc::invalid_argument: return "an argument is out of range";
+                case errc::not_owner: return "this thread does not hold it";
+                case errc::would_deadlock: return "this thread would wait for itself";
+                case errc::unknown_permit: return "no such permit, or its lease is over";
+                case errc::hold_lost: return "the hold ended before it was given back";
+                case errc::unreachable: return "no answer from the server in the time allowed";
+                case errc::overloaded: return "the server refuses the command for now";
+                case errc::rejected: return "the server refuses the command";
+                case errc::wrong_type: return "the key holds something else";
+                case errc::protocol_error: return "the server's answer makes no sense";
+                case errc::unsupported: return "not supported by this build";
+                case errc::not_replicated: return "too few replicas have confirmed it";
+            }
+            return "unknown error";
+        }
+
+        // So that portable code can compare with std::errc.
+        std::error_condition default_error_condition(int value) const noexcept override {
+            switch (static_cast<errc>(value)) {
+                case errc::invalid_argument: return std::errc::invalid_argument;
+                case errc::not_owner: return std::errc::operation_not_permitted;
+                case errc::would_deadlock: return std::errc::resource_deadlock_would_occur;
+                case errc::unsupported: return std::errc::not_supported;
+                case errc::protocol_error: return std::errc::protocol_error;
+                default: return {value, *this};
+            }
+        }
+    };
+    static const Category category;
+    return category;
+}
+
+inline std::error_code make_error_code(errc code) noexcept { return {static_cast<int>(code), error_category()}; }
+
+// Thrown by every operation that fails. what() reads "<name>: <what happened>; <what to try>: <category text>";
+// it never holds a password, and it quotes foreign text escaped and shortened.
+class [[gnu::visibility("default")]] Error : public std::system_error {
+public:
+    Error(errc code, std::string_view name, const std::string& what_happened)
+        : std::system_error(make_error_code(code), name.empty() ? what_happened : escaped(name) + ": " + what_happened),
+          name_(name) {}
+
+    // The name of the primitive, empty when the error belongs to the client.
+    const std::string& name() const noexcept { return name_; }
+
+private:
+    std::string name_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,950 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/error.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/outbox.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/session/background_task.hpp"
+#include "redlatch/session/key_holds.hpp"
+#include "redlatch/session/queries.hpp"
+#include "redlatch/session/server_errors.hpp"
+#include "redlatch/session/session.hpp"
+#include "redlatch/wait/lock_request.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
+// to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
+// lock:
+//   family          what kind of lock it is; two of them on one key would take each other's holds for their own
+//   renewal         the script that renews holds of its kind
+//   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
+//   reentrant       whether its holder may take it once more
+//   hands_over      whether a hold can go from one thread of this process to the next
+//   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
+//   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
+//
+// Each first hold has a number of its own, by which the server knows its owner. So what arrives late names a hold that is
+// gone. Which thread has which hold is known here alone.
+//
+// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
+template <class T, template <class> class Protocol>
+class LeaseManager : public BackgroundTask {
+public:
+    static constexpr std::string_view kind = Protocol<T>::kind;
+
+    LeaseManager(Session<T>& session, const std::string& key)
+        : session_(session), wire_(session, key), key_holds_(session.key_holds(key)) {}
+
+    ~LeaseManager() override {
+        session_.timers().forget(*this);
+        session_.losses().timers().forget(*this);
+    }
+
+    const std::string& key() const noexcept { return wire_.key(); }
+    Session<T>& session() const noexcept { return session_; }
+    Protocol<T>& wire() noexcept { return wire_; }
+
+    bool is_idle() {
+        const std::lock_guard lock(mutex_);
+        return !holds_.any_live() && pending_.empty() && errands_ == 0 && !is_waited_for();
+    }
+
+    // --- taking, without waiting ------------------------------------------------------------------------------
+
+    // One try for a lock over several servers, sent once. `tell(answer)`, on any thread, says whether the hold is still
+    // wanted that it may tell of; otherwise it is given back.
+    void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
+                           std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
+        std::unique_lock lock(mutex_);
+        if (contains(trying_, owner)) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed});  // an earlier try of this thread is not answered yet
+            return;
+        }
+        Hold* hold = live_hold(owner);
+        std::optional<Error> refusal;
+        if (hold && refuses_reentry(*hold)) refusal = not_reentrant();
+        if (!hold) refusal = mixed_kinds();
+        if (refusal) {
+            lock.unlock();
+            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
+            return;
+        }
+        hold = live_hold(owner);
+        Claim claim =
+            hold ? claim_of(owner, hold->id, hold->count + 1, lease) : claim_of(owner, next_number(), 1, lease);
+        const std::uint64_t id = hold ? hold->id : 0;
+        trying_.push_back(owner);
+        ++errands_;
+        lock.unlock();
+        try {
+            session_.start_losses();
+            session_.with_server_time(
+                key(), receiver,
+                [self = self(), claim, lease, id, begun = Clock::now(), tell](
+                    std::optional<ServerMilliseconds> now, Reply failure, Receiver answers_to) mutable {
+                    Asked asked;
+                    asked.hold = claim.hold;
+                    asked.begun = asked.sent = begun;
+                    asked.reply = std::move(failure);
+                    self->try_once(claim, lease, id, std::move(asked), now, tell, answers_to);
+                });
+        } catch (...) {
+            // Nothing was sent.
+            lock.lock();
+            end_try(owner);
+            throw;
+        }
+    }
+
+    // --- giving back ------------------------------------------------------------------------------------------
+
+    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
+    // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
+    std::error_code release(OwnerNumber owner) try {
+        std::unique_lock lock(mutex_);
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) return gone_before(owner);
+        return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
+    } catch (const std::bad_alloc&) {
+        // What could not be sent ends with its lease.
+        return make_error_code(std::errc::not_enough_memory);
+    }
+
+    // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
+    void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
+        std::unique_lock lock(mutex_);
+        Hold* hold = hold_to_release(lock, owner);
+        if (!hold) {
+            lock.unlock();
+            // One lost level less, if there is one.
+            session_.lost_levels().take(kind, key(), owner);
+            return done(errc::hold_lost);
+        }
+        const Leaving leaving = leave_level(*hold);
+        ++errands_;
+        try {
+            lock.unlock();
+            Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
+                std::unique_lock relock(self->mutex_);
+                self->end_errand();
+                const std::error_code outcome = leaving.remaining > 0
+                                                    ? self->level_released(reply, owner, leaving, sent)
+                                                    : self->last_released(relock, reply, leaving, false,
+                                                                          [&](const ReleaseAnswer&) { self->news(); });
+                relock.unlock();
+                done(outcome);
+            };
+            wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
+                          session_.posting(std::move(answered), receiver));
+        } catch (...) {
+            // Nothing was sent yet; the background goes on trying.
+            lock.lock();
+            end_errand();
+            if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
+            schedule();
+            throw;
+        }
+    }
+
+    // Ends anyone's hold: whether there was one. Two commands, of which the second names whom the first has seen: a copy of
+    // it that is late ends nobody else's. Asks until `limit`, and not for longer than unreachable_timeout each.
+    bool force_release(Instant limit = never) {
+        // Only what is held before the command is sent can be ended by it.
+        std::vector<std::uint64_t> ended;
+        {
+            const std::lock_guard lock(mutex_);
+            for (const Hold& hold : holds_)
+                if (hold.live()) ended.push_back(hold.id);
+        }
+        const Reply seen = detail::inquire(
+            session_, key(), [&](Instant deadline) { return wire_.holders(session_.calling(deadline)); }, limit);
+        const std::vector<std::string_view> owners = owners_in(seen);
+        if (!owners.empty()) {
+            const Reply reply = detail::inquire(
+                session_, key(),
+                [&](Instant deadline) { return wire_.give_up(std::span(owners), session_.calling(deadline)); }, limit);
+            if (!reply.is_integer()) throw unexpected(reply, key());
+        }
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live() && contains(ended, hold.id)) lose(hold, "ended by force");
+        holds_.erase_lost();
+        return !owners.empty();
+    }
+
+    // --- inquiry, without a command ---------------------------------------------------------------------------
+
+    Instant valid_until(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = live_hold(owner);
+        return hold ? hold->valid_until : Instant::min();
+    }
+
+    // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
+    std::optional<std::int64_t> token(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = holds_.find(owner);
+        return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
+    }
+
+    // The number of the owner's hold, and until when it is certain.
+    HeldPart part(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        const Hold* hold = live_hold(owner);
+        return hold ? HeldPart{hold->id, hold->valid_until} : HeldPart{};
+    }
+
+    std::stop_token lost(OwnerNumber owner) {
+        const std::lock_guard lock(mutex_);
+        Hold* hold = live_hold(owner);
+        if (!hold) {
+            std::stop_source already;
+            already.request_stop();
+            return already.get_token();
+        }
+        if (!hold->lost) hold->lost.emplace();
+        return hold->lost->get_token();
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        std::unique_lock lock(mutex_);
+        for (Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            if (hold.renewing || hold.ask_at() > horizon) continue;
+            due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Protocol<T>::renewal, wire_.text(hold.id)});
+            if (!hold.watched()) due.back().lease = Milliseconds(1);
+            hold.renewing = true;
+        }
+        for (std::size_t n = pending_.take_expired(now); n > 0; --n)
+            session_.raise(Event::Kind::unlock_not_delivered, key(),
+                           "its lease is over, so others are not blocked any more");
+        schedule();
+        deliver_pending(lock);
+        lock.unlock();
+        session_.forget_if_unused(*this);
+    }
+
+    void expire(Instant now) override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            hold.look_at_suspension();
+            if (now < hold.lost_at()) continue;
+            // Not before its owner, who is told now, has had all of the time that was promised.
+            if (Protocol<T>::outlives_lease) give_back_later(hold, hold.valid_until);
+            lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
+        }
+        holds_.erase_lost();
+        schedule();
+        forget_later();
+    }
+
+    void abandon() noexcept override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live() && hold.lost) session_.losses().tell(std::move(*hold.lost));
+    }
+
+    void moved() override {
+        const std::lock_guard lock(mutex_);
+        for (Hold& hold : holds_)
+            if (hold.live()) hold.doubt(Clock::now());
+        schedule();
+    }
+
+    void renewed(const Renewal& renewal, Renewed outcome, Instant sent) override {
+        std::unique_lock lock(mutex_);
+        Hold* hold = holds_.find(renewal.owner);
+        if (hold && hold->live() && hold->id == renewal.hold) {
+            const Milliseconds timeout = session_.options().watchdog_timeout;
+            switch (outcome) {
+                case Renewed::yes:
+                    if (renewal.lease)
+                        hold->checked();
+                    else
+                        hold->renewed(sent, timeout);
+                    if (!renewal.lease) hold->set_notice(session_.losses().notice(), timeout);
+                    break;
+                case Renewed::refused: lose(*hold, "the server says that it is not held any more"); break;
+                case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
+            }
+            holds_.erase_lost();
+            schedule();
+        } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
+            // Lost for us, but prolonged on the server after all: it must not block others for another lease. But its
+            // owner was told a little early, and was promised that time.
+            const Instant now = Clock::now();
+            pending_.add({renewal.hold}, 0, now + session_.options().watchdog_timeout, now + Lateness::longest_notice);
+            schedule();
+            deliver_pending(lock);
+        }
+    }
+
+protected:
+    // --- what the waiting part adds; called with mutex_ held -----------------------------------------------------
+
+    // Whether threads wait for it, or for something that is done in their name.
+    virtual bool is_waited_for() const = 0;
+
+    // The lock may be free for somebody of this process, for a reason that the server tells nobody.
+    virtual void news() {}
+
+    // The last level of a hold goes: to the server, or straight to somebody else.
+    virtual std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) {
+        return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
+    }
+
+    // ------------------------------------------------------------------------------------------------------------
+
+    struct Asked {
+        Reply reply;
+        Instant begun;
+        Instant sent;                // of the last sending, which the reply answers
+        std::int64_t unsettled = 0;  // a sending remained without an answer: until when it may take effect
+        std::uint64_t hold = 0;      // what was asked for
+    };
+
+    // Who holds the key, by the server's word.
+    std::vector<std::string_view> owners_in(const Reply& reply) const {
+        if (reply.is_nil()) return {};
+        if (reply.kind == Reply::Kind::text) return {reply.text};
+        if (reply.kind != Reply::Kind::array) throw unexpected(reply, key());
+        std::vector<std::string_view> owners;
+        for (const Reply& owner : reply.elements) {
+            if (owner.kind != Reply::Kind::text) throw unexpected(reply, key());
+            if (owner.text == "mode")
+                throw Error(errc::wrong_type, key(), "the key holds a read-write lock; choose another name");
+            owners.push_back(owner.text);
+        }
+        return owners;
+    }
+
+    std::uint64_t next_number() { return session_.next_request(); }
+
+    std::shared_ptr<LeaseManager> self() { return std::static_pointer_cast<LeaseManager>(shared_from_this()); }
+
+    Hold* live_hold(OwnerNumber owner) {
+        Hold* hold = holds_.find(owner);
+        if (!hold || !hold->live()) return nullptr;
+        // Then its end has come nearer, and its loss is told sooner.
+        if (hold->look_at_suspension()) schedule();
+        return hold;
+    }
+
+    Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
+                   const std::optional<Milliseconds>& lease) const {
+        Claim claim{owner, number, count, lease_of(lease)};
+        if constexpr (Protocol<T>::shared) claim.writer = key_holds_->writer_of(owner);
+        return claim;
+    }
+
+    // Why a first hold cannot be asked for, if this process holds the key as another kind of lock.
+    std::optional<Error> mixed_kinds() const {
+        const std::string_view other = key_holds_->other_than(Protocol<T>::family);
+        if (other.empty()) return std::nullopt;
+        return Error(errc::wrong_type, key(),
+                     "this process holds it as a " + std::string(other) + ", so it cannot be a " +
+                         std::string(Protocol<T>::family) + "; choose another name");
+    }
+
+    // --- what is on its way in the background ---------------------------------------------------------------------
+
+    void end_errand() {
+        --errands_;
+        forget_later();
+    }
+
+    // The state may be forgotten when nobody uses it any more; that is not urgent.
+    void forget_later() { session_.timers().schedule(*this, Clock::now() + Milliseconds(1000)); }
+
+    void end_try(OwnerNumber owner) {
+        if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
+            trying_.erase(mine);
+        end_errand();
+    }
+
+    template <class Value>
+    static bool contains(const std::vector<Value>& values, Value value) {
+        return std::find(values.begin(), values.end(), value) != values.end();
+    }
+
+    // The server's clock showed `now`, or could not be read.
+    void try_once(Claim claim, const std::optional<Milliseconds>& lease, std::uint64_t id, Asked asked,
+                  std::optional<ServerMilliseconds> now, const std::function<bool(const TryAnswer&)>& tell,
+                  Receiver receiver) noexcept {
+        if (!now) return tried(claim.owner, lease, id, asked, tell);
+        claim.until = *now + session_.options().command_timeout.count();
+        asked.sent = Clock::now();
+        try {
+            Completion done = [self = self(), owner = claim.owner, lease, id, asked, until = claim.until,
+                               tell](Reply reply) mutable {
+                asked.reply = std::move(reply);
+                self->session_.learn_if_late(self->key(), asked.sent, asked.reply);
+                if (!asked.reply.answered() && !asked.reply.is_unsent()) asked.unsettled = until;
+                self->tried(owner, lease, id, asked, tell);
+            };
+            wire_.acquire(std::as_const(claim), session_.posting(std::move(done), receiver, Effect::grants));
+        } catch (...) {  // nothing was sent
+            asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
+            tried(claim.owner, lease, id, asked, tell);
+        }
+    }
+
+    // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
+    void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
+               const std::function<bool(const TryAnswer&)>& tell) {
+        std::unique_lock lock(mutex_);
+        TryAnswer answer{TryAnswer::Kind::failed};
+        bool wanted = false;
+        try {
+            answer = answer_of_try(lock, owner, lease, id, asked);
+            lock.unlock();
+            wanted = tell(answer);
+        } catch (...) {  // no memory: nobody has learned of it
+        }
+        if (!lock.owns_lock()) lock.lock();
+        end_try(owner);
+        lock.unlock();
+        if (answer.kind == TryAnswer::Kind::held && !wanted)
+            release_in_background(
+                owner, [](std::error_code) {}, Receiver::background);
+    }
+
+    TryAnswer answer_of_try(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                            const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked) {
+        using Kind = TryAnswer::Kind;
+        try {
+            if (judge(asked.reply) != ReplyClass::answered) {
+                if (asked.unsettled != 0 && id == 0) take_back(lock, asked, lease_of(lease));
+                return {Kind::failed, 0, error_of(asked.reply, key())};
+            }
+            const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
+                                      : take_in_again(lock, owner, id, lease, asked);
+            if (!held) return {Kind::refused};
+            return {Kind::held, holds_.find(owner)->id};
+        } catch (const Error& error) {
+            return {Kind::failed, 0, error};
+        }
+    }
+
+    Milliseconds lease_of(const std::optional<Milliseconds>& lease) const {
+        return lease ? *lease : session_.options().watchdog_timeout;
+    }
+
+    // --- asking the server ------------------------------------------------------------------------------------
+
+    // `first`: the first question of a call.
+    Instant give_up_at(const LockRequest& request, bool first) const {
+        const Instant now = Clock::now();
+        const ClientOptions& options = session_.options();
+        const Milliseconds one_try =
+            std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
+        if (request.one_try) return now + one_try;
+        // Threads in line share the time that a server was unreachable, but each gets an honest try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), options.unreachable_timeout);
+        const Instant deadline = std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+        return first ? std::max(deadline, now + std::min(one_try, Session<T>::honest_try)) : deadline;
+    }
+
+    // `send(claim, deadline)` sends the acquire command.
+    template <class Send>
+    Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
+                       Send send) {
+        // Before anything is held: to look after a hold must not fail any more.
+        session_.start_losses();
+        session_.start_background();
+        const Instant give_up = give_up_at(request, first);
+        Asked asked;
+        asked.hold = claim.hold;
+        asked.begun = Clock::now();
+        lock.unlock();
+        const auto send_once = [&](Instant deadline, bool again) {
+            if (again) claim.first = false;
+            return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
+                claim.until = until;
+                const SendTime sent;
+                Reply reply = send(std::as_const(claim), deadline);
+                asked.sent = sent.as_of_now();
+                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
+                if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
+                return reply;
+            });
+        };
+        asked.reply = session_.persist(give_up, request.stop, send_once, request.one_try);
+        lock.lock();
+        if (judge(asked.reply) == ReplyClass::answered)
+            failing_since_.reset();
+        else if (!failing_since_ && session_.is_away(asked.reply, asked.begun))
+            failing_since_ = asked.begun;
+        return asked;
+    }
+
+    // False when that is what the caller asked for by a stop request or a deadline; otherwise it throws.
+    bool no_answer(const LockRequest& request, const Asked& asked) const {
+        if (request.stop.stop_requested()) return false;
+        // A server that was given less than its time is slow, not away.
+        const Instant now = Clock::now();
+        const bool perhaps_slow = asked.unsettled != 0 || asked.reply.kind == Reply::Kind::no_time;
+        if (now >= request.deadline && perhaps_slow && now - asked.begun < session_.options().command_timeout)
+            return false;
+        throw error_of(asked.reply, key());
+    }
+
+    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise
+    // held (and recorded) or blocked. `first`: before any waiting.
+    template <class Send>
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
+                                     Send send) {
+        return ask(lock, request, next_number(), first, send);
+    }
+
+    // The same under a number that is given. With `waiting`, the caller goes on to wait under that number if it is
+    // blocked, and gives it back itself if there is no answer; what remains unsettled of it is kept there.
+    template <class Send>
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                     std::uint64_t number, bool first, Send send, std::int64_t* waiting = nullptr) {
+        if (auto refusal = mixed_kinds()) throw *std::move(refusal);
+        Claim claim = claim_of(request.owner, number, 1, request.lease);
+        claim.announced = request.precedence && !request.one_try;
+        claim.first = first;
+        Asked asked = send_acquire(lock, request, claim, first, send);
+        if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
+        if (judge(asked.reply) != ReplyClass::answered) {
+            if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
+            no_answer(request, asked);
+            return std::nullopt;
+        }
+        return take_in(lock, request.owner, request.lease, asked, waiting != nullptr);
+    }
+
+    // What the answer to the question for a first hold gives.
+    AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                          const std::optional<Milliseconds>& wanted, const Asked& asked, bool waits_on = false) {
+        const Instant now = Clock::now();
+        const Milliseconds lease = lease_of(wanted);
+        const AcquireAnswer answer = decode(lock, asked, lease);
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            // A copy that was left without an answer may still take it.
+            if (asked.unsettled != 0 && !waits_on) take_back(lock, asked, lease);
+            return answer;
+        }
+        if (!asked.reply.replicated) {
+            take_back(lock, asked, lease);
+            throw not_replicated(key());
+        }
+        // The answer took longer than the lease lasts; or it is for a thread that has got a hold by another way since.
+        if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {
+            take_back(lock, asked, lease);
+            return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
+        }
+        record_or_take_back(lock, owner, wanted, asked, answer.token);
+        return answer;
+    }
+
+    // A hold that cannot be recorded, for want of memory or of a thread, is none.
+    void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                             const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
+        try {
+            record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
+        } catch (...) {
+            forget(owner);
+            take_back(lock, asked, lease_of(lease));
+            throw;
+        }
+    }
+
+    void forget(OwnerNumber owner) {
+        if (Hold* hold = holds_.find(owner)) finish(*hold);
+    }
+
+    // The hold is over here.
+    void finish(Hold& hold) {
+        key_holds_->ended(hold.id);
+        holds_.finish(hold);
+    }
+
+    AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
+        try {
+            return wire_.read_acquire(asked.reply, key());
+        } catch (...) {
+            take_back(lock, asked, lease);
+            throw;
+        }
+    }
+
+    Hold& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
+                 std::int64_t token) {
+        Hold& hold = holds_.start(owner, id);
+        hold.token = token;
+        hold.enter(sent, lease, session_.options().watchdog_timeout);
+        hold.set_notice(session_.losses().notice(), lease_of(lease));
+        key_holds_->taken({Protocol<T>::family, owner, id, !Protocol<T>::shared});
+        // To give it back must not need memory.
+        pending_.make_room();
+        session_.count_acquisition();
+        schedule();
+        return hold;
+    }
+
+    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it
+    // because the hold it had turns out to be lost.
+    std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
+        Hold* hold = live_hold(request.owner);
+        if (hold && refuses_reentry(*hold)) throw not_reentrant();
+        hold = live_hold(request.owner);
+        if (!hold) return std::nullopt;
+        const std::uint64_t id = hold->id;
+        const std::uint32_t count = hold->count + 1;
+        if (count > 0x7fff'ffff)
+            throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
+        const Claim claim = claim_of(request.owner, id, count, request.lease);
+        const Asked asked = send_acquire(lock, request, claim, true, [&](const Claim& sent, Instant deadline) {
+            return wire_.acquire(sent, session_.calling(deadline, Effect::grants));
+        });
+        if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
+        // Unknown is no harm here: the next command of this hold carries its absolute count.
+        if (judge(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
+        if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
+        return std::nullopt;
+    }
+
+    // What the answer to a reentry gives: false when the hold is lost.
+    bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
+                       const std::optional<Milliseconds>& wanted, const Asked& asked) {
+        const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
+        Hold* hold = holds_.find(owner);
+        if (!hold || hold->id != id || !hold->live()) {
+            // Lost while we asked: what the answer gave belongs to nobody. But its owner was told a little early, and was
+            // promised that time.
+            if (answer.kind == AcquireAnswer::Kind::held)
+                take_back(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
+            return false;
+        }
+        if (answer.kind != AcquireAnswer::Kind::held) {
+            lose(*hold, "the server says that it is not held any more");
+            holds_.erase_lost();
+            return false;
+        }
+        // The server has one level more than we; the next command of this hold says how many there are.
+        if (!asked.reply.replicated) throw not_replicated(key());
+        hold->enter(asked.sent, wanted, session_.options().watchdog_timeout);
+        schedule();
+        return true;
+    }
+
+    // Whether a thread that asks again would wait for itself. A hold that is over refuses nothing.
+    bool refuses_reentry(Hold& hold) {
+        if (Protocol<T>::reentrant || !hold.live()) return false;
+        if (Clock::now() < hold.valid_until) return true;
+        lose(hold, "its lease ran out");
+        holds_.erase_lost();
+        return false;
+    }
+
+    Error not_reentrant() const {
+        return {errc::would_deadlock, key(),
+                "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
+    }
+
+    // --- giving back, the ways --------------------------------------------------------------------------------
+
+    Instant foreground_deadline() const { return Clock::now() + session_.options().command_timeout; }
+
+    // A level that is about to go.
+    struct Leaving {
+        std::uint64_t hold;
+        std::uint32_t remaining;
+        Milliseconds lease;      // of what remains: only of the watchdog's
+        Instant until;           // when the lease is over
+        std::int64_t unsettled;  // of the hold's
+    };
+
+    // From here on nothing renews a hold whose last level this was.
+    Leaving leave_level(Hold& hold) {
+        Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
+        if (hold.count == 1) {
+            finish(hold);
+            return leaving;
+        }
+        hold.leave();
+        if (hold.watched()) leaving.lease = session_.options().watchdog_timeout;
+        return leaving;
+    }
+
+    // The owner's hold, if it is still there.
+    Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
+        Hold* hold = live_hold(owner);
+        if (!hold || Clock::now() < hold->valid_until) return hold;
+        give_back_later(*hold, Clock::now());
+        lose(*hold, "its lease ran out");
+        holds_.erase_lost();
+        deliver_pending(lock);
+        return nullptr;
+    }
+
+    // What unlock() says when the owner holds nothing. Throws Error(errc::not_owner) to one that never did.
+    std::error_code gone_before(OwnerNumber owner) {
+        // In a forked child it is most likely a guard of the parent's that is being unwound.
+        if (session_.lost_levels().take(kind, key(), owner) || session_.is_fork_child()) return errc::hold_lost;
+        throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
+    }
+
+    std::error_code release_level(std::unique_lock<std::mutex>& lock, Hold& held) {
+        const OwnerNumber owner = held.owner;
+        const Leaving leaving = leave_level(held);
+        Instant sent{};
+        bool unknown = false;
+        lock.unlock();
+        const Reply reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            sent = Clock::now();
+            unknown = again;
+            return wire_.release(leaving.hold, leaving.remaining, leaving.lease, again, session_.calling(deadline));
+        });
+        lock.lock();
+        if (Hold* hold = live_hold(owner); hold && hold->id == leaving.hold)
+            hold->doubtful |= unknown || !reply.answered();
+        return level_released(reply, owner, leaving, sent);
+    }
+
+    std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
+        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
+        if (judge(reply) != ReplyClass::answered) return error_of(reply, key()).code();
+        Hold* hold = holds_.find(owner);
+        if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
+        const ReleaseAnswer answer = wire_.read_release(reply);
+        if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
+        if (answer.kind != ReleaseAnswer::Kind::still_held) {
+            lose(*hold, "the server says that it is not held any more");
+            holds_.erase_lost();
+            return errc::hold_lost;
+        }
+        if (leaving.lease > Milliseconds(0))
+            hold->valid_until = std::max(hold->valid_until, redlatch::valid_until(sent, leaving.lease));
+        schedule();
+        return {};
+    }
+
+    // While a last release or a hand-over is on its way, nobody here asks the server. Ends that also when it fails.
+    class Underway {
+    public:
+        Underway(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
+            if (!Protocol<T>::shared) keeper_.releasing_ = true;
+        }
+        Underway(const Underway&) = delete;
+        Underway& operator=(const Underway&) = delete;
+        ~Underway() {
+            if (!lock_.owns_lock()) lock_.lock();
+            if (!Protocol<T>::shared) keeper_.releasing_ = false;
+        }
+
+    private:
+        LeaseManager& keeper_;
+        std::unique_lock<std::mutex>& lock_;
+    };
+
+    // The last level goes back to the server. `released(answer, resent)` is told of it, with mutex_ held.
+    template <class Released>
+    std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
+        return send_last(lock, leave_level(held), released);
+    }
+
+    // The same for a hold of which nothing is kept here any more.
+    template <class Released>
+    std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
+        bool resent = false;
+        Reply reply;
+        try {
+            const Underway underway(*this, lock);
+            lock.unlock();
+            reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+                resent = again;
+                return wire_.release(leaving.hold, 0, Milliseconds(0), again, session_.calling(deadline));
+            });
+        } catch (...) {  // no memory: as if it had not been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+        return last_released(lock, reply, leaving, resent,
+                             [&](const ReleaseAnswer& answer) { released(answer, resent); });
+    }
+
+    template <class Released>
+    std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
+                                  bool resent, Released released) {
+        const ReleaseAnswer answer = wire_.read_release(reply);
+        if (judge(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
+            return not_delivered(lock, reply, leaving);
+        released(answer);
+        // A copy of the acquire that was left without an answer may still come.
+        if (leaving.unsettled != 0) give_back_later(leaving, unsettled_until(leaving.unsettled));
+        // A release that was sent twice and finds nothing was delivered the first time.
+        if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
+            // The server's clock may have jumped.
+            session_.server_clock().doubt();
+            report_loss("the server says that it was not held any more");
+            return errc::hold_lost;
+        }
+        return {};
+    }
+
+    // What can never succeed (the key is something else by now) is lost; everything else is sent again.
+    std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
+        if (is_final(reply))
+            report_loss(printable(reply.text, 160));
+        else
+            give_back_later(leaving, Clock::now());
+        news();
+        schedule();
+        deliver_pending(lock);
+        return judge(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+                                                    : error_of(reply, key()).code();
+    }
+
+    // --- what is still to be given back -----------------------------------------------------------------------
+
+    // When the server's clock will be beyond this, most likely.
+    Instant unsettled_until(std::int64_t unsettled) const {
+        const Instant now = Clock::now();
+        const auto server_now = session_.server_clock().roughly_at(session_.transport().route(key()), now);
+        return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
+    }
+
+    // A question of unknown outcome, or a hold that nobody wants: released in the background.
+    void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
+                   Instant from = Clock::now()) {
+        pending_.add({asked.hold}, asked.unsettled, from + lease + session_.options().command_timeout, from);
+        schedule();
+        // Sent by this thread, so that it follows the acquire on the same connection.
+        deliver_pending(lock);
+        withdraw(lock);
+    }
+
+    // What was announced of a waiting thread, for others to make room, is over.
+    void withdraw(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { wire_.withdraw(); }) {
+            lock.unlock();
+            wire_.withdraw();
+            lock.lock();
+        }
+    }
+
+    void give_back_later(const Hold& hold, Instant from) {
+        pending_.add({hold.id}, hold.unsettled, Clock::now() + session_.options().watchdog_timeout, from);
+        schedule();
+    }
+
+    void give_back_later(const Leaving& leaving, Instant from) {
+        const Instant over = std::max(leaving.until, from + session_.options().command_timeout);
+        pending_.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from);
+        schedule();
+    }
+
+    void deliver_pending(std::unique_lock<std::mutex>& lock) {
+        const std::vector<Outbox::Item> due = pending_.take_due(Clock::now());
+        if (due.empty()) return;
+        lock.unlock();
+        for (const auto& item : due) {
+            const std::uint64_t hold = item.unwanted.hold;
+            try {
+                const auto owner = wire_.text(hold), heir = wire_.text(item.unwanted.heir);
+                const std::array<std::string_view, 2> owners{owner, heir};
+                wire_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2),
+                              session_.posting([self = self(), hold](Reply reply) { self->delivered(hold, reply); }));
+            } catch (...) {  // no memory, no thread: again in a moment
+                delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
+            }
+        }
+        lock.lock();
+    }
+
+    void delivered(std::uint64_t hold, const Reply& reply) {
+        const std::lock_guard lock(mutex_);
+        if (judge(reply) == ReplyClass::answered && reply.is_integer())
+            pending_.answered(hold, reply.integer, Clock::now());
+        else if (is_final(reply))
+            pending_.forget(hold);
+        else
+            pending_.failed(hold, Clock::now());
+        // The state may be forgotten now.
+        if (pending_.empty()) session_.timers().schedule(*this, Clock::now());
+        news();
+        schedule();
+    }
+
+    // --- losing -----------------------------------------------------------------------------------------------
+
+    // The levels that were held wait for their unlock(), which will find out. The hold is to be taken out of holds_ by
+    // the caller, which may be on its way through them.
+    void lose(Hold& hold, const char* why) {
+        // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
+        if (hold.renewing) lost_in_renewal_.push_back(hold.id);
+        // A copy of the acquire that was left without an answer may still come.
+        if (hold.unsettled != 0)
+            give_back_later(hold, std::max(unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
+        session_.lost_levels().add(kind, key(), hold.owner, hold.count);
+        if (hold.lost) session_.losses().tell(std::move(*hold.lost));
+        key_holds_->ended(hold.id);
+        hold.count = 0;
+        hold.lost.reset();
+        report_loss(why);
+        news();
+    }
+
+    void report_loss(std::string_view why) noexcept {
+        session_.count_lost_hold();
+        session_.raise(Event::Kind::hold_lost, key(), why);
+    }
+
+    void schedule() {
+        Instant at = pending_.look_at();
+        Instant lost_at = never;
+        for (const Hold& hold : holds_) {
+            if (!hold.live()) continue;
+            at = std::min(at, hold.look_at());
+            lost_at = std::min(lost_at, hold.lost_at());
+        }
+        if (at != never) session_.timers().schedule(*this, at);
+        if (lost_at != never) session_.losses().timers().schedule(*this, lost_at);
+    }
+
+    Session<T>& session_;
+    Protocol<T> wire_;
+    const std::shared_ptr<KeyHolds> key_holds_;
+
+    std::mutex mutex_;
+    HoldTable holds_;
+    Outbox pending_;
+    std::optional<Instant> failing_since_;  // no server has answered since then
+    bool releasing_ = false;                // a last release is on its way
+
+private:
+    std::size_t errands_ = 0;                     // tries and releases that are on their way in the background
+    std::vector<OwnerNumber> trying_;             // whose tries are
+    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/error.hpp"
+#include "redlatch/lock/hold_table.hpp"
+#include "redlatch/lock/lease_manager.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/session/server_errors.hpp"
+#include "redlatch/session/session.hpp"
+#include "redlatch/wait/lock_request.hpp"
+#include "redlatch/wait/wait_queue.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The lock whose waiting threads share one representative: it asks the server and listens, the others queue up behind
+// it in this process and send nothing, and a hold that is given back goes to one of them where there is one.
+//
+// mutex_ of the keeper guards all members. Each waiter sleeps in its own condition variable, the representative where
+// it can in the transport, to receive the message itself; it is woken by the thread that hands its hold over to it, by
+// whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
+// representative), and by its stop token.
+template <class T, template <class> class Protocol>
+class LockState final : public LeaseManager<T, Protocol> {
+    using Keeper = LeaseManager<T, Protocol>;
+
+public:
+    using Keeper::Keeper;
+    using Keeper::key;
+
+    ~LockState() override { session_.subscriptions().forget(wire_.channel(), *this); }
+
+    // --- taking -----------------------------------------------------------------------------------------------
+
+    // True when held; false at the deadline or when stopped. Throws Error.
+    bool acquire(const LockRequest& request) {
+        if (request.stop.stop_requested()) return false;
+        std::unique_lock lock(mutex_);
+        if (line_.empty()) failing_since_.reset();
+        if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
+        if (request.one_try || (line_.empty() && !busy())) {
+            if (ask(lock, request, true)) return true;
+            if (request.one_try) return false;
+        }
+        lock.unlock();
+        session_.count_wait();
+        return wait(request);
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void subscribed() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = true;
+        expect_anything();
+        tell_representative();
+    }
+
+    void subscription_refused(const Reply& why) override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+        wants_messages_ = false;
+        while (Waiter* waiter = line_.first_listener()) {
+            waiter->error = std::make_exception_ptr(error_of(why, key()));
+            rouse(*waiter);
+            line_.leave(*waiter);
+        }
+        tell_representative();
+    }
+
+    // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
+    // waits here has asked. (Messages keep the server's order: if this one is of somebody else's release, that was
+    // before ours, and ours is still to come.)
+    void message(std::string_view) override {
+        const std::lock_guard lock(mutex_);
+        ++messages_;
+        if (own_messages_ > 0)
+            --own_messages_;
+        else
+            tell_representative();
+    }
+
+    void disconnected() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+        expect_anything();
+    }
+
+private:
+    using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_;
+    using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
+    using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
+    using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;
+    using typename Keeper::Leaving, typename Keeper::Underway;
+
+    // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
+    bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
+
+    // Until when a thread of this process excludes the others; the past when none does.
+    Instant held_here_until() const { return Protocol<T>::shared ? Instant{} : holds_.held_until(); }
+
+    void rouse(Waiter& waiter) { waiter.sleeper.rouse(session_); }
+
+    // A message of our own release that has not come by now may never come.
+    void expect_anything() {
+        ++messages_;
+        own_messages_ = 0;
+    }
+
+    void tell_representative() {
+        line_.news();
+        if (Waiter* front = line_.front()) rouse(*front);
+    }
+
+    bool is_waited_for() const override { return !line_.empty() || releasing_; }
+
+    void news() override { tell_representative(); }
+
+    std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+        if constexpr (Protocol<T>::hands_over)
+            if (Waiter* heir = line_.heir(); heir && handoffs_ < session_.options().local_handoff_limit)
+                return hand_over(lock, hold, *heir);
+        handoffs_ = 0;
+        const std::uint64_t messages = messages_;
+        return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
+            // A message that came before this reply may have been ours already.
+            if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
+                line_.empty() && messages == messages_) {
+                ++own_messages_;
+                // Who asked before the release, and is on the way into the line, will not hear of it from the message.
+                line_.news();
+            }
+            // Who waits here for a shared lock does not wait for this hold.
+            if constexpr (!Protocol<T>::shared) released_here(answer.listeners > 1);
+        });
+    }
+
+    // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without them, or
+    // without a subscription, the next one here need not wait for it.
+    void released_here(bool others_listen) {
+        if (!subscribed_ || !others_listen) {
+            tell_representative();
+        } else if (Waiter* front = line_.front()) {
+            // The message may have come before this reply: it looks again.
+            line_.expect_message(Clock::now());
+            rouse(*front);
+        }
+    }
+
+    // --- asking the server ------------------------------------------------------------------------------------
+
+    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked. `first`: before any
+    // waiting.
+    bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
+        const std::uint64_t generation = line_.generation();
+        const std::optional<AcquireAnswer> answer =
+            Keeper::ask(lock, request, first, [&](const Claim& claim, Instant deadline) {
+                return wire_.acquire(claim, session_.calling(deadline, Effect::grants));
+            });
+        if (!answer) return false;
+        if (answer->kind == AcquireAnswer::Kind::held)
+            held_here();
+        else
+            line_.blocked(generation, answer->holder_lease, Clock::now());
+        return answer->kind == AcquireAnswer::Kind::held;
+    }
+
+    void held_here() {
+        if constexpr (Protocol<T>::shared)
+            tell_representative();  // who may hold it with us
+        else
+            line_.held_here();
+    }
+
+    // --- waiting ----------------------------------------------------------------------------------------------
+
+    bool wait(const LockRequest& request) {
+        Waiter me{.owner = request.owner, .lease = request.lease};
+        // Built and destroyed without mutex_, which the callback takes.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard lock(mutex_);
+            rouse(me);
+        });
+        std::unique_lock lock(mutex_);
+        if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
+        try {
+            line_.join(me);
+            if (!me.pause) listen();
+            const bool held = wait_in_line(lock, request, me);
+            leave(lock, me);
+            return held;
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            leave(lock, me);
+            throw;
+        }
+    }
+
+    bool wait_in_line(std::unique_lock<std::mutex>& lock, const LockRequest& request, Waiter& me) {
+        bool may_watch = true;
+        pause(me);
+        for (;;) {
+            if (me.granted) {
+                if (live_hold(me.owner)) return true;
+                stand_again(me);  // handed over, and lost before we woke up
+            }
+            if (me.error) std::rethrow_exception(me.error);
+            const Instant now = Clock::now();
+            if (request.stop.stop_requested() || now >= request.deadline) return false;
+            Instant sleep_until = request.deadline;
+            if (line_.is_front(me) && !releasing_) {
+                const WaitQueue::Step step = line_.step(now, held_here_until(), me.ask_again);
+                if (step.ask) {
+                    me.trying = true;
+                    const bool held = ask(lock, request, false);
+                    me.trying = false;
+                    if (held) return true;
+                    pause(me);
+                    continue;
+                }
+                sleep_until = std::min(sleep_until, step.sleep_until);
+                if (subscribed_ && std::exchange(may_watch, false)) {
+                    may_watch = me.sleeper.watch(lock, session_, sleep_until);
+                    continue;  // whatever happened meanwhile
+                }
+            }
+            may_watch = true;
+            me.sleeper.sleep(lock, sleep_until);
+        }
+    }
+
+    static void pause(Waiter& me) {
+        if (me.pause) me.ask_again = Clock::now() + me.pause->next();
+    }
+
+    void stand_again(Waiter& me) {
+        session_.lost_levels().take(Keeper::kind, key(), me.owner);
+        me.granted = false;
+        line_.join_first(me);
+    }
+
+    void listen() {
+        if (wants_messages_) return;
+        session_.start_background();
+        const bool listened = subscribed_;
+        subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
+        wants_messages_ = true;
+        // Another lock of ours listens there: what has come since the question was told to that one alone.
+        if (subscribed_ && !listened) line_.news();
+    }
+
+    // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
+    void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
+        if (heir_ == &me) heir_ = nullptr;
+        const bool was_front = line_.is_front(me);
+        line_.leave(me);
+        if (line_.empty()) {
+            wants_messages_ = false;
+            failing_since_.reset();
+            session_.subscriptions().rest(wire_.channel(), *this);
+            withdraw(lock);
+        } else if (was_front) {
+            rouse(*line_.front());
+        }
+    }
+
+    // --- giving back, the ways --------------------------------------------------------------------------------
+
+    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no
+    // requires).
+    template <class = void>
+    std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
+        const std::optional<Milliseconds> heir_lease = next.lease;
+        Claim claim = claim_of(next.owner, next_number(), 1, heir_lease);
+        const Leaving leaving = this->leave_level(held);
+        line_.leave(next);
+        heir_ = &next;
+        SendTime sent_at;
+        bool unknown = false;
+        Reply reply;
+        try {
+            const Underway underway(*this, lock);
+            lock.unlock();
+            reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool) {
+                return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
+                    claim.until = until;
+                    // The heir's lease counts from the first sending that may have taken effect: a later one prolongs
+                    // nothing.
+                    if (!unknown) sent_at = SendTime();
+                    Reply one =
+                        wire_.hand_over(leaving.hold, std::as_const(claim), session_.calling(deadline, Effect::grants));
+                    if (!one.answered() && !one.is_unsent()) unknown = true;
+                    return one;
+                });
+            });
+        } catch (...) {  // no memory: as if it had not been sent
+            reply = Reply::of(Reply::Kind::not_sent, std::string());
+        }
+        Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
+        const Instant now = Clock::now();
+        const Instant sent = sent_at.as_of_now();
+        const HandOverAnswer answer = Protocol<T>::read_hand_over(reply);
+        const bool answered = judge(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
+        if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
+            recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
+            // A copy of the acquire that was left without an answer may still come.
+            if (leaving.unsettled != 0) this->give_back_later(leaving, this->unsettled_until(leaving.unsettled));
+            ++handoffs_;
+            session_.count_handoff();
+            line_.held_here();
+            waiting->granted = true;
+            rouse(*waiting);
+            return {};
+        }
+        if (waiting) line_.join_first(*waiting);
+        // Refused for good, perhaps for a reason of its own, such as a right that only its script needs: then the hold
+        // goes back to the server as ever.
+        if (judge(reply) == ReplyClass::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
+        // Without a proper answer the lock belongs to either of the two numbers: both are released. Otherwise it was
+        // handed to somebody who left, too late for its lease, or unknown to the replicas that should know.
+        const Instant over = now + claim.lease;
+        if (handed) pending_.add({claim.hold}, 0, over, now);
+        if (!answered) pending_.add({leaving.hold, claim.hold}, leaving.unsettled, std::max(over, leaving.until), now);
+        tell_representative();
+        schedule();
+        deliver_pending(lock);
+        if (handed) return {};
+        if (!answered)
+            return judge(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+                                                        : error_of(reply, key()).code();
+        report_loss("the server says that it was not held any more");
+        return errc::hold_lost;
+    }
+
+    std::error_code release_instead(std::unique_lock<std::mutex>& lock, const Leaving& leaving) {
+        const auto outcome = this->send_last(
+            lock, leaving, [&](const ReleaseAnswer& answer, bool) { released_here(answer.listeners > 1); });
+        schedule();
+        deliver_pending(lock);
+        return outcome;
+    }
+
+    // False when there is no memory for it.
+    bool recorded(OwnerNumber heir, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
+                  std::int64_t token) {
+        try {
+            record(heir, hold, sent, lease, token);
+            return true;
+        } catch (...) {
+            this->forget(heir);
+            return false;
+        }
+    }
+
+    WaitQueue line_;
+    unsigned handoffs_ = 0;   // in a row, within this process
+    Waiter* heir_ = nullptr;  // to whom a hold is on its way, as long as it waits
+    bool wants_messages_ = false;
+    bool subscribed_ = false;     // confirmed, so messages do come
+    std::uint64_t messages_ = 0;  // so far
+    unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+#include "redlatch/base/url.hpp"
+#include "redlatch/net/resolver.hpp"
+#include "redlatch/net/tls_session.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// How long poll() may wait until `deadline`, in its own unit: rounded up, so that it never returns early and spins.
+inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
+    if (deadline == never) return -1;
+    if (deadline <= now) return 0;
+    const auto ms = std::chrono::ceil<Milliseconds>(deadline - now).count();
+    return static_cast<int>(std::min<Milliseconds::rep>(ms, 3'600'000));
+}
+
+// A connected stream socket. Own code rather than hiredis's, which creates sockets that leak into exec'd children,
+// gives each address of a host the full time-out, and writes without MSG_NOSIGNAL.
+//
+// With a TlsSession everything goes through it, in both directions. One thread may receive while another sends.
+class Socket {
+public:
+    Socket() = default;
+    explicit Socket(int fd) : fd_(fd) {}
+    Socket(Socket&& other) noexcept
+        : fd_(std::exchange(other.fd_, -1)),
+          failed_(other.failed_),
+          tls_(std::move(other.tls_)),
+          sealed_(std::exchange(other.sealed_, {})) {}
+    Socket& operator=(Socket&& other) noexcept {
+        if (this != &other) {
+            close();
+            fd_ = std::exchange(other.fd_, -1);
+            failed_ = other.failed_;
+            tls_ = std::move(other.tls_);
+            sealed_ = std::exchange(other.sealed_, {});
+        }
+        return *this;
+    }
+    ~Socket() { close(); }
+
+    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers the look-up
+    // of the host's name and all of its addresses together. `in_vain`: another thread wants the server no more.
+    static Socket connect(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
+        return url.path.empty() ? connect_tcp(url, deadline, why, in_vain) : connect_unix(url, deadline, why, in_vain);
+    }
+
+    // Begins to connect, and waits for nothing: the socket becomes writable when the outcome is there, which
+    // connect_error() tells. Closed when it failed at once.
+    static Socket begin_connect(const addrinfo& to) noexcept {
+        Socket socket = make(to.ai_family);
+        if (!socket.is_open()) return socket;
+        const int flags = ::fcntl(socket.fd_, F_GETFL);
+        const bool set = flags >= 0 && ::fcntl(socket.fd_, F_SETFL, flags | O_NONBLOCK) == 0;
+        if (!set || (::connect(socket.fd_, to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS)) socket.close();
+        if (socket.is_open()) socket.set_tcp_options();
+        return socket;
+    }
+
+    // 0 when it is connected.
+    int connect_error() const noexcept {
+        int error = 0;
+        socklen_t length = sizeof error;
+        return ::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+    }
+
+    int fd() const noexcept { return fd_; }
+    bool is_open() const noexcept { return fd_ >= 0; }
+
+    // In order; after fail() by a reset.
+    void close() noexcept {
+        if (fd_ < 0) return;
+        if (std::exchange(failed_, false))
+            reset();
+        else if (tls_)
+            say_goodbye();
+        tls_.reset();
+        sealed_ = {};
+        ::close(std::exchange(fd_, -1));
+    }
+
+    // In the child after a fork. The session goes on in the parent, so nothing is said in it; and its memory is left
+    // alone, for its locks may be in any state.
+    void close_inherited() noexcept {
+        static_cast<void>(tls_.release());
+        failed_ = false;
+        close();
+    }
+
+    // The connection is of no more use. Wakes a thread that sleeps in it; the descriptor stays valid until close(), which
+    // drops what the kernel holds unsent: it would go on delivering that for half a minute. Not even the end of what we
+    // send is told here, for it would come behind all that; unless a thread is `writing`, which nothing else wakes.
+    void fail(bool writing = false) noexcept {
+        if (fd_ < 0) return;
+        failed_ = true;
+        ::shutdown(fd_, writing ? SHUT_RDWR : SHUT_RD);
+    }
+
+    // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not
+    // unfinished.
+    void secure_by(std::unique_ptr<TlsSession> session) noexcept { tls_ = std::move(session); }
+
+    // One step, with what has come. An answer in this direction is short: there is room for it in a new connection.
+    TlsSession::Handshake handshake() const noexcept {
+        std::array<char, 4096> bytes;
+        const ssize_t got = receive_as_is(bytes.data(), bytes.size(), false);
+        if (got < 0) return TlsSession::Handshake::failed;
+        std::string_view to_send;
+        const auto outcome = tls_->handshake({bytes.data(), static_cast<std::size_t>(got)}, to_send);
+        return send_as_is(to_send) == Sent::all ? outcome : TlsSession::Handshake::failed;
+    }
+
+    // Why TLS has failed, if it has.
+    Reply tls_refusal() const { return tls_->refusal(); }
+
+    enum class Sent { all, some, failed };
+
+    // Sends what there is room for, without waiting, and takes it off `bytes`. After `some` the connection waits for room
+    // (poll() tells of it, POLLOUT), and the next bytes must begin with those that are left. Never raises SIGPIPE.
+    Sent send_some(std::string_view& bytes) noexcept {
+        if (!tls_) return send_as_is(bytes);
+        // In pieces, so that a long pipeline is not in memory once more.
+        constexpr std::size_t piece = 64 * 1024;
+        for (;;) {
+            if (const Sent sent = send_as_is(sealed_); sent != Sent::all) return sent;
+            if (bytes.empty()) return Sent::all;
+            sealed_ = tls_->encrypt(bytes.substr(0, piece));
+            if (sealed_.empty()) return Sent::failed;
+            bytes.remove_prefix(std::min(piece, bytes.size()));
+        }
+    }
+
+    // Sends all bytes before the deadline, or says no.
+    bool send_all(std::string_view bytes, Instant deadline) noexcept {
+        for (;;) {
+            const Sent sent = send_some(bytes);
+            if (sent != Sent::some) return sent == Sent::all;
+            if (!wait(POLLOUT, deadline)) return false;
+        }
+    }
+
+    // Received bytes, 0 when there are none (yet), -1 when the connection has ended. Waits only when `blocking`,
+    // and then no longer than the time-out given to set_receive_timeout(). With TLS it may have more for the next call,
+    // which poll() does not know of, unless there was room for TlsSession::full_room, or for more than has come.
+    ssize_t receive(char* bytes, std::size_t room, bool blocking) const noexcept {
+        return tls_ ? receive_decrypted(bytes, room, blocking) : receive_as_is(bytes, room, blocking);
+    }
+
+    // Whether there is something to read, be it the end of the connection; of one that should be silent, for with TLS
+    // this reads it.
+    bool has_news() const noexcept {
+        char byte;
+        if (tls_) return receive_decrypted(&byte, 1, false) != 0;
+        return ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
+    }
+
+    // True when the socket is ready (or has failed, which the next read or write will tell), false at the deadline.
+    bool wait(short events, Instant deadline) const noexcept {
+        pollfd ready{fd_, events, 0};
+        for (;;) {
+            const int n = ::poll(&ready, 1, poll_timeout(deadline));
+            if (n > 0) return true;
+            if (n < 0 && errno != EINTR) return false;
+            if (Clock::now() >= deadline) return false;
+        }
+    }
+
+    // The same, but false soon after another thread has said that it is in vain: nothing can wake this one.
+    bool wait(short events, Instant deadline, const std::atomic<bool>& in_vain) const noexcept {
+        for (;;) {
+            if (in_vain.load(std::memory_order_relaxed)) return false;
+            const Instant now = Clock::now();
+            const bool is_last = deadline <= now + look_again;
+            if (wait(events, is_last ? deadline : now + look_again)) return true;
+            if (is_last) return false;
+        }
+    }
+
+    void set_receive_timeout(Milliseconds timeout) const noexcept {
+        const timeval tv{static_cast<time_t>(timeout.count() / 1000),
+                         static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
+        ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
+    }
+
+private:
+    static constexpr Milliseconds look_again{20};
+
+    Sent send_as_is(std::string_view& bytes) const noexcept {
+        while (!bytes.empty()) {
+            const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent > 0)
+                bytes.remove_prefix(static_cast<std::size_t>(sent));
+            else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+                return Sent::some;
+            else if (!(sent < 0 && errno == EINTR))
+                return Sent::failed;
+        }
+        return Sent::all;
+    }
+
+    ssize_t receive_as_is(char* bytes, std::size_t room, bool blocking) const noexcept {
+        for (;;) {
+            const ssize_t got = ::recv(fd_, bytes, room, blocking ? 0 : MSG_DONTWAIT);
+            if (got > 0) return got;
+            if (got == 0) return -1;
+            if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+            if (errno != EINTR) return -1;
+            if (blocking) return 0;  // the time-out would begin anew: the caller looks at its deadline
+        }
+    }
+
+    ssize_t receive_decrypted(char* bytes, std::size_t room, bool blocking) const noexcept {
+        if (const ssize_t rest = tls_->decrypt({}, bytes, room)) return rest;
+        std::array<char, TlsSession::most_fed> sealed;
+        const ssize_t got = receive_as_is(sealed.data(), sealed.size(), blocking);
+        // An end without a goodbye is one: replies tell themselves whether they are complete.
+        if (got <= 0) return got;
+        return tls_->decrypt({sealed.data(), static_cast<std::size_t>(got)}, bytes, room);
+    }
+
+    // Without waiting: it goes out, or not. Not in the middle of something.
+    void say_goodbye() const noexcept {
+        if (!sealed_.empty()) return;
+        std::string_view words = tls_->goodbye();
+        send_as_is(words);
+    }
+
+    // Linux resets a connection that is connected to nothing, also when a forked child has the descriptor, too.
+    // Elsewhere the last close() does. A unix socket has nothing unsent.
+    void reset() const noexcept {
+        const linger none{1, 0};
+        ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+        sockaddr nothing{};
+        nothing.sa_family = AF_UNSPEC;
+        if (::connect(fd_, &nothing, sizeof nothing) != 0) ::shutdown(fd_, SHUT_RDWR);
+    }
+
+    static Socket make(int family) noexcept {
+#ifdef SOCK_CLOEXEC
+        return Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+#else
+        const int fd = ::socket(family, SOCK_STREAM, 0);
+        if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+        return Socket(fd);
+#endif
+    }
+
+    static std::string reason(const Url& url, int error) {
+        return "cannot connect to " + url.display() + ": " + std::generic_category().message(error);
+    }
+
+    static Socket connect_unix(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        if (url.path.size() >= sizeof address.sun_path) {
+            why = "the path of the unix socket is too long for this system";
+            return {};
+        }
+        std::memcpy(address.sun_path, url.path.data(), url.path.size());
+        Socket socket = make(AF_UNIX);
+        if (const int error =
+                socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address, deadline, in_vain)) {
+            why = reason(url, error);
+            return {};
+        }
+        return socket;
+    }
+
+    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
+        int no_address = 0;
+        const auto lookup = Resolver::run(url.host, url.port, deadline, no_address);
+        if (no_address != 0) {
+            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(no_address);
+            return {};
+        }
+        for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {
+            // Addresses that are still to come keep their share of the time.
+            const Instant now = Clock::now();
+            const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;
+            Socket socket = make(a->ai_family);
+            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine, in_vain);
+            if (error == 0) {
+                socket.set_tcp_options();
+                return socket;
+            }
+            why = reason(url, error);
+        }
+        return {};
+    }
+
+    // 0, or the error number.
+    int finish_connect(const sockaddr* address, socklen_t size, Instant deadline,
+                       const std::atomic<bool>& in_vain) noexcept {
+        if (fd_ < 0) return errno;
+        const int flags = ::fcntl(fd_, F_GETFL);
+        if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
+        // A unix socket whose backlog is full answers EAGAIN and has to be asked again.
+        while (::connect(fd_, address, size) != 0) {
+            if (errno == EISCONN) break;
+            if (errno == EINTR) continue;
+            if (errno == EAGAIN && address->sa_family == AF_UNIX) {
+                if (in_vain || Clock::now() >= deadline) return ETIMEDOUT;
+                ::poll(nullptr, 0, 1);
+                continue;
+            }
+            if (errno != EINPROGRESS && errno != EALREADY) return errno;
+            if (!wait(POLLOUT, deadline, in_vain)) return ETIMEDOUT;
+            int error = 0;
+            socklen_t length = sizeof error;
+            if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+            if (error != 0) return error;
+            break;
+        }
+        return ::fcntl(fd_, F_SETFL, flags) < 0 ? errno : 0;
+    }
+
+    void set_option(int level, int option, int value) const noexcept {
+        ::setsockopt(fd_, level, option, &value, sizeof value);
+    }
+
+    // Small commands go out at once; a peer that vanished is noticed within 30 s even when nothing is sent.
+    void set_tcp_options() const noexcept {
+        set_option(IPPROTO_TCP, TCP_NODELAY, 1);
+        set_option(SOL_SOCKET, SO_KEEPALIVE, 1);
+#ifdef TCP_KEEPIDLE
+        set_option(IPPROTO_TCP, TCP_KEEPIDLE, 15);
+        set_option(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+        set_option(IPPROTO_TCP, TCP_KEEPCNT, 3);
+#endif
+#ifdef TCP_USER_TIMEOUT
+        set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+#endif
+    }
+
+    int fd_ = -1;
+    bool failed_ = false;
+    std::unique_ptr<TlsSession> tls_;  // null: in plain
+    std::string_view sealed_;          // what it has encrypted and is still to be sent
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

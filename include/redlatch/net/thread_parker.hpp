@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+
+#include <atomic>
+#include <cstdint>
+
+#if defined(__linux__)
+#include <cerrno>
+#include <ctime>
+
+#include <asm/posix_types.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <condition_variable>
+#include <mutex>
+#endif
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Where one thread sleeps until another one has a word for it. On Linux a futex, because the word can then be left
+// without any mutex, for which a woken thread would have to queue again; elsewhere a condition variable.
+//
+// The owner may destroy the parker as soon as it has read final_word: tell() touches it no more after storing that
+// (a futex wake-up on an address that is gone by then wakes nobody, or somebody who has to expect that).
+class ThreadParker {
+public:
+    static constexpr std::uint32_t silence = 0;
+    static constexpr std::uint32_t look = 1;        // something has changed: look around
+    static constexpr std::uint32_t final_word = 2;  // the last word, never overwritten
+
+    std::uint32_t word() const noexcept { return word_.load(std::memory_order_acquire); }
+
+#if defined(__linux__)
+    void tell(std::uint32_t word) noexcept {
+        std::uint32_t old = word_.load(std::memory_order_relaxed);
+        do {
+            if (old == final_word) return;
+        } while (!word_.compare_exchange_weak(old, word, std::memory_order_acq_rel, std::memory_order_relaxed));
+        if (old == asleep) ::syscall(futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    }
+
+    // Until there is a word, or until the deadline. Takes `look` away, leaves final_word.
+    std::uint32_t park(Instant deadline) noexcept {
+        Time until{};
+        if (deadline != never) {
+            // steady_clock is CLOCK_MONOTONIC, which FUTEX_WAIT_BITSET takes as an absolute time.
+            const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
+            until = {static_cast<decltype(until.tv_sec)>(ns / 1'000'000'000),
+                     static_cast<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
+        }
+        std::uint32_t word = silence;
+        word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
+        while ((word = word_.load(std::memory_order_acquire)) == asleep) {
+            const long slept = ::syscall(futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
+                                         deadline == never ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+            // Too late: unless a word came at this very moment.
+            if (slept != 0 && errno == ETIMEDOUT &&
+                word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel))
+                return silence;
+        }
+        if (word == look) word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel);
+        return word;
+    }
+#else
+    void tell(std::uint32_t word) {
+        const std::lock_guard guard(mutex_);
+        if (word != final_word && word_ != silence) return;
+        word_ = word;
+        wake_.notify_one();
+    }
+
+    std::uint32_t park(Instant deadline) {
+        std::unique_lock guard(mutex_);
+        const auto told = [this] { return word_ != silence; };
+        if (deadline == never)
+            wake_.wait(guard, told);
+        else
+            wake_.wait_until(guard, deadline, told);
+        const std::uint32_t word = word_;
+        if (word == look) word_ = silence;
+        return word;
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable wake_;
+#endif
+
+private:
+    static constexpr std::uint32_t asleep = 3;  // silence, and the owner must be woken
+
+#if defined(__linux__)
+    // The kernel's own idea of a time, which is not the C library's where that has made 32 bits 64. The clock that counts
+    // from the start of the system has room enough in 32. Newer systems of 32 bits know no such call any more.
+#if defined(SYS_futex)
+    static constexpr long futex = SYS_futex;
+    struct Time {
+        __kernel_long_t tv_sec;
+        __kernel_long_t tv_nsec;
+    };
+    static_assert(sizeof(Time) == sizeof(timespec) || sizeof(long) < sizeof(time_t));
+#else
+    static constexpr long futex = SYS_futex_time64;
+    using Time = timespec;
+#endif
+#endif
+
+    std::atomic<std::uint32_t> word_{silence};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

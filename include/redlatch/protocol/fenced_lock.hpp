@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/names.hpp"
+#include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/protocol/rlock.hpp"
+#include "redlatch/scripts/fenced_lock.hpp"
+#include "redlatch/wait/lock_request.hpp"
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The commands of the fenced lock: the reentrant lock's, but taking and handing over draw a token.
+template <Transport T>
+class FencedProtocol : public RLockProtocol<T> {
+public:
+    static constexpr std::string_view kind = "fenced lock ";
+    static constexpr std::string_view family = "FencedLock";
+
+    FencedProtocol(Session<T>& session, std::string key)
+        : RLockProtocol<T>(session, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
+
+    template <class Send>
+    auto acquire(const Claim& claim, Send send) {
+        return send(digested<scripts::fenced_acquire>, Texts<2>{this->key(), counter_},
+                    Texts<4>{this->text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
+                             NumberText(claim.until)});
+    }
+
+    template <class Send>
+    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
+        return send(digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->channel()},
+                    Texts<5>{this->text(hold), this->text(heir.hold), NumberText(heir.lease.count()),
+                             this->publish_command(), NumberText(heir.until)});
+    }
+
+    static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
+        if (!is_pair(reply)) throw unexpected(reply, name);
+        const std::int64_t value = reply.elements[1].integer;
+        switch (reply.elements[0].integer) {
+            case 1:
+                if (is_token(value)) return {AcquireAnswer::Kind::held, {}, value};
+                break;
+            case 0: return {AcquireAnswer::Kind::blocked, Milliseconds(value), 0};
+            case -2: return {AcquireAnswer::Kind::gone, {}, 0};
+            default: break;
+        }
+        throw unexpected(reply, name);
+    }
+
+    static HandOverAnswer read_hand_over(const Reply& reply) noexcept {
+        if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
+        if (!is_pair(reply) || reply.elements[0].integer != 1 || !is_token(reply.elements[1].integer))
+            return {HandOverAnswer::Kind::senseless, 0};
+        return {HandOverAnswer::Kind::handed, reply.elements[1].integer};
+    }
+
+private:
+    // Below 2^53, where the scripts' numbers are exact.
+    static bool is_token(std::int64_t value) noexcept { return value > 0 && value < std::int64_t{1} << 53; }
+
+    static bool is_pair(const Reply& reply) noexcept {
+        return reply.kind == Reply::Kind::array && reply.elements.size() == 2 && reply.elements[0].is_integer() &&
+               reply.elements[1].is_integer();
+    }
+
+    const std::string counter_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

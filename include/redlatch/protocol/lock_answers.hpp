@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/session/server_errors.hpp"
+#include "redlatch/transport/reply.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What an acquire script answered.
+struct AcquireAnswer {
+    enum class Kind { held, blocked, gone } kind;
+    Milliseconds holder_lease{};  // blocked: what the holder has left; negative when its key has no TTL
+    std::int64_t token = 0;       // held: the fencing token, of locks that have one
+};
+
+inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
+    if (reply.is_nil()) return {AcquireAnswer::Kind::held, {}, 0};
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, name);
+    if (reply.integer == -2) return {AcquireAnswer::Kind::gone, {}, 0};
+    return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
+}
+
+// What came of one try in the background.
+struct TryAnswer {
+    enum class Kind { held, refused, failed } kind;
+    std::uint64_t hold = 0;                   // held: its number
+    std::optional<Error> why = std::nullopt;  // failed; nothing when an earlier command is not answered yet
+};
+
+// What a script answered that hands a hold over to another thread of this process.
+struct HandOverAnswer {
+    enum class Kind { handed, not_held, senseless } kind;
+    std::int64_t token = 0;  // handed: the heir's fencing token, of locks that have one
+};
+
+inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {
+    if (reply.is_nil()) return {HandOverAnswer::Kind::not_held, 0};
+    const bool handed = reply.is_integer() && reply.integer == 1;
+    return {handed ? HandOverAnswer::Kind::handed : HandOverAnswer::Kind::senseless, 0};
+}
+
+// What a release script answered.
+struct ReleaseAnswer {
+    enum class Kind { released, still_held, not_held, senseless } kind;
+    std::int64_t listeners = 0;  // released: how many subscribers were told
+};
+
+// Never throws: it serves unlock(), which must not.
+inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
+    if (reply.is_nil()) return {ReleaseAnswer::Kind::not_held, 0};
+    if (!reply.is_integer() || reply.integer < -1) return {ReleaseAnswer::Kind::senseless, 0};
+    if (reply.integer == -1) return {ReleaseAnswer::Kind::still_held, 0};
+    return {ReleaseAnswer::Kind::released, reply.integer};
+}
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/error.hpp"
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Names one permit that somebody holds: 16 random bytes. Who knows it may release the permit, in whatever process or
+// language; as text it is 32 hex digits, the same that Redisson shows.
+class PermitId {
+public:
+    static PermitId random() { return PermitId(random_bytes<16>()); }
+
+    // From 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
+    static PermitId parse(std::string_view text) {
+        std::array<unsigned char, 16> bytes{};
+        bool proper = text.size() == 32;
+        for (std::size_t i = 0; proper && i < 16; ++i) {
+            const int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
+            proper = high >= 0 && low >= 0;
+            bytes[i] = static_cast<unsigned char>((high << 4 | low) & 0xff);
+        }
+        if (!proper) throw Error(errc::invalid_argument, {}, "a permit id is 32 hex digits");
+        return PermitId(bytes);
+    }
+
+    std::string text() const {
+        static constexpr char digits[] = "0123456789abcdef";
+        std::string hex;
+        for (const unsigned char byte : bytes_) {
+            hex += digits[byte >> 4];
+            hex += digits[byte & 15];
+        }
+        return hex;
+    }
+
+    // As it stands in Redis.
+    std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+
+    friend auto operator<=>(const PermitId&, const PermitId&) = default;
+
+    template <class Traits>
+    friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const PermitId& id) {
+        return out << id.text().c_str();
+    }
+
+private:
+    explicit PermitId(const std::array<unsigned char, 16>& bytes) : bytes_(bytes) {}
+
+    static int value_of(char digit) {
+        if (digit >= '0' && digit <= '9') return digit - '0';
+        if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
+        if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
+        return -1;
+    }
+
+    std::array<unsigned char, 16> bytes_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+template <>
+struct std::hash<redlatch::PermitId> {
+    // Random already.
+    std::size_t operator()(const redlatch::PermitId& id) const noexcept {
+        std::size_t some;
+        std::memcpy(&some, id.bytes().data(), sizeof some);
+        return some;
+    }
+};

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/url.hpp"
+#include "redlatch/net/socket.hpp"
+#include "redlatch/redis/encode.hpp"
+#include "redlatch/redis/reply_reader.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What server a connection is wanted to.
+enum class ServerRole { any, master };
+
+// Whether this answer to ROLE is a master's.
+inline bool says_master(const Reply& role) {
+    return role.kind == Reply::Kind::array && !role.elements.empty() && role.elements[0].text == "master";
+}
+
+// One connection that is logged in: a socket and the reader of its replies. Not thread-safe.
+struct Connection {
+    Socket socket;
+    ReplyReader reader;
+    std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterTracker
+    // Set by any thread while another one is in open(), which ends soon then: another server is wanted by now.
+    std::atomic<bool> in_vain{false};
+
+    // Connects, by TLS if the URL says so, logs in and selects the database, all before the deadline. Gives nothing on
+    // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or
+    // ours of the server. A server that does not have the role is none that could be reached.
+    std::optional<Reply> open(const Url& url, Instant deadline, ServerRole role = ServerRole::any) {
+        std::string why;
+        reader.reset();
+        reader.withhold(url.password);
+        socket = Socket::connect(url, deadline, why, in_vain);
+        if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
+        auto refusal = url.tls ? secure(url, deadline) : std::nullopt;
+        if (!refusal) refusal = log_in(url, deadline, role);
+        if (refusal) socket.close();
+        return refusal;
+    }
+
+private:
+    std::optional<Reply> secure(const Url& url, Instant deadline) {
+        std::string why = "TLS needs ClientOptions::tls";
+        auto session = url.tls_connector ? url.tls_connector->session({url.host, url.port}, why) : nullptr;
+        if (!session) return Reply::of(Reply::Kind::not_sent, "cannot connect to " + url.display() + ": " + why);
+        socket.secure_by(std::move(session));
+        for (;;) {
+            switch (socket.handshake()) {
+                case TlsSession::Handshake::done: return std::nullopt;
+                case TlsSession::Handshake::failed: return socket.tls_refusal();
+                case TlsSession::Handshake::unfinished: break;
+            }
+            if (!socket.wait(POLLIN, deadline, in_vain)) return socket.tls_refusal();
+        }
+    }
+
+    std::optional<Reply> log_in(const Url& url, Instant deadline, ServerRole role) {
+        std::string out;
+        std::size_t expected = 0;
+        const auto add = [&](std::vector<std::string_view> words) {
+            append_command(out, Command{words, 0});
+            ++expected;
+        };
+        if (!url.password.empty()) {
+            if (url.user.empty())
+                add({"AUTH", url.password});
+            else
+                add({"AUTH", url.user, url.password});
+        }
+        const NumberText database(url.database);
+        if (url.database != 0) add({"SELECT", database});
+        if (role == ServerRole::master) add({"ROLE"});
+        // By TLS 1.3 a server says only after the handshake that it wants another certificate of ours, or one at all.
+        // Any answer will do, so this needs no right.
+        const bool only_asks = url.tls && expected == 0;
+        if (only_asks) add({"PING"});
+        if (expected == 0) return std::nullopt;
+
+        const bool sent = socket.send_all(out, deadline);
+        std::fill(out.begin(), out.end(), '\0');  // the password need not stay in memory longer than needed
+        if (!sent) return silence(url);
+        while (expected > 0) {
+            Reply reply;
+            switch (reader.next(reply)) {
+                case ReplyReader::Outcome::malformed:
+                    return Reply::of(Reply::Kind::malformed, url.display() + " does not speak the Redis protocol");
+                case ReplyReader::Outcome::reply:
+                    if (reply.is_error() && !only_asks) return reply;
+                    if (--expected == 0 && role == ServerRole::master && !says_master(reply))
+                        return Reply::of(Reply::Kind::not_sent, url.display() + " is not the master");
+                    break;
+                case ReplyReader::Outcome::incomplete: {
+                    std::array<char, TlsSession::full_room> bytes;
+                    if (!socket.wait(POLLIN, deadline, in_vain)) return silence(url);
+                    const ssize_t got = socket.receive(bytes.data(), bytes.size(), false);
+                    if (got < 0 || !reader.feed(bytes.data(), static_cast<std::size_t>(got))) return silence(url);
+                }
+            }
+        }
+        return std::nullopt;
+    }
+
+    Reply silence(const Url& url) const {
+        if (url.tls) {
+            // It may have said why before it closed, even where our own words could not be sent any more.
+            char byte;
+            socket.receive(&byte, 1, false);
+            if (Reply refusal = socket.tls_refusal(); refusal.is_error()) return refusal;
+        }
+        return Reply::of(Reply::Kind::not_sent, url.display() + " accepts connections, but does not answer");
+    }
+};
+
+// Opens a link to the server that is wanted at this moment, before the deadline; answers as Link::open() does.
+using Opener = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+#include "redlatch/base/url.hpp"
+#include "redlatch/transport/reply.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// Which server is the master: what the answers of sentinels mean, and what is believed of them. No I/O.
+namespace redlatch {
+inline namespace v0_1 {
+
+// What one sentinel says: who is the master, and since which failover, the first having a number above 0.
+struct MasterVote {
+    HostPort master;
+    std::uint64_t epoch = 0;
+};
+
+namespace detail {
+
+template <class Number>
+std::optional<Number> sentinel_number(std::string_view text) {
+    Number number{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+    return number;
+}
+
+inline std::optional<HostPort> sentinel_address(std::string_view host, std::string_view port) {
+    const auto number = sentinel_number<std::uint16_t>(port);
+    if (host.empty() || host.size() > 255 || !number || *number == 0) return std::nullopt;
+    return HostPort{std::string(host), *number};
+}
+
+}  // namespace detail
+
+// From the answers to SENTINEL GET-MASTER-ADDR-BY-NAME and SENTINEL MASTER. The second only dates the first: a sentinel
+// that refuses it still has a vote.
+inline std::optional<MasterVote> read_vote(const Reply& address, const Reply& details) {
+    if (address.kind != Reply::Kind::array || address.elements.size() != 2) return std::nullopt;
+    auto master = detail::sentinel_address(address.elements[0].text, address.elements[1].text);
+    if (!master) return std::nullopt;
+    MasterVote vote{std::move(*master)};
+    for (std::size_t i = 0; i + 1 < details.elements.size(); i += 2)
+        if (details.elements[i].text == "config-epoch")
+            vote.epoch = detail::sentinel_number<std::uint64_t>(details.elements[i + 1].text).value_or(0);
+    return vote;
+}
+
+// Whom to ask for the role, the likeliest first: who came out of the latest failover, whom most name, whom we know.
+inline std::vector<MasterVote> ranked(std::span<const MasterVote> votes, const std::optional<HostPort>& known) {
+    struct Candidate {
+        MasterVote vote;
+        std::size_t voters = 0;
+    };
+    std::vector<Candidate> candidates;
+    const auto add = [&](const MasterVote& vote, std::size_t voters) {
+        auto same = std::find_if(candidates.begin(), candidates.end(),
+                                 [&](const Candidate& c) { return c.vote.master == vote.master; });
+        if (same == candidates.end()) same = candidates.insert(candidates.end(), Candidate{vote});
+        same->vote.epoch = std::max(same->vote.epoch, vote.epoch);
+        same->voters += voters;
+    };
+    if (known) add({*known}, 0);
+    for (const MasterVote& vote : votes) add(vote, 1);
+    std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+        if (a.vote.epoch != b.vote.epoch) return a.vote.epoch > b.vote.epoch;
+        return a.voters > b.voters;
+    });
+    std::vector<MasterVote> order;
+    for (const Candidate& candidate : candidates) order.push_back(candidate.vote);
+    return order;
+}
+
+// The new master in a message of a sentinel about the master of this name, if it is one that tells so:
+//   +switch-master    <name> <old host> <old port> <new host> <new port>
+//   +promoted-slave   slave <new name> <new host> <new port> @ <name> <old host> <old port>
+inline std::optional<HostPort> read_announcement(std::string_view channel, std::string_view payload,
+                                                 std::string_view name) {
+    std::vector<std::string_view> words;
+    while (!payload.empty() && words.size() < 9) {
+        const auto blank = payload.find(' ');
+        words.push_back(payload.substr(0, blank));
+        payload = blank == std::string_view::npos ? std::string_view() : payload.substr(blank + 1);
+    }
+    if (channel == "+switch-master" && words.size() == 5 && words[0] == name)
+        return detail::sentinel_address(words[3], words[4]);
+    if (channel == "+promoted-slave" && words.size() == 8 && words[5] == name)
+        return detail::sentinel_address(words[2], words[3]);
+    return std::nullopt;
+}
+
+// Where the master is believed to be, for all connections of a client. Its place has a number, which grows whenever
+// the master may have moved: what was connected under a smaller one is to be left.
+//
+// Thread-safe: mutex_ guards all members. Nobody waits here.
+class MasterTracker {
+public:
+    std::uint64_t place() const {
+        const std::lock_guard lock(mutex_);
+        return place_;
+    }
+
+    std::optional<HostPort> known() const {
+        const std::lock_guard lock(mutex_);
+        return master_;
+    }
+
+    // Whom to try without asking a sentinel: who was just announced, or proved to be the master a moment ago.
+    std::optional<HostPort> guess(Instant now) const {
+        const std::lock_guard lock(mutex_);
+        if (announced_) return announced_;
+        return proven_at_ && now < *proven_at_ + fresh ? master_ : std::nullopt;
+    }
+
+    // A sentinel has told of a new master. False when that is no news.
+    bool announce(const HostPort& master) {
+        const std::lock_guard lock(mutex_);
+        if ((announced_ ? announced_ : master_) == master) return false;
+        announced_ = master;
+        leave();
+        return true;
+    }
+
+    // What a sentinel says when it is asked: news only when it tells of a later failover than we know of.
+    bool hear(const MasterVote& vote) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (!master_ || vote.epoch <= epoch_) return false;
+            epoch_ = vote.epoch;
+        }
+        return announce(vote.master);
+    }
+
+    // A server of the place with this number refused what only a master does.
+    bool doubt(std::uint64_t place) {
+        const std::lock_guard lock(mutex_);
+        if (place != place_) return false;
+        leave();
+        return true;
+    }
+
+    // The guess is none any more.
+    void reject(const HostPort& master) {
+        const std::lock_guard lock(mutex_);
+        if (announced_ == master) announced_.reset();
+        proven_at_.reset();
+    }
+
+    // A connection to this server, begun when the place was `seen`, was told that it is the master. The number under
+    // which the connection counts; nothing when the master has moved meanwhile.
+    std::optional<std::uint64_t> prove(const MasterVote& vote, std::uint64_t seen, Instant now) {
+        const std::lock_guard lock(mutex_);
+        if (seen != place_) return std::nullopt;
+        const bool moved = master_ && *master_ != vote.master;
+        if (moved && place_ == proven_place_) ++place_;
+        proven_place_ = place_;
+        master_ = vote.master;
+        announced_.reset();
+        epoch_ = std::max(epoch_, vote.epoch);
+        proven_at_ = now;
+        return place_;
+    }
+
+private:
+    static constexpr Milliseconds fresh{500};
+
+    void leave() {
+        ++place_;
+        proven_at_.reset();
+    }
+
+    mutable std::mutex mutex_;
+    std::uint64_t place_ = 1;
+    std::uint64_t proven_place_ = 0;  // under which somebody has connected to master_
+    std::optional<HostPort> master_;
+    std::optional<HostPort> announced_;  // not proven yet
+    std::optional<Instant> proven_at_;
+    std::uint64_t epoch_ = 0;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/backoff.hpp"
+#include "redlatch/net/side_work.hpp"
+#include "redlatch/net/wake_pipe.hpp"
+#include "redlatch/redis/connection.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
+// when it is lost, and then subscribed to everything again.
+//
+// mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may say what it wants, and whoever does
+// wakes the serving thread. serving_ guards the connection and is held while the listener is told; mutex_ may be taken
+// under it. While opening_ is set the connection belongs to the thread that makes it, which wakes the serving thread.
+// The serving thread sends; it also receives, unless a thread that waits for a message watches the
+// connection itself, because then the message need not be passed from one thread to another.
+class PubSubConnection {
+public:
+    // `sharded`: of one node of a cluster, whose channels may go to another node at any time. A channel of which the
+    // listener is told interrupted() is forgotten here, and is to be subscribed anew, perhaps elsewhere.
+    // `wake` makes the serving thread look at its duty() anew; it is called on any thread, as is `answers`, when a
+    // connection has brought its first reply.
+    PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false,
+                     std::function<void()> answers = nullptr)
+        : opener_(std::move(open)),
+          timeout_(timeout),
+          wake_(std::move(wake)),
+          sharded_(sharded),
+          answers_(std::move(answers)) {}
+
+    // --- any thread -------------------------------------------------------------------------------------------
+
+    void subscribe(const std::string& channel) { change(channel, true); }
+    void unsubscribe(const std::string& channel) { change(channel, false); }
+
+    // The same without a word to the server, which has forgotten it by itself.
+    void forget(const std::string& channel) noexcept {
+        const std::lock_guard lock(mutex_);
+        wanted_.erase(channel);
+    }
+
+    // Another connection has shown that the server is there: a pause before the next attempt ends. True when there was
+    // one, and the serving thread has to know.
+    bool try_again() noexcept {
+        const std::lock_guard lock(mutex_);
+        if (opening_ || next_attempt_ <= Clock::now()) return false;
+        next_attempt_ = {};
+        return true;
+    }
+
+    // --- the serving thread -----------------------------------------------------------------------------------
+
+    // What the serving thread has to watch: the descriptor (or -1) and its events, and when to call serve() anyway.
+    struct Duty {
+        int fd = -1;
+        short events = 0;
+        Instant due = never;
+    };
+
+    Duty duty() {
+        const std::lock_guard serving(serving_);
+        // The watching thread says a word when it leaves while somebody waits.
+        const int events = (watched_ ? 0 : POLLIN) | (full_ ? POLLOUT : 0);
+        if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
+        if (watched_) return {};
+        const std::lock_guard lock(mutex_);
+        return {-1, 0, wanted_.empty() || opening_ ? never : next_attempt_};
+    }
+
+    // Has a connection made if it is time to (until the deadline at most), asks for what is newly wanted, and tells the
+    // listener what has come. Waits for nothing.
+    void serve(Listener& listener, Instant deadline) {
+        const std::lock_guard serving(serving_);
+        or_begin_anew(listener, [&] {
+            if (!is_open()) return reopen(deadline);
+            send_changes();
+            if (!watched_) receive(listener);
+        });
+    }
+
+    // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
+    void leave_before(std::uint64_t place, Listener& listener) {
+        const std::lock_guard serving(serving_);
+        if (is_open() && link_.place < place) {
+            // Who watches it sees its end.
+            if (watched_)
+                link_.socket.fail();
+            else
+                or_begin_anew(listener, [&] { lose(listener); });
+        }
+        const std::lock_guard lock(mutex_);
+        if (opening_) opening_from_ = place;
+        link_.in_vain = true;
+        next_attempt_ = {};
+        backoff_.reset();
+    }
+
+    // --- a waiting thread -------------------------------------------------------------------------------------
+
+    enum class Watch {
+        done,   // something was told, or it was interrupted, or the deadline has come
+        taken,  // another thread watches
+        lost,   // there is no connection to watch, or it needs the serving thread
+    };
+
+    // Receives in place of the serving thread, until something has come, the deadline passes, or the interrupts are not
+    // those that were `seen` any more. For a thread that was turned away the serving thread receives from then on: either
+    // it finds the place free at its second look, or who leaves finds its mark.
+    Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
+        if (watched_.exchange(true)) {
+            turned_away_ = true;
+            if (watched_.exchange(true)) return Watch::taken;
+        }
+        const Watch outcome = watch_once(listener, deadline, interrupts, seen);
+        watched_ = false;
+        if (turned_away_.exchange(false)) wake_();
+        return outcome;
+    }
+
+    // ----------------------------------------------------------------------------------------------------------
+
+    void close_inherited() noexcept { link_.socket.close_inherited(); }
+
+    // At the end: its opener is called no more.
+    void finish() noexcept { opening_aside_.finish(); }
+    // Until false, its opener may be called by nobody's thread.
+    bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
+
+private:
+    bool is_open() {
+        const std::lock_guard lock(mutex_);
+        return !opening_ && link_.socket.is_open();
+    }
+
+    // The serving thread closes nothing while watched_ is set, so the descriptor stays what it is during poll().
+    Watch watch_once(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
+        std::unique_lock serving(serving_, std::try_to_lock);
+        if (!serving || !is_open()) return Watch::lost;
+        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}}};
+        serving.unlock();
+        // From here on nobody else takes an interrupt from the pipe.
+        if (interrupts.count() != seen) return Watch::done;
+        ::poll(ready.data(), ready.size(), poll_timeout(deadline));
+        interrupts.drain();
+        if (ready[0].revents == 0) return Watch::done;
+        if (!serving.try_lock()) return Watch::lost;
+        or_begin_anew(listener, [&] { receive(listener); });
+        return link_.socket.is_open() ? Watch::done : Watch::lost;
+    }
+
+    // Should it fail, for want of memory, the serving thread finds nothing changed.
+    void change(const std::string& channel, bool wanted) {
+        const std::lock_guard lock(mutex_);
+        changes_.emplace_back(channel, wanted);
+        try {
+            if (wanted)
+                wanted_.insert(channel);
+            else
+                wanted_.erase(channel);
+        } catch (...) {
+            changes_.pop_back();
+            throw;
+        }
+    }
+
+    // Where memory is wanting, something that came or was to be sent may be lost: the next connection begins anew, and
+    // everybody then looks for himself.
+    template <class Work>
+    void or_begin_anew(Listener& listener, Work work) noexcept {
+        try {
+            work();
+        } catch (...) {
+            try {
+                lose(listener);
+            } catch (...) {  // who was not told now is told of the next subscription
+            }
+        }
+    }
+
+    void reopen(Instant deadline) {
+        const Instant now = Clock::now();
+        {
+            const std::lock_guard lock(mutex_);
+            if (opening_ || wanted_.empty() || now < next_attempt_) return;
+            opening_ = true;
+            link_.in_vain = false;
+        }
+        out_.clear();
+        full_ = false;
+        proven_ = false;
+        if (!opening_aside_.begin([this, until = std::min(deadline, now + timeout_)] { open(until); })) opened(false);
+    }
+
+    // On a thread of its own.
+    void open(Instant deadline) noexcept {
+        bool done = false;
+        try {
+            done = !opener_(link_, deadline);
+        } catch (...) {  // no memory
+        }
+        opened(done);
+        wake_();
+    }
+
+    void opened(bool done) noexcept {
+        const std::lock_guard lock(mutex_);
+        opening_ = false;
+        const std::uint64_t from = std::exchange(opening_from_, 0);
+        const bool has_moved = from != 0 && (!done || link_.place < from);
+        if (done && !has_moved && want_all()) return backoff_.reset();
+        link_.socket.close();
+        if (!has_moved) next_attempt_ = Clock::now() + backoff_.next();
+    }
+
+    // Everything that is wanted now is asked for; older wishes are part of it. False where there is no memory for that.
+    bool want_all() noexcept {
+        try {
+            changes_.clear();
+            for (const std::string& channel : wanted_) changes_.emplace_back(channel, true);
+            return true;
+        } catch (...) {
+            return false;
+        }
+    }
+
+    // As far as there is room; the rest in the next rounds.
+    void send_changes() {
+        std::vector<std::pair<std::string, bool>> changes;
+        {
+            const std::lock_guard lock(mutex_);
+            changes.swap(changes_);
+        }
+        // One command for many channels, as long as the wish is the same.
+        for (std::size_t i = 0; i < changes.size();) {
+            const bool wanted = changes[i].second;
+            std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
+                                                       : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
+            // Sharded channels of several slots do not go into one.
+            const std::size_t most = sharded_ ? 2 : 513;
+            for (; i < changes.size() && changes[i].second == wanted && words.size() < most; ++i) {
+                words.push_back(changes[i].first);
+                if (wanted || sharded_) asked_.push_back(changes[i].first);
+            }
+            append_command(out_, Command{words, 0});
+        }
+        if (out_.empty() && !full_) return;
+        std::string_view unsent = out_;
+        // A failed write shows as the end of the connection in receive().
+        full_ = link_.socket.send_some(unsent) == Socket::Sent::some;
+        out_.erase(0, out_.size() - unsent.size());
+    }
+
+    void receive(Listener& listener) {
+        std::array<char, 16 * 1024> bytes;
+        for (;;) {
+            const ssize_t got = link_.socket.receive(bytes.data(), bytes.size(), false);
+            if (got == 0) return;
+            if (got < 0 || !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got))) return lose(listener);
+            Reply reply;
+            ReplyReader::Outcome outcome;
+            while ((outcome = link_.reader.next(reply)) == ReplyReader::Outcome::reply) {
+                if (!deliver(listener, reply)) return lose(listener);
+                if (!std::exchange(proven_, true) && answers_) answers_();
+            }
+            if (outcome == ReplyReader::Outcome::malformed) return lose(listener);
+            if (static_cast<std::size_t>(got) < bytes.size()) return;
+        }
+    }
+
+    // False when the frame is none that a subscriber gets.
+    bool deliver(Listener& listener, const Reply& reply) {
+        if (reply.is_error()) {
+            // Errors come in the order of the requests, but without a channel's name.
+            if (asked_.empty()) return false;
+            const std::string channel = std::move(asked_.front());
+            asked_.erase(asked_.begin());
+            // Who gave a channel up that has gone elsewhere by itself is refused that, too.
+            if (!sharded_ || is_wanted(channel)) listener.refused(channel, reply);
+            return true;
+        }
+        if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return false;
+        const std::string& what = reply.elements[0].text;
+        const std::string& channel = reply.elements[1].text;
+        if (what == (sharded_ ? "smessage" : "message")) {
+            listener.message(channel, reply.elements[2].text);
+        } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
+            if (!asked_.empty() && asked_.front() == channel) asked_.erase(asked_.begin());
+            listener.subscribed(channel);
+        } else if (sharded_ && what == "sunsubscribe") {
+            if (!asked_.empty() && asked_.front() == channel) {
+                asked_.erase(asked_.begin());
+            } else if (is_wanted(channel)) {  // its slot has moved
+                forget(channel);
+                listener.interrupted(channel);
+            }
+        } else {
+            return !sharded_ && what == "unsubscribe";
+        }
+        return true;
+    }
+
+    bool is_wanted(const std::string& channel) {
+        const std::lock_guard lock(mutex_);
+        return wanted_.contains(channel);
+    }
+
+    void lose(Listener& listener) {
+        link_.socket.fail();
+        link_.socket.close();
+        asked_.clear();
+        {
+            const std::lock_guard lock(mutex_);
+            next_attempt_ = Clock::now() + backoff_.next();
+        }
+        if (!sharded_) return listener.disconnected();
+        for (;;) {
+            std::string channel;
+            {
+                const std::lock_guard lock(mutex_);
+                if (wanted_.empty()) return;
+                channel = *wanted_.begin();
+            }
+            listener.interrupted(channel);
+            forget(channel);
+        }
+    }
+
+    const Opener opener_;
+    const Milliseconds timeout_;
+    const std::function<void()> wake_;
+    const bool sharded_;
+    const std::function<void()> answers_;
+    std::mutex serving_;
+    std::atomic<bool> watched_{false};
+    std::atomic<bool> turned_away_{false};  // a thread that wanted to watch found another one
+    Connection link_;
+    std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
+    std::string out_;                 // still to be written
+    bool full_ = false;               // the connection had no room for all of it
+    bool proven_ = false;             // this connection has brought a reply
+    Backoff backoff_{Milliseconds(10), longest_pause};
+
+    std::mutex mutex_;
+    std::set<std::string> wanted_;
+    std::vector<std::pair<std::string, bool>> changes_;
+    Instant next_attempt_{};
+    bool opening_ = false;
+    std::uint64_t opening_from_ = 0;  // what is being connected to an earlier place is at the wrong server
+    SideWork opening_aside_;          // last: it ends before what it uses
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/backoff.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/protocol/request_slots.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A request of a semaphore or latch that is to be delivered in the background, when no server answered in time.
+struct PendingRequest {
+    enum class Kind {
+        change,    // is to take effect: sent anew when it came too late
+        undoing,   // takes back what another request may have done, which has done nothing when this one comes too late
+        call_off,  // the same, and it harms nobody when that is never known
+    };
+    using Post = std::function<void(const RequestId&, Completion)>;
+
+    Kind kind;
+    RequestId ticket;
+    Post post;
+    Instant give_up;
+    Instant next;
+    std::uint64_t number = 0;
+    Instant sent{};
+    bool on_the_way = false;
+    Backoff backoff{Milliseconds(50), longest_pause};
+};
+
+// What is still to be delivered for one name: each errand is sent, with pauses, until it is answered or its time is
+// over. Plain data.
+class PendingRequests {
+public:
+    void add(PendingRequest errand) {
+        errand.number = ++last_number_;
+        errands_.push_back(std::move(errand));
+    }
+
+    bool empty() const { return errands_.empty(); }
+
+    // The one of this number, if it is still to be delivered.
+    PendingRequest* find(std::uint64_t number) {
+        const auto found =
+            std::find_if(errands_.begin(), errands_.end(), [&](const PendingRequest& e) { return e.number == number; });
+        return found == errands_.end() ? nullptr : &*found;
+    }
+
+    // What is to be sent now; taken to be on the way from here on.
+    std::vector<PendingRequest> take_due(Instant now) {
+        std::vector<PendingRequest> due;
+        due.reserve(errands_.size());
+        for (const PendingRequest& errand : errands_)
+            if (is_due(errand, now)) due.push_back(errand);
+        for (PendingRequest& errand : errands_)
+            if (is_due(errand, now)) errand.on_the_way = true;
+        return due;
+    }
+
+    // Takes out those whose time is over.
+    std::vector<PendingRequest> take_expired(Instant now) {
+        std::vector<PendingRequest> expired;
+        for (const PendingRequest& errand : errands_)
+            if (now >= errand.give_up) expired.push_back(errand);
+        std::erase_if(errands_, [&](const PendingRequest& e) { return now >= e.give_up; });
+        return expired;
+    }
+
+    void remove(std::uint64_t number) {
+        std::erase_if(errands_, [&](const PendingRequest& e) { return e.number == number; });
+    }
+
+    // Not answered: again after a pause.
+    void failed(std::uint64_t number, Instant now) {
+        PendingRequest* const errand = find(number);
+        if (!errand) return;
+        errand->on_the_way = false;
+        errand->next = now + errand->backoff.next();
+    }
+
+    // Ends the pauses.
+    void hurry(Instant now) {
+        for (PendingRequest& errand : errands_) errand.next = std::min(errand.next, now);
+    }
+
+    Instant look_at() const {
+        Instant at = never;
+        for (const PendingRequest& errand : errands_)
+            at = std::min({at, errand.give_up, errand.on_the_way ? never : errand.next});
+        return at;
+    }
+
+private:
+    static bool is_due(const PendingRequest& errand, Instant now) { return !errand.on_the_way && errand.next <= now; }
+
+    std::vector<PendingRequest> errands_;
+    std::uint64_t last_number_ = 0;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

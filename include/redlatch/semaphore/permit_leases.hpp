@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/protocol/permit_expirable_semaphore.hpp"
+#include "redlatch/semaphore/synchronizer.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog
+// renews.
+template <class T>
+class PermitLeases final : public Synchronizer<T, PermitProtocol> {
+    using Base = Synchronizer<T, PermitProtocol>;
+    using Base::lanes_, Base::mutex_, Base::session_, Base::wire_;
+
+public:
+    using Want = typename Base::Want;
+    using Base::Base;
+
+    bool is_idle() override {
+        {
+            const std::lock_guard lock(mutex_);
+            if (!watched_.empty()) return false;
+        }
+        return Base::is_idle();
+    }
+
+    // A permit under the watchdog.
+    struct Watch {
+        PermitId id;
+        Instant valid_until;
+        Instant renew_at;
+        bool renewing = false;
+        Instant renewal_ends{};  // one that was not answered is void from then on
+
+        // Losing is told a little before the lease can end, because telling takes a moment too.
+        Instant lost_at() const { return valid_until - Milliseconds(2); }
+        Instant look_at() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
+    };
+
+    // From now on they are not renewed: they are given back, or have a lease of their own. Which of them were.
+    std::vector<Watch> unwatch(std::span<const PermitId> ids) {
+        const std::lock_guard lock(mutex_);
+        std::vector<Watch> were;
+        std::erase_if(watched_, [&](const Watch& watch) {
+            const bool found = std::find(ids.begin(), ids.end(), watch.id) != ids.end();
+            if (found) were.push_back(watch);
+            return found;
+        });
+        return were;
+    }
+
+    // The same, when no renewal of theirs can take effect any more: what comes next is not prolonged by one that is on
+    // its way. Waits for an answer, or until what has none is void: for command_timeout as a rule.
+    std::vector<Watch> unwatch_settled(std::span<const PermitId> ids) {
+        std::unique_lock lock(mutex_);
+        const auto settled_at = [&] {
+            Instant at{};
+            for (const Watch& watch : watched_)
+                if (std::find(ids.begin(), ids.end(), watch.id) != ids.end()) at = std::max(at, watch.renewal_ends);
+            return at;
+        };
+        for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) renewals_.wait_until(lock, at);
+        lock.unlock();
+        return unwatch(ids);
+    }
+
+    // Gives one back, and waits for nothing. Where there is no memory for that its lease ends it, as it does for whoever
+    // dies: it is not renewed in any case.
+    void let_go(const PermitId& id) noexcept try {
+        std::unique_lock lock(mutex_);
+        std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
+        this->insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
+                     [this, id](const RequestId& ticket, Completion done) {
+                         wire_.post_release(ticket, std::span(&id, 1), std::move(done));
+                     });
+    } catch (...) {
+    }
+
+    // They are not given back after all.
+    void watch_again(const std::vector<Watch>& watches) {
+        const std::lock_guard lock(mutex_);
+        for (Watch watch : watches) {
+            watch.renewing = false;
+            watched_.push_back(watch);
+        }
+        schedule();
+    }
+
+    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+        {
+            const std::lock_guard lock(mutex_);
+            lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
+        }
+        renew_due(now);
+        Base::tick(now, horizon, due);
+    }
+
+    void moved() override {
+        const std::lock_guard lock(mutex_);
+        for (Watch& watch : watched_) watch.renew_at = Clock::now();
+        schedule();
+    }
+
+private:
+    static constexpr std::size_t renewals_a_call = 100;
+
+    Milliseconds timeout() const { return session_.options().watchdog_timeout; }
+
+    // What came after its lease was over is as good as not served, and goes back.
+    void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) override {
+        const Instant now = Clock::now();
+        std::vector<Want> too_late;
+        for (Want& want : wants) {
+            if (!want.served || want.lease.kind == PermitLease::Kind::forever) continue;
+            const bool limited = want.lease.kind == PermitLease::Kind::limited;
+            const Instant until = valid_until(begun, limited ? want.lease.length : timeout());
+            if (now >= until) {
+                too_late.push_back(want);
+                want.served = false;
+            } else if (!limited) {
+                for (const PermitId& id : want.ids) watched_.push_back({id, until, begun + timeout() / 3});
+            }
+        }
+        if (!watched_.empty()) {
+            schedule();
+            session_.start_background();
+        }
+        if (!too_late.empty()) this->give_back(lock, std::move(too_late));
+    }
+
+    void forsake(const Want& want) override {
+        for (const PermitId& id : want.ids) std::erase_if(watched_, [&](const Watch& w) { return w.id == id; });
+    }
+
+    void schedule() override {
+        Base::schedule();
+        Instant at = never;
+        for (const Watch& watch : watched_) at = std::min(at, watch.look_at());
+        if (at != never) session_.timers().schedule(*this, at);
+    }
+
+    // All that are due, and what would be due soon: so that permits that were taken at different times are renewed
+    // together from then on.
+    void renew_due(Instant now) {
+        std::unique_lock lock(mutex_);
+        const auto due_until = [&](Instant until) {
+            return std::any_of(watched_.begin(), watched_.end(),
+                               [&](const Watch& w) { return !w.renewing && w.renew_at <= until; });
+        };
+        if (!due_until(now)) return;
+        const Instant soon = now + timeout() / 6;
+        while (due_until(soon)) {
+            std::vector<PermitId> batch;
+            for (Watch& watch : watched_) {
+                if (watch.renewing || watch.renew_at > soon || batch.size() == renewals_a_call) continue;
+                batch.push_back(watch.id);
+                watch.renewing = true;
+                watch.renewal_ends = Clock::now() + session_.options().command_timeout + Milliseconds(1);
+            }
+            lock.unlock();
+            const Instant sent = Clock::now();
+            try {
+                wire_.post_renew(batch, [self = std::static_pointer_cast<PermitLeases>(this->shared_from_this()), batch,
+                                         sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+            } catch (...) {  // no memory: again in a moment
+                renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+            }
+            lock.lock();
+        }
+    }
+
+    void renewed_all(const std::vector<PermitId>& batch, const Reply& reply, Instant sent) {
+        const std::lock_guard lock(mutex_);
+        session_.learn_if_late(this->key(), sent, reply);
+        const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+        for (std::size_t i = 0; i < batch.size(); ++i) {
+            const auto watch =
+                std::find_if(watched_.begin(), watched_.end(), [&](const Watch& w) { return w.id == batch[i]; });
+            if (watch == watched_.end()) continue;
+            watch->renewing = false;
+            if (reply.answered() || reply.is_unsent()) watch->renewal_ends = {};
+            if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
+                watch->renew_at = Clock::now() + std::max(Milliseconds(10), timeout() / 60);
+            } else if (reply.elements[i].integer == 1) {
+                session_.count_renewal();
+                watch->valid_until = std::max(watch->valid_until, valid_until(sent, timeout()));
+                watch->renew_at = sent + timeout() / 3;
+            } else {
+                lose_if([&](const Watch& w) { return w.id == batch[i]; },
+                        "the server says that it is not held any more");
+            }
+        }
+        renewals_.notify_all();
+        schedule();
+    }
+
+    template <class Condition>
+    void lose_if(Condition condition, const char* why) {
+        std::erase_if(watched_, [&](const Watch& watch) {
+            if (!condition(watch)) return false;
+            session_.count_lost_hold();
+            tell(watch.id, why);
+            return true;
+        });
+    }
+
+    void tell(const PermitId& id, const char* why) noexcept try {
+        session_.raise(Event::Kind::hold_lost, this->key(), "permit " + id.text() + ": " + why);
+    } catch (...) {
+    }
+
+    std::vector<Watch> watched_;
+    std::condition_variable renewals_;  // with mutex_: each answer to a renewal wakes who waits in unwatch_settled()
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/error.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/protocol/idempotency.hpp"
+#include "redlatch/protocol/request_slots.hpp"
+#include "redlatch/protocol/shared_permits.hpp"
+#include "redlatch/semaphore/pending_requests.hpp"
+#include "redlatch/session/background_task.hpp"
+#include "redlatch/session/remote_clock.hpp"
+#include "redlatch/session/server_errors.hpp"
+#include "redlatch/session/session.hpp"
+#include "redlatch/wait/caller_queue.hpp"
+#include "redlatch/wait/wait_request.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// One semaphore or latch, as this process knows it: who of its threads waits, which requests are on their way, what is
+// still to be delivered. Nobody owns anything here. `Wire` knows the commands:
+//   kind, key(), channel()
+//   takes                          whether asking takes something from the others (permits), so that there is an order of
+//                                  service and something to give back; for a latch asking is only looking
+//   most_at_once                   how many callers one question may serve
+//   Want                           what a caller wants, and `served`: whether the last question was successful; if it has
+//                                  renew(), that is called before it is asked for again
+//   ask(wants, ticket, deadline), decode(reply, wants) -> after which time asking again may help
+//   post_take_back(ticket, wants, done)  an acquire of unknown outcome: whatever it took, or will take, goes back
+//   post_return(ticket, wants, done)  what was taken for callers that have left goes back
+//
+// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs. Each
+// caller sleeps in its own condition variable, the representative where it can in the transport, to receive the message
+// itself; it is woken by whoever asked for it successfully, by whoever brings news for the representative (the
+// background thread with a message, a releasing thread, a leaving representative), and by its stop token.
+template <class T, template <class> class Protocol>
+class Synchronizer : public BackgroundTask {
+public:
+    static constexpr std::string_view kind = Protocol<T>::kind;
+    using Want = typename Protocol<T>::Want;
+
+    Synchronizer(Session<T>& session, const std::string& key) : session_(session), wire_(session, key) {}
+
+    ~Synchronizer() override {
+        session_.timers().forget(*this);
+        session_.subscriptions().forget(wire_.channel(), *this);
+    }
+
+    const std::string& key() const noexcept { return wire_.key(); }
+    Session<T>& session() const noexcept { return session_; }
+    Protocol<T>& wire() noexcept { return wire_; }
+
+    virtual bool is_idle() {
+        const std::lock_guard lock(mutex_);
+        return line_.empty() && errands_.empty();
+    }
+
+    // --- asking and waiting -----------------------------------------------------------------------------------
+
+    // True when `want` was served; false at the deadline or when stopped, and then nothing was taken. Throws Error.
+    bool obtain(Want& want, const WaitRequest& request) {
+        if (request.stop.stop_requested()) return false;
+        std::unique_lock lock(mutex_);
+        if (line_.empty()) failing_since_.reset();
+        std::optional<Refusal> refusal;
+        if (request.one_try || line_.empty() || !Protocol<T>::takes) {
+            const std::uint64_t generation = line_.generation();
+            const std::optional<Answer> answer = ask(lock, {&want, 1}, request, true);
+            if (want.served) return true;
+            if (!answer || request.one_try) return false;
+            refusal = {generation, *answer};
+        }
+        lock.unlock();
+        session_.count_wait();
+        return wait(want, request, refusal);
+    }
+
+    // --- changing ---------------------------------------------------------------------------------------------
+
+    // Sends a change, `send(ticket, deadline)`, until it is answered, for unreachable_timeout. Throws Error; what has not
+    // been carried out by then is called off, lest a late copy undo what the caller does next.
+    template <class Send>
+    Reply change(Send send) {
+        return change(send, nullptr);
+    }
+
+    // The same for what must arrive in the end. When no server carries it out in that time, it throws, too, but
+    // `post(ticket, done)` goes on in the background.
+    template <class Send, class Post>
+    Reply change(Send send, const Post& post) {
+        std::unique_lock lock(mutex_);
+        RequestId ticket = lanes_.take(session_.next_request());
+        lock.unlock();
+        const Reply reply = session_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
+            deliver_first();
+            return wire_.commands().send(ticket, deadline, send);
+        });
+        lock.lock();
+        if (!is_settled(reply)) {
+            if constexpr (!std::is_null_pointer_v<Post>)
+                insist(lock, PendingRequest::Kind::change, ticket, post);
+            else if (ticket.may_be_done)
+                insist(lock, PendingRequest::Kind::call_off, ticket,
+                       [this](const RequestId& given_up, Completion done) {
+                           wire_.commands().post_void(given_up, std::move(done));
+                       });
+            else
+                lanes_.give_back(ticket);
+            throw wire_.commands().failure(ticket, reply);
+        }
+        lanes_.give_back(ticket);
+        if (judge(reply) != ReplyClass::answered) throw wire_.commands().failure(ticket, reply);
+        // With a subscription the message will come here, too.
+        if (!subscribed_) tell_representative();
+        return reply;
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void tick(Instant now, Instant, std::vector<Renewal>&) override {
+        std::unique_lock lock(mutex_);
+        for (const PendingRequest& errand : errands_.take_expired(now)) {
+            lanes_.give_back(errand.ticket);
+            tell_undelivered(errand, errand.ticket.may_be_done ? IdempotentCommands<T>::unknowable
+                                                               : "no server has answered for too long");
+        }
+        schedule();
+        deliver(lock);
+        lock.unlock();
+        session_.forget_if_unused(*this);
+    }
+
+    void renewed(const Renewal&, Renewed, Instant) override {}
+
+    void subscribed() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = true;
+        tell_representative();
+    }
+
+    void subscription_refused(const Reply& why) override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+        wants_messages_ = false;
+        while (Member* member = line_.front()) {
+            member->error = std::make_exception_ptr(error_of(why, key()));
+            rouse(*member);
+            line_.leave(*member);
+        }
+    }
+
+    // Whatever the payload, the state may have changed.
+    void message(std::string_view) override {
+        const std::lock_guard lock(mutex_);
+        tell_representative();
+    }
+
+    void disconnected() override {
+        const std::lock_guard lock(mutex_);
+        subscribed_ = false;
+    }
+
+protected:
+    // For derived states that look after what was taken; with mutex_ held. Of `wants`, which were asked for from
+    // `begun` on, some were served; it may reconsider.
+    virtual void accept(std::unique_lock<std::mutex>&, std::span<Want> /* wants */, Instant /* begun */) {}
+    // Nobody is there any more to whom this belongs.
+    virtual void forsake(const Want&) {}
+
+    // A template, so that an explicit instantiation leaves it out where nothing is taken (clang 14 looks at no
+    // requires).
+    template <class = void>
+    void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
+        insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
+               [this, wants = std::move(wants)](const RequestId& ticket, Completion done) {
+                   wire_.post_return(ticket, wants, std::move(done));
+               });
+    }
+
+    virtual void schedule() {
+        if (const Instant at = errands_.look_at(); at != never) session_.timers().schedule(*this, at);
+    }
+
+    // Delivered in the background, until it is answered or its mark has gone.
+    void insist(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& ticket,
+                PendingRequest::Post post) {
+        const Instant now = Clock::now();
+        errands_.add(
+            {purpose, ticket, std::move(post), now + IdempotentCommands<T>::marks_ttl(session_.options()), now});
+        schedule();
+        // Sent by this thread, so that it follows the first sending on the same connection.
+        deliver(lock);
+    }
+
+    Session<T>& session_;
+    Protocol<T> wire_;
+    std::mutex mutex_;
+    RequestSlots lanes_;
+
+private:
+    using Member = Caller<Want>;
+
+    struct Refusal {
+        std::uint64_t generation;
+        Answer answer;
+    };
+
+    // Carried out, or it never can be: sending it again is useless.
+    static bool is_settled(const Reply& reply) { return judge(reply) == ReplyClass::answered || is_final(reply); }
+
+    void rouse(Member& member) { member.sleeper.rouse(session_); }
+
+    void tell_representative() {
+        line_.news();
+        if (Member* front = line_.front()) rouse(*front);
+    }
+
+    // --- asking the server ------------------------------------------------------------------------------------
+
+    // How long a command is sent again.
+    Milliseconds patience() const {
+        const ClientOptions& options = session_.options();
+        return std::min(options.unreachable_timeout, IdempotentCommands<T>::marks_ttl(options) / 2);
+    }
+
+    Milliseconds one_try_time() const {
+        return std::max(Milliseconds(100), std::min(session_.options().command_timeout, patience()));
+    }
+
+    Instant give_up_at(const WaitRequest& request) const {
+        const Instant now = Clock::now();
+        if (request.one_try) return now + one_try_time();
+        // Callers in line share the time that a server was unreachable, but each gets an honest try.
+        const Instant give_up = deadline_after(failing_since_.value_or(now), patience());
+        return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
+    }
+
+    // The server's answer; nothing when there was none, as the caller's deadline or stop token wanted it. Otherwise it
+    // throws. `first`: before any waiting. That question is allowed what one try is, whatever the deadline, because only
+    // waiting is to end there: a short time must not be worse than none.
+    std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
+                              bool first = false) {
+        RequestId ticket = lanes_.take(session_.next_request());
+        const Instant give_up = give_up_at(request);
+        const Instant begun = Clock::now();
+        const Instant allowed = first ? begun + std::min(one_try_time(), Session<T>::honest_try) : begun;
+        lock.unlock();
+        const auto try_once = [&](Instant limit, bool) {
+            const Instant deadline = std::max(limit, allowed);
+            const auto send = [&](const RequestId& one, Instant until) { return wire_.ask(wants, one, until); };
+            if constexpr (Protocol<T>::takes) {
+                return wire_.commands().send(ticket, deadline, send);
+            } else {
+                Reply one = send(ticket, deadline);
+                if (!one.answered() && !one.is_unsent()) ticket.may_be_done = true;
+                return one;
+            }
+        };
+        const Reply reply = session_.persist(give_up, request.stop, try_once, request.one_try);
+        lock.lock();
+        if (judge(reply) != ReplyClass::answered) {
+            if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
+            settle(lock, ticket, wants, ticket.may_be_done);
+            if (request.stop.stop_requested()) return std::nullopt;
+            // Who waits for less than a server may take learns nothing from its silence: it is slow, not away.
+            const Instant now = Clock::now();
+            const bool perhaps_slow = ticket.may_be_done || reply.kind == Reply::Kind::no_time;
+            const Instant until = request.one_try ? now : request.deadline;
+            if (now >= request.deadline && perhaps_slow && until - begun < session_.options().command_timeout)
+                return std::nullopt;
+            throw wire_.commands().failure(ticket, reply);
+        }
+        failing_since_.reset();
+        try {
+            const Answer answer = wire_.decode(reply, wants);
+            if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
+                throw not_replicated(key());
+            lanes_.give_back(ticket);
+            if constexpr (Protocol<T>::takes) {
+                accept(lock, wants, begun);
+                for (const Want& want : wants)
+                    if (want.served) session_.count_acquisition();
+            }
+            return answer;
+        } catch (...) {  // an answer that makes no sense, too few replicas, or no memory to keep what it gave
+            for (const Want& want : wants) forsake(want);
+            settle(lock, ticket, wants, true);
+            throw;
+        }
+    }
+
+    // A question without a proper answer.
+    void settle(std::unique_lock<std::mutex>& lock, const RequestId& ticket, std::span<Want> wants, bool unknown) {
+        if constexpr (Protocol<T>::takes)
+            if (unknown && !(ticket.is_unknowable && Protocol<T>::takes_back_by_mark))
+                return insist(lock, PendingRequest::Kind::undoing, ticket,
+                              [this, kept = std::vector<Want>(wants.begin(), wants.end())](const RequestId& asked,
+                                                                                           Completion done) {
+                                  wire_.post_take_back(asked, kept, std::move(done));
+                              });
+        lanes_.give_back(ticket);
+    }
+
+    // --- waiting ----------------------------------------------------------------------------------------------
+
+    bool wait(Want& want, const WaitRequest& request, const std::optional<Refusal>& refusal) {
+        Member me{want};
+        // Built and destroyed without mutex_, which the callback takes.
+        const std::stop_callback on_stop(request.stop, [&] {
+            const std::lock_guard lock(mutex_);
+            rouse(me);
+        });
+        std::unique_lock lock(mutex_);
+        try {
+            line_.join(me);
+            const Instant now = Clock::now();
+            if (refusal && line_.is_front(me))
+                line_.refused(me, refusal->generation, refusal->answer.hint, now, refusal->answer.there);
+            // The first one may let this one pass.
+            if (!line_.is_front(me) && !line_.is_within_reach(line_.front()->want, now)) rouse(*line_.front());
+            listen();
+            const bool is_served = wait_in_line(lock, request, me);
+            leave(me);
+            want = me.want;
+            return is_served;
+        } catch (...) {
+            if (!lock.owns_lock()) lock.lock();
+            leave(me);
+            throw;
+        }
+    }
+
+    bool wait_in_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
+        bool may_watch = true;
+        for (;;) {
+            if (me.served) return true;
+            if (me.error) std::rethrow_exception(me.error);
+            const Instant now = Clock::now();
+            if (request.stop.stop_requested() || now >= request.deadline) return false;
+            Instant sleep_until = request.deadline;
+            if (line_.is_front(me)) {
+                const auto step = line_.step(now);
+                if (step.ask) {
+                    ask_for_line(lock, request, me);
+                    continue;
+                }
+                sleep_until = std::min(sleep_until, step.sleep_until);
+                if (subscribed_ && std::exchange(may_watch, false)) {
+                    may_watch = me.sleeper.watch(lock, session_, sleep_until);
+                    continue;  // whatever happened meanwhile
+                }
+            }
+            may_watch = true;
+            me.sleeper.sleep(lock, sleep_until);
+        }
+    }
+
+    // Asks for the first ones in line, me among them. Some may leave meanwhile.
+    void ask_for_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
+        std::vector<Want> wants;
+        std::vector<std::uint64_t> numbers;
+        const Instant asked = Clock::now();
+        for (const Member* member : line_.first(Protocol<T>::most_at_once)) {
+            wants.push_back(member->want);
+            if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
+            if constexpr (Protocol<T>::takes) wants.back().lets_pass = line_.lets_pass(member->want, asked);
+            numbers.push_back(member->number);
+        }
+        const std::uint64_t generation = line_.generation();
+        const std::optional<Answer> answer = ask(lock, wants, request);
+        if (!answer) return;
+        const Instant now = Clock::now();
+        bool refused = false;
+        std::vector<Want> unclaimed;
+        unclaimed.reserve(wants.size());
+        for (std::size_t i = 0; i < wants.size(); ++i) {
+            Member* member = line_.find(numbers[i]);
+            if (!member) {
+                if (wants[i].served) unclaimed.push_back(wants[i]);
+                continue;
+            }
+            member->want = wants[i];
+            if (wants[i].served) {
+                member->served = true;
+                line_.leave(*member);
+                if (member != &me) rouse(*member);
+            } else if (!std::exchange(refused, true)) {
+                line_.refused(*member, generation, answer->hint, now, answer->there);
+            }
+        }
+        if (Member* front = line_.front(); front && front != &me) rouse(*front);
+        if constexpr (Protocol<T>::takes)
+            if (!unclaimed.empty()) {
+                for (const Want& want : unclaimed) forsake(want);
+                give_back(lock, std::move(unclaimed));
+            }
+    }
+
+    void listen() {
+        if (wants_messages_) return;
+        session_.start_background();
+        const bool listened = subscribed_;
+        subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
+        wants_messages_ = true;
+        // Another state listens there: what has come since the question was told to that one alone.
+        if (subscribed_ && !listened) line_.news();
+    }
+
+    // Out of the line; the next one decides for itself what to do.
+    void leave(Member& me) {
+        const bool was_front = line_.is_front(me);
+        line_.leave(me);
+        if (line_.empty()) {
+            if (!std::exchange(wants_messages_, false)) return;
+            failing_since_.reset();
+            session_.subscriptions().rest(wire_.channel(), *this);
+        } else if (was_front) {
+            rouse(*line_.front());
+        }
+    }
+
+    // --- what is still to be delivered ------------------------------------------------------------------------
+
+    void deliver(std::unique_lock<std::mutex>& lock) {
+        for (const PendingRequest& errand : errands_.take_due(Clock::now())) {
+            lock.unlock();
+            try {
+                post(errand);
+            } catch (...) {  // no memory, no thread: again in a moment
+                failed(errand.number);
+            }
+            lock.lock();
+        }
+    }
+
+    // Before a change: what was given up or is late goes ahead of it on the same connection, or a copy of that could undo
+    // the change.
+    void deliver_first() {
+        std::unique_lock lock(mutex_);
+        if (errands_.empty()) return;
+        errands_.hurry(Clock::now());
+        deliver(lock);
+    }
+
+    // Without mutex_. What was never sent needs to know first until when it is wanted.
+    void post(const PendingRequest& errand) {
+        const auto self = std::static_pointer_cast<Synchronizer>(shared_from_this());
+        if (errand.ticket.wanted_until != 0) return post_stamped(self, errand);
+        session_.with_server_time(key(), Receiver::background,
+                                  [self, errand = PendingRequest(errand)](const std::optional<ServerMilliseconds>& now,
+                                                                          const Reply&, Receiver) mutable {
+                                      if (!now) return self->failed(errand.number);
+                                      try {
+                                          errand.ticket.wanted_until = self->wire_.commands().wanted_from(*now);
+                                          post_stamped(self, errand);
+                                      } catch (...) {
+                                          self->failed(errand.number);
+                                      }
+                                  });
+    }
+
+    static void post_stamped(const std::shared_ptr<Synchronizer>& self, const PendingRequest& errand) {
+        Completion done = [self, number = errand.number](Reply reply) { self->delivered(number, std::move(reply)); };
+        {
+            const std::lock_guard lock(self->mutex_);
+            PendingRequest* const kept = self->errands_.find(errand.number);
+            if (!kept) return;
+            kept->ticket.wanted_until = errand.ticket.wanted_until;
+            kept->sent = Clock::now();
+        }
+        errand.post(errand.ticket, std::move(done));
+    }
+
+    void failed(std::uint64_t number) {
+        const std::lock_guard lock(mutex_);
+        errands_.failed(number, Clock::now());
+        schedule();
+    }
+
+    void delivered(std::uint64_t number, Reply reply) {
+        const std::lock_guard lock(mutex_);
+        PendingRequest* const errand = errands_.find(number);
+        if (!errand) return;
+        const bool is_void = wire_.commands().note(errand->ticket, errand->sent, reply);
+        if (is_void && errand->kind == PendingRequest::Kind::change) {
+            errand->give_up = Clock::now() + IdempotentCommands<T>::marks_ttl(session_.options());
+            errands_.failed(number, Clock::now());
+        } else if (is_void || is_settled(reply)) {
+            if (errand->ticket.is_unknowable)
+                tell_undelivered(*errand, IdempotentCommands<T>::unknowable);
+            else if (!is_void && judge(reply) != ReplyClass::answered)
+                tell_undelivered(*errand, error_of(reply, key()).what());
+            lanes_.give_back(errand->ticket);
+            errands_.remove(number);
+            if (!subscribed_) tell_representative();
+            // The state may be forgotten now.
+            session_.timers().schedule(*this, Clock::now());
+        } else {
+            errands_.failed(number, Clock::now());
+        }
+        schedule();
+    }
+
+    void tell_undelivered(const PendingRequest& errand, std::string_view why) {
+        if (errand.kind != PendingRequest::Kind::call_off)
+            session_.raise(Event::Kind::unlock_not_delivered, key(), why);
+    }
+
+    CallerQueue<Want> line_;
+    PendingRequests errands_;
+    std::optional<Instant> failing_since_;  // no server has answered since then
+    bool wants_messages_ = false;
+    bool subscribed_ = false;  // confirmed, so messages do come
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

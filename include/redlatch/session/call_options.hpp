@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+
+#include <concepts>
+#include <stop_token>
+#include <system_error>
+#include <type_traits>
+
+// What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
+namespace redlatch {
+inline namespace v0_1 {
+
+namespace detail {
+
+template <class Argument>
+inline constexpr bool is_forever = std::same_as<std::remove_cvref_t<Argument>, Lease::Forever>;
+
+template <class Argument>
+inline constexpr int tail_rank = std::same_as<std::remove_cvref_t<Argument>, Lease> || is_forever<Argument> ? 1
+                                 : std::same_as<std::remove_cvref_t<Argument>, std::stop_token>             ? 2
+                                 : std::same_as<Argument, std::error_code&>                                 ? 3
+                                                                                                            : 0;
+
+template <class... Tail>
+constexpr bool is_tail(int most = 3) {
+    int last = 0;
+    bool ordered = true;
+    ((ordered = ordered && tail_rank<Tail> > last, last = tail_rank<Tail>), ...);
+    return ordered && last <= most;
+}
+
+template <class... Tail>
+inline constexpr bool has_lease = (... || (tail_rank<Tail> == 1));
+
+template <class... Tail>
+inline constexpr bool has_stop_token = (... || (tail_rank<Tail> == 2));
+
+template <class... Tail>
+inline constexpr bool has_error_code = (... || (tail_rank<Tail> == 3));
+
+inline std::error_code* error_code_of() { return nullptr; }
+template <class First, class... Rest>
+std::error_code* error_code_of(First& first, Rest&... rest) {
+    if constexpr (std::same_as<First, std::error_code>)
+        return &first;
+    else
+        return error_code_of(rest...);
+}
+
+// Calls; with an error code among the arguments, an Error becomes `otherwise` and its code.
+template <class Function, class Result, class... Tail>
+Result answer(Function call, Result otherwise, Tail&... tail) {
+    if constexpr (has_error_code<Tail&...>) {
+        std::error_code& ec = *error_code_of(tail...);
+        try {
+            ec.clear();
+            return call();
+        } catch (const std::system_error& error) {
+            ec = error.code();
+            return otherwise;
+        }
+    } else {
+        return call();
+    }
+}
+
+}  // namespace detail
+
+// Arguments that a waiting call may end with: Lease, std::stop_token, std::error_code&.
+template <class... Tail>
+concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
+
+// And one that does not wait: Lease, std::error_code&.
+template <class... Tail>
+concept TryOption = LockOption<Tail...> && !detail::has_stop_token<Tail...>;
+
+// And one that takes nothing that has a lease: std::stop_token, std::error_code&.
+template <class... Tail>
+concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
+
+// And one that takes permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
+template <class... Tail>
+concept PermitOption = detail::is_tail<Tail...>();
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Who of this process holds a key, whatever the kind of lock. Two kinds of locks on one key would take each other's
+// holds for their own, so the second kind is refused while the process holds the first. Both sides of a read-write
+// lock are one family; the reader's side learns here whether its owner is the writer.
+//
+// Thread-safe: mutex_ guards all members, and is taken while the mutex of a lock's state is held. Nobody waits here.
+class KeyHolds {
+public:
+    // A hold, by its number; `writes`: of the writer's side.
+    struct Entry {
+        std::string_view family;
+        OwnerNumber owner;
+        std::uint64_t hold;
+        bool writes;
+    };
+
+    void taken(const Entry& entry) {
+        const std::lock_guard lock(mutex_);
+        entries_.push_back(entry);
+    }
+
+    void ended(std::uint64_t hold) noexcept {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(entries_, [hold](const Entry& e) { return e.hold == hold; });
+    }
+
+    // As what it is held that this family is not; empty when it is not.
+    std::string_view other_than(std::string_view family) const noexcept {
+        const std::lock_guard lock(mutex_);
+        for (const Entry& e : entries_)
+            if (e.family != family) return e.family;
+        return {};
+    }
+
+    // The number of the owner's hold as a writer; 0 when it has none.
+    std::uint64_t writer_of(OwnerNumber owner) const noexcept {
+        const std::lock_guard lock(mutex_);
+        for (const Entry& e : entries_)
+            if (e.writes && e.owner == owner) return e.hold;
+        return 0;
+    }
+
+private:
+    mutable std::mutex mutex_;
+    std::vector<Entry> entries_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/thread.hpp"
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held: so a handler that blocks,
+// throws or uses the library harms neither renewals nor wake-ups, and delays no lost() token. The thread exists from the
+// first notification on, or from start(). Without one to be had, what is queued waits until the next notification.
+class Notifier {
+public:
+    Notifier() = default;
+    Notifier(const Notifier&) = delete;
+    Notifier& operator=(const Notifier&) = delete;
+
+    // Waits for the handler that is running, unless it is the one that destroys us. What is queued is dropped.
+    ~Notifier() {
+        {
+            const std::lock_guard lock(queue_->mutex);
+            queue_->stopped = true;
+            queue_->jobs.clear();
+        }
+        queue_->changed.notify_one();
+        if (!thread_.joinable()) return;
+        if (thread_.get_id() == std::this_thread::get_id())
+            thread_.detach();
+        else
+            thread_.join();
+    }
+
+    // Throws std::system_error when there is no thread to be had.
+    void start() {
+        const std::lock_guard lock(queue_->mutex);
+        start_locked();
+    }
+
+    // Throws std::bad_alloc only.
+    void notify(std::function<void()> job) {
+        const std::lock_guard lock(queue_->mutex);
+        if (queue_->stopped) return;
+        queue_->jobs.push_back(std::move(job));
+        queue_->changed.notify_one();
+        try {
+            start_locked();
+        } catch (const std::system_error&) {  // the next one tries again
+        }
+    }
+
+private:
+    // Shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
+    // `changed` wakes the one thread.
+    struct Queue {
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::deque<std::function<void()>> jobs;
+        bool stopped = false;
+    };
+
+    void start_locked() {
+        if (!thread_.joinable() && !queue_->stopped) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+    }
+
+    static void work(Queue& queue) {
+        std::unique_lock lock(queue.mutex);
+        for (;;) {
+            queue.changed.wait(lock, [&] { return queue.stopped || !queue.jobs.empty(); });
+            if (queue.stopped) return;
+            std::function<void()> job = std::move(queue.jobs.front());
+            queue.jobs.pop_front();
+            lock.unlock();
+            try {
+                job();
+            } catch (...) {
+                // Nobody could catch it: the program goes on without the handler's opinion.
+            }
+            job = nullptr;
+            lock.lock();
+        }
+    }
+
+    std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+    std::thread thread_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/ids.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed
+// by WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
+class ReplicaAcks {
+public:
+    explicit ReplicaAcks(const ClientOptions& options)
+        : required_(options.require_replicas), patience_(std::max(Milliseconds(1), options.command_timeout / 4)) {}
+
+    bool are_required() const noexcept { return required_ > 0; }
+
+    // Where all are required: how many that is, of the master that a route leads to.
+    bool are_unknown(std::uint32_t route) const { return required_ == all_replicas && known(route) == 0; }
+    void forget() {
+        const std::lock_guard lock(mutex_);
+        known_.clear();
+    }
+    void learn(std::uint32_t route, const Reply& role) noexcept {
+        if (role.kind != Reply::Kind::array || role.elements.size() != 3) return;
+        try {
+            const std::lock_guard lock(mutex_);
+            std::size_t& known = known_[route];
+            known = std::max(known, role.elements[2].elements.size());
+        } catch (const std::bad_alloc&) {  // the next answer says it again
+        }
+    }
+
+    // A command, and the questions that go with it. Lives as long as they are being sent.
+    class Batch {
+    public:
+        Batch(const ReplicaAcks& replicas, const Command& command, std::uint32_t to)
+            : route(to),
+              wanted(replicas.required_ == all_replicas ? std::max<std::size_t>(1, replicas.known(to))
+                                                        : replicas.required_),
+              number_(static_cast<std::int64_t>(wanted)),
+              time_(replicas.patience_.count()),
+              wait_{"WAIT", number_, time_},
+              commands_{command, Command{wait_, 0}, Command{role_, 0}},
+              size_(replicas.required_ == all_replicas ? 3 : 2) {}
+        Batch(const Batch&) = delete;
+        Batch& operator=(const Batch&) = delete;
+
+        std::span<const Command> commands() const noexcept { return {commands_.data(), size_}; }
+
+        const std::uint32_t route;
+        const std::size_t wanted;
+
+    private:
+        const NumberText number_, time_;
+        const std::array<std::string_view, 3> wait_;
+        const std::array<std::string_view, 1> role_{"ROLE"};
+        const std::array<Command, 3> commands_;
+        const std::size_t size_;
+    };
+
+    // The answer to the command, from those to a batch.
+    Reply merged(std::span<Reply> replies, std::uint32_t route, std::size_t wanted) noexcept {
+        Reply reply = std::move(replies[0]);
+        const Reply& confirmed = replies[1];
+        reply.replicated = confirmed.is_integer() && confirmed.integer >= static_cast<std::int64_t>(wanted);
+        if (replies.size() > 2) learn(route, replies[2]);
+        return reply;
+    }
+
+    // The same for a batch that is posted: the receivers of its answers. `done` is called when all are there.
+    std::vector<Completion> merging(const Batch& batch, Completion done) {
+        struct Answers {
+            std::vector<Reply> replies;
+            std::atomic<std::size_t> missing;
+            std::uint32_t route;
+            std::size_t wanted;
+            Completion done;
+        };
+        const std::size_t size = batch.commands().size();
+        auto answers = std::make_shared<Answers>();
+        answers->replies.resize(size);
+        answers->missing = size;
+        answers->route = batch.route;
+        answers->wanted = batch.wanted;
+        answers->done = std::move(done);
+        std::vector<Completion> receivers;
+        for (std::size_t i = 0; i < size; ++i)
+            receivers.push_back([this, answers, i](Reply reply) {
+                answers->replies[i] = std::move(reply);
+                // The answers may come on different threads.
+                if (answers->missing.fetch_sub(1) == 1)
+                    answers->done(merged(answers->replies, answers->route, answers->wanted));
+            });
+        return receivers;
+    }
+
+private:
+    std::size_t known(std::uint32_t route) const {
+        const std::lock_guard lock(mutex_);
+        const auto entry = known_.find(route);
+        return entry == known_.end() ? 0 : entry->second;
+    }
+
+    const unsigned required_;
+    const Milliseconds patience_;
+    mutable std::mutex mutex_;                    // guards known_
+    std::map<std::uint32_t, std::size_t> known_;  // the most that the present master of each route has had
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/names.hpp"
+#include "redlatch/base/quoted.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/scripts/server_check.hpp"
+#include "redlatch/session/queries.hpp"
+#include "redlatch/session/server_errors.hpp"
+#include "redlatch/session/session.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// What about a server endangers the locks on it, in words. The judging part does no I/O.
+namespace redlatch {
+inline namespace v0_1 {
+
+// What a server says of itself; nothing where it may not be asked.
+struct ServerFacts {
+    Reply info;                 // INFO
+    Reply min_replicas;         // CONFIG GET min-replicas-to-write
+    Reply save;                 // CONFIG GET save
+    Reply output_buffers;       // CONFIG GET client-output-buffer-limit
+    Reply refused_commands;     // the answer to scripts::server_check
+    std::optional<Reply> wait;  // WAIT, where replicas are required
+};
+
+namespace detail {
+
+// A field of INFO.
+inline std::optional<std::string> info_field(const Reply& info, std::string_view field) {
+    if (info.kind != Reply::Kind::text) return std::nullopt;
+    std::istringstream lines(info.text);
+    for (std::string line; std::getline(lines, line);) {
+        if (!line.starts_with(field) || line.size() <= field.size() || line[field.size()] != ':') continue;
+        line.erase(0, field.size() + 1);
+        if (line.ends_with('\r')) line.pop_back();
+        return line;
+    }
+    return std::nullopt;
+}
+
+// The value in an answer to CONFIG GET.
+inline std::optional<std::string> config_value(const Reply& reply) {
+    if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) return std::nullopt;
+    return reply.elements[1].text;
+}
+
+// The hard and the soft limit of the buffers of subscribers, 0 for none.
+inline std::array<std::uint64_t, 2> pubsub_limits(const std::string& limits) {
+    std::istringstream words(limits);
+    for (std::string word; words >> word;) {
+        if (word != "pubsub") continue;
+        std::array<std::uint64_t, 2> found{};
+        words >> found[0] >> found[1];
+        return found;
+    }
+    return {};
+}
+
+}  // namespace detail
+
+inline std::vector<std::string> warnings_about(const ServerFacts& facts, const ClientOptions& options) {
+    using detail::info_field;
+    std::vector<std::string> warnings;
+    const auto warn_if = [&](bool bad, const std::string& text) {
+        if (bad) warnings.push_back(text);
+    };
+    if (facts.info.kind == Reply::Kind::text) {
+        const std::string policy = info_field(facts.info, "maxmemory_policy").value_or("noeviction");
+        warn_if(policy != "noeviction",
+                "maxmemory-policy is " + escaped(policy) +
+                    ": when memory is short, the server evicts locks that are held; set it to noeviction");
+        unsigned replicas = 0;
+        const std::string count = info_field(facts.info, "connected_slaves").value_or("0");
+        std::from_chars(count.data(), count.data() + count.size(), replicas);
+        warn_if(
+            replicas > 0 && detail::config_value(facts.min_replicas) == "0",
+            "min-replicas-to-write is 0 although there are replicas: a master that is cut off goes on granting locks "
+            "while another is promoted; set it to 1 or more, and min-replicas-max-lag below the leases");
+        unsigned version = 0;  // the major one; of a Valkey that of the Redis that it takes after
+        const std::string versions = info_field(facts.info, "redis_version").value_or("7");
+        std::from_chars(versions.data(), versions.data() + versions.size(), version);
+        warn_if(replicas > 0 && version < 7,
+                "the server is older than Redis 7: its scripts write also without the replicas that "
+                "min-replicas-to-write demands, so a master that is cut off goes on granting locks; take a newer one");
+        if (options.require_replicas > 0) {
+            const unsigned wanted = options.require_replicas == all_replicas ? 1 : options.require_replicas;
+            warn_if(replicas < wanted, "there are fewer replicas (" + std::to_string(replicas) +
+                                           ") than require_replicas wants: nothing will be granted");
+        }
+        const bool has_log = info_field(facts.info, "aof_enabled") == "1";
+        const auto save = detail::config_value(facts.save);
+        warn_if(
+            !has_log && save == "",
+            "persistence is off: a restart forgets every lock that is held, which a RedLock must not; set appendonly");
+        warn_if(!has_log && save != "",
+                "appendonly is off: a restart forgets the locks that were taken since the last snapshot");
+    } else {
+        warnings.push_back("INFO is refused to this user: memory policy, persistence and replicas are not known");
+    }
+    warn_if(facts.min_replicas.is_error() || facts.save.is_error() || facts.output_buffers.is_error(),
+            "CONFIG GET is refused to this user: min-replicas-to-write, save and client-output-buffer-limit are not "
+            "known");
+    if (const auto limits = detail::config_value(facts.output_buffers)) {
+        const auto [hard, soft] = detail::pubsub_limits(*limits);
+        warn_if((hard > 0 && hard < 1'000'000) || (soft > 0 && soft < 250'000),
+                "client-output-buffer-limit of pubsub is small: waiters that are slow for a moment lose their "
+                "subscription, and have to connect anew");
+    }
+    if (facts.refused_commands.kind == Reply::Kind::array) {
+        std::string names;
+        for (const Reply& name : facts.refused_commands.elements) {
+            if (names.find(name.text) != std::string::npos) continue;
+            names += (names.empty() ? "" : ", ") + escaped(name.text);
+        }
+        warn_if(!names.empty(), "this user may not call, or not on such keys and channels: " + names +
+                                    "; scripts that use them will fail");
+    } else {
+        warnings.push_back("scripts are refused, without which only a Mutex can be taken: " +
+                           printable(facts.refused_commands.text, 160));
+    }
+    warn_if(facts.wait && facts.wait->is_error(),
+            "this user may not call WAIT, which require_replicas needs: nothing will be granted");
+    return warnings;
+}
+
+// Asks the server. What it refuses to tell is a warning of its own. Throws Error(errc::unreachable).
+template <class T>
+std::vector<std::string> check_server(Session<T>& session) {
+    const Instant give_up = deadline_after(Clock::now(), session.options().unreachable_timeout);
+    const auto answer = [&](auto send) {
+        Reply reply = session.persist(give_up, {}, [&](Instant deadline, bool) { return send(deadline); });
+        if (!reply.answered()) throw error_of(reply, {});
+        return reply;
+    };
+    const auto ask = [&](std::initializer_list<std::string_view> words) {
+        return answer([&](Instant deadline) { return session.call({{words.begin(), words.size()}, 0}, deadline); });
+    };
+    ServerFacts facts;
+    facts.info = ask({"INFO"});
+    facts.min_replicas = ask({"CONFIG", "GET", "min-replicas-to-write"});
+    facts.save = ask({"CONFIG", "GET", "save"});
+    facts.output_buffers = ask({"CONFIG", "GET", "client-output-buffer-limit"});
+    const std::string key = session.options().key_prefix + "redlatch_check:" + session.uuid();
+    const std::string channel = prefixed_key("redisson_lock__channel", key);
+    facts.refused_commands = answer([&](Instant deadline) {
+        return session.calling(deadline)(digested<scripts::server_check>, Texts<1>{key},
+                                         Texts<2>{channel, session.transport().publish_command()});
+    });
+    if (session.options().require_replicas > 0) facts.wait = ask({"WAIT", "0", "1"});
+    return warnings_about(facts, session.options());
+}
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/names.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/transport/reply.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What a reply means for the command that it answers.
+enum class ReplyClass {
+    answered,     // done: the script's own answer
+    no_script,    // the server does not know the script yet: send its text
+    no_answer,    // send it again: it may or may not have taken effect
+    refused_now,  // send it again after a pause: it took no effect, and the server may change its mind
+    late,         // it came after the instant until which it was wanted, and took no effect
+    refused,      // sending it again is useless
+};
+
+namespace detail {
+
+// The code word of an error: the first word, or the innermost one where an old server wraps the error of a script
+// ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
+inline std::string_view error_code_word(std::string_view text) {
+    static constexpr std::array<std::string_view, 6> wrapped{"OOM",        "WRONGTYPE", "MISCONF",
+                                                             "NOREPLICAS", "READONLY",  "NOPERM"};
+    if (text.starts_with("ERR Error running script"))
+        for (const std::string_view code : wrapped)
+            if (text.find(std::string(": ") + std::string(code) + " ") != std::string_view::npos ||
+                text.find("-" + std::string(code) + " ") != std::string_view::npos)
+                return code;
+    return text.substr(0, text.find(' '));
+}
+
+template <std::size_t N>
+bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+inline bool is_unavailable(std::string_view code) {
+    static constexpr std::array<std::string_view, 7> codes{"LOADING",  "MASTERDOWN", "READONLY",    "CLUSTERDOWN",
+                                                           "TRYAGAIN", "UNBLOCKED",  "NOMASTERLINK"};
+    return is_one_of(code, codes);
+}
+
+inline bool is_overloaded(std::string_view code, std::string_view text) {
+    static constexpr std::array<std::string_view, 4> codes{"BUSY", "OOM", "MISCONF", "NOREPLICAS"};
+    return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
+}
+
+// Who we are, or what we may do, does not suffice: with the same words, for passwords and rights may be given back.
+inline bool is_denied(std::string_view code, std::string_view text) {
+    static constexpr std::array<std::string_view, 4> codes{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED"};
+    static constexpr std::array<std::string_view, 6> beginnings{
+        // Inside a script it is the one in Redis 7.0, the other since 7.2.
+        "ERR The user executing the script", "ERR ACL failure in script",
+        // The password was taken from the server.
+        "ERR AUTH <password> called without", "ERR Client sent AUTH, but no password", "ERR invalid password",
+        // The certificate of either side.
+        Reply::untrusted};
+    return is_one_of(code, codes) || std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view beginning) {
+               return text.starts_with(beginning);
+           });
+}
+
+}  // namespace detail
+
+inline ReplyClass judge(const Reply& reply) {
+    switch (reply.kind) {
+        case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
+        case Reply::Kind::unanswered: return ReplyClass::no_answer;
+        case Reply::Kind::malformed: return ReplyClass::refused;
+        case Reply::Kind::error: break;
+        default: return ReplyClass::answered;
+    }
+    const std::string_view code = detail::error_code_word(reply.text);
+    if (code == "NOSCRIPT") return ReplyClass::no_script;
+    if (code == "LATE") return ReplyClass::late;
+    if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return ReplyClass::refused_now;
+    return ReplyClass::refused;
+}
+
+// Whether a command is refused that can never succeed: the key is something else, the script fails. What is denied to us
+// is refused to a caller at once, too; but what is to be delivered in the background goes on being tried, because
+// passwords, rights and certificates may be put right.
+inline bool is_final(const Reply& reply) {
+    return reply.is_error() && judge(reply) == ReplyClass::refused &&
+           !detail::is_denied(detail::error_code_word(reply.text), reply.text);
+}
+
+// The error that a failed operation on `name` throws, quoting the server. `reply` is none that judge() calls answered.
+inline Error error_of(const Reply& reply, std::string_view name) {
+    switch (reply.kind) {
+        case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
+            return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
+        case Reply::Kind::unanswered:
+            return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
+        case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
+        default: break;
+    }
+    const std::string_view code = detail::error_code_word(reply.text);
+    if (reply.text.starts_with(Reply::untrusted))
+        return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
+    const std::string said = "the server says " + printable(reply.text, 160);
+    if (code == "LATE")
+        return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
+    if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
+    if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
+    if (code == "TOOMANY") return {errc::invalid_argument, name, said};
+    if (code == "WRONGTYPE")
+        return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
+    if (code == "NOAUTH" || code == "WRONGPASS")
+        return {errc::rejected, name, said + "; check user and password in the URL"};
+    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
+        reply.text.starts_with("ERR ACL failure in script"))
+        return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
+    if (code == "MOVED" || code == "ASK")
+        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// URL"};
+    return {errc::rejected, name, said};
+}
+
+// What was granted, but is not on as many replicas as ClientOptions::require_replicas wants.
+inline Error not_replicated(std::string_view name) {
+    return {errc::not_replicated, name,
+            "it was taken and is given back; are the replicas there, and may this user WAIT?"};
+}
+
+// An answer of a shape that the script never gives.
+inline Error unexpected(const Reply& reply, std::string_view name) {
+    static constexpr std::array<std::string_view, 9> kinds{
+        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
+    return {errc::protocol_error, name,
+            "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
+                " where a script gives none"};
+}
+
+}  // namespace v0_1
+}  // namespace redlatch

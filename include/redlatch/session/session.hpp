@@ -1,0 +1,790 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/backoff.hpp"
+#include "redlatch/base/ids.hpp"
+#include "redlatch/base/pause.hpp"
+#include "redlatch/base/process.hpp"
+#include "redlatch/base/suspended.hpp"
+#include "redlatch/base/thread.hpp"
+#include "redlatch/options.hpp"
+#include "redlatch/scripts/script.hpp"
+#include "redlatch/session/compare_and_delete.hpp"
+#include "redlatch/session/key_holds.hpp"
+#include "redlatch/session/losses.hpp"
+#include "redlatch/session/lost_levels.hpp"
+#include "redlatch/session/notifier.hpp"
+#include "redlatch/session/remote_clock.hpp"
+#include "redlatch/session/replica_acks.hpp"
+#include "redlatch/session/server_errors.hpp"
+#include "redlatch/session/subscriptions.hpp"
+#include "redlatch/session/timers.hpp"
+#include "redlatch/transport/transport.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Keys or arguments of a script. The temporaries behind the words live until the call that takes them returns.
+template <std::size_t N>
+using Texts = std::array<std::string_view, N>;
+
+// Who receives the answer to a posted command: the background thread; or the posting one, which goes on to call
+// attend(), and stop_attending() unless all is answered.
+enum class Receiver { background, poster };
+
+// Whether a command grants something (a hold, a permit, more time for one), which enough replicas have to confirm.
+enum class Effect { any, grants };
+
+// What all primitives of one client share within one process: the transport, the identity, the counters, the
+// background thread with its timers and subscriptions, and the local state of every name in use.
+//
+// The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
+// bring up, and sends renewals. What a hold's end makes urgent is left to the thread of Losses, which waits for no
+// server. mutex_ guards states_, and may be held when a state's own mutex is taken, never the other way round;
+// key_holds_mutex_ guards key_holds_ and its limit; background_mutex_ guards the start of the thread; posts_mutex_ guards
+// posts_, and posts_done_ tells
+// the destructor that none is left.
+template <Transport T>
+class Session {
+public:
+    Session(T transport, const ClientOptions& options, const Session* parent = nullptr)
+        : options_(options),
+          replicas_(options),
+          parent_(parent),
+          timers_([this] { wake(); }),
+          subscriptions_([this](const std::string& channel, bool wanted) { subscribe(channel, wanted); },
+                         [this] { wake(); }),
+          transport_(std::move(transport)) {}
+
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    // Waits until what was posted is answered (the release of a hold that nobody wants, most likely), but not for long;
+    // then for the background thread, which a server that does not answer can delay by one command_timeout.
+    ~Session() {
+        {
+            std::unique_lock lock(posts_mutex_);
+            const Milliseconds patience = std::min(options_.command_timeout, longest_farewell);
+            posts_done_.wait_for(lock, patience, [this] { return posts_ == 0; });
+        }
+        stopping_ = true;
+        transport_.wake();
+        if (background_.joinable()) background_.join();
+        for (const auto& [_, entry] : states_) entry.state->abandon();
+        losses_.end();
+    }
+
+    const ClientOptions& options() const noexcept { return options_; }
+    const std::string& uuid() const noexcept { return uuid_; }
+
+    // False in a child that was forked since this was made.
+    bool is_of_this_process() const noexcept { return process_ == this_process(); }
+
+    T& transport() noexcept { return transport_; }
+    Timers& timers() noexcept { return timers_; }
+    Losses& losses() noexcept { return losses_; }
+    Subscriptions& subscriptions() noexcept { return subscriptions_; }
+
+    // Whether this process was forked off one that used the client: holds of the parent are then not ours.
+    bool is_fork_child() const noexcept { return parent_ != nullptr; }
+
+    // Numbers the commands that leave a mark on the server against their own copies: never twice in a session, because
+    // a mark outlives the local state that made it.
+    std::uint64_t next_request() { return ++last_request_; }
+
+    // By what the server deletes a key that holds a certain value, as far as it is known.
+    CompareAndDelete& native_delete() noexcept { return native_delete_; }
+
+    // --- commands ---------------------------------------------------------------------------------------------
+
+    Reply call(const Command& command, Instant deadline) {
+        count(commands_);
+        return transport_.call(command, deadline);
+    }
+
+    // What grants something, and is only good when enough replicas have it: then the reply says whether they do.
+    Reply call_granting(const Command& command, Instant deadline) {
+        if (!replicas_.are_required()) return call(command, deadline);
+        const std::uint32_t route = route_of(command);
+        if (replicas_.are_unknown(route)) {
+            const std::array<std::string_view, 1> role{"ROLE"};
+            replicas_.learn(route, call({role, 0, command.words[command.key]}, deadline));
+        }
+        const ReplicaAcks::Batch batch(replicas_, command, route);
+        count(commands_, batch.commands().size());
+        std::vector<Reply> replies = transport_.call_all(batch.commands(), deadline);
+        return replicas_.merged(replies, route, batch.wanted);
+    }
+
+    // Calls a script by its digest, or by its text where the server does not know it yet. One round trip; two for a
+    // script that is new to the server.
+    Reply call_script(const Script& script, std::span<const std::string_view> keys,
+                      std::span<const std::string_view> arguments, Instant deadline, Effect effect = Effect::any) {
+        ScriptWords words(script, keys, arguments);
+        const auto send = [&](const Command& command) {
+            return effect == Effect::grants ? call_granting(command, deadline) : call(command, deadline);
+        };
+        Reply reply = send(words.by_digest());
+        if (judge(reply) == ReplyClass::no_script) reply = send(words.by_text());
+        return reply;
+    }
+
+    // The same without waiting; `done` is called on any thread.
+    void post(const Command& command, Completion done, Receiver receiver = Receiver::background,
+              Effect effect = Effect::any) {
+        start_background();
+        Completion finish = [this, done = std::move(done)](Reply reply) { finish_post(done, std::move(reply)); };
+        count(commands_);
+        count_post();
+        try {
+            if (effect == Effect::grants && replicas_.are_required())
+                post_granting(command, std::move(finish));
+            else
+                pass_on(receiver, command, std::move(finish));
+        } catch (...) {
+            uncount_post();
+            throw;
+        }
+    }
+
+    void post_script(const Script& script, std::span<const std::string_view> keys,
+                     std::span<const std::string_view> arguments, Completion done,
+                     Receiver receiver = Receiver::background, Effect effect = Effect::any) {
+        const ScriptWords words(script, keys, arguments);
+        // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
+        std::vector<std::string> kept_keys(keys.begin(), keys.end());
+        std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
+        post(
+            words.by_digest(),
+            [this, &script, effect, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+             done = std::move(done)](Reply reply) mutable {
+                if (judge(reply) != ReplyClass::no_script) return done(std::move(reply));
+                const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
+                const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
+                try {
+                    post(ScriptWords(script, k, a).by_text(), done, Receiver::background, effect);
+                } catch (...) {
+                    done(Reply::of(Reply::Kind::not_sent, no_memory));
+                }
+            },
+            receiver, effect);
+    }
+
+    // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
+    // second word is the key.
+    struct Calling {
+        Reply operator()(const Script& script, std::span<const std::string_view> keys,
+                         std::span<const std::string_view> arguments) const {
+            return session.call_script(script, keys, arguments, deadline, effect);
+        }
+        Reply operator()(std::span<const std::string_view> words) const {
+            return effect == Effect::grants ? session.call_granting({words, 1}, deadline)
+                                            : session.call({words, 1}, deadline);
+        }
+
+        Session& session;
+        Instant deadline;
+        Effect effect;
+    };
+    Calling calling(Instant deadline, Effect effect = Effect::any) { return {*this, deadline, effect}; }
+
+    auto posting(Completion done, Receiver receiver = Receiver::background, Effect effect = Effect::any) {
+        return [this, receiver, effect, done = std::move(done)](const Script& script,
+                                                                std::span<const std::string_view> keys,
+                                                                std::span<const std::string_view> arguments) mutable {
+            post_script(script, keys, arguments, std::move(done), receiver, effect);
+        };
+    }
+
+    // The posting thread receives what has come.
+    void attend() {
+        if constexpr (LetsAttend<T>) transport_.attend();
+    }
+
+    void stop_attending() {
+        if constexpr (LetsAttend<T>) transport_.wake();
+    }
+
+    // --- until when a command is wanted ---------------------------------------------------------------------------
+
+    // What the clock of the server of this key shows now. Asks it, in one round trip, where that is not known; nothing,
+    // and the reason in `failure`, when there is no answer.
+    std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
+        const std::uint32_t route = transport_.route(key);
+        const Instant asked = Clock::now();
+        if (const auto known = clock_.at(route, asked)) return known;
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        failure = call({words, 0, key}, deadline);
+        return learn_time(route, asked, failure);
+    }
+
+    // The same without waiting: `then(time, failure, receiver)` is called at once, or on any thread when the server has
+    // answered; by then the poster may attend no more, so the background receives what follows.
+    template <class Then>
+    void with_server_time(std::string_view key, Receiver receiver, Then then) {
+        const std::uint32_t route = transport_.route(key);
+        const Instant asked = Clock::now();
+        if (const auto known = clock_.at(route, asked)) return then(known, Reply{}, receiver);
+        static constexpr std::array<std::string_view, 1> words{"TIME"};
+        post(
+            {words, 0, key},
+            [this, route, asked, then = std::move(then)](Reply reply) mutable {
+                const auto time = learn_time(route, asked, reply);
+                then(time, std::move(reply), Receiver::background);
+            },
+            receiver);
+    }
+
+    // What a renewal says, which must not wait: an old reading of the clock will do. Without any it is never void.
+    ServerMilliseconds wanted_until(std::string_view key) const {
+        const auto now = clock_.roughly_at(transport_.route(key), Clock::now());
+        return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
+    }
+
+    // A script that was sent at `sent` said that it came too late: by what clock.
+    bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
+        const auto now = read_late(reply);
+        if (now) clock_.learn(transport_.route(key), sent, Clock::now(), *now);
+        return now.has_value();
+    }
+
+    RemoteClock& server_clock() noexcept { return clock_; }
+
+    // When a lease is over that begins now, by the server's clock, of a command that is wanted `until`. Not later than the
+    // server would reckon it itself; earlier by clock_error() at most.
+    ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
+        return until - options_.command_timeout.count() + lease.count() - clock_error().count();
+    }
+
+    // By how much the server's clock may be behind what is known of it: it was read some time ago, and while the answer
+    // was on its way. Clocks drift by less than a part in a thousand.
+    Milliseconds clock_error() const {
+        const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - clock_.read_at());
+        return clock_.uncertainty() + age / 1000 + Milliseconds(2);
+    }
+
+    // Whether the server knows SET … PXAT: Redis does from 6.2 on.
+    bool knows_expiry_times() const noexcept { return knows_expiry_times_.load(std::memory_order_relaxed); }
+    void forget_expiry_times() noexcept { knows_expiry_times_ = false; }
+
+    // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
+    // round trip, or two where the server's time is not known. A server whose clock has jumped is asked once more.
+    template <class Send>
+    Reply call_wanted(std::string_view key, Instant deadline, Send send) {
+        for (int tries = 1;; ++tries) {
+            Reply failure;
+            const auto now = server_time(key, deadline, failure);
+            if (!now) return failure;
+            const Instant sent = Clock::now();
+            Reply reply = send(*now + options_.command_timeout.count());
+            if (!learn_if_late(key, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+        }
+    }
+
+    // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
+    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout. With `one_try`, what
+    // the server refuses for now is refused.
+    template <class Send>
+    Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
+        Backoff backoff(Milliseconds(2), longest_pause);
+        bool again = false;
+        for (;;) {
+            const Instant now = Clock::now();
+            Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
+            const ReplyClass verdict = judge(reply);
+            if (verdict == ReplyClass::answered) {
+                back_again();
+                return reply;
+            }
+            // no_script here: the server did not even take the text.
+            if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || stop.stop_requested())
+                return reply;
+            // It was sent again already, by what the clock showed.
+            if (verdict == ReplyClass::late) return reply;
+            if (one_try && verdict == ReplyClass::refused_now) return reply;
+            if (reply.kind == Reply::Kind::unanswered) again = true;
+            // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
+            if (verdict == ReplyClass::refused_now) rest(std::min(deadline, Clock::now() + backoff.next()), stop);
+            if (Clock::now() >= deadline) return reply;
+            if (verdict == ReplyClass::no_answer) {
+                // What answers next may be another server, or this one with another clock.
+                clock_.doubt();
+                gone();
+            }
+            count(resends_);
+        }
+    }
+
+    // What the first question of a call is allowed at least, whatever the caller's deadline: a server may be slow to
+    // connect to, and what is free is not to be missed for that.
+    static constexpr Milliseconds honest_try{250};
+
+    // Whether a call from `begun` on that ended with this reply, which is no answer, shows that there is no server. One that
+    // was given less than its time may only be slow.
+    bool is_away(const Reply& reply, Instant begun) const {
+        return reply.kind != Reply::Kind::no_time || Clock::now() - begun >= options_.command_timeout;
+    }
+
+    // --- the background ---------------------------------------------------------------------------------------
+
+    void start_background() {
+        if (background_started_.load(std::memory_order_acquire)) return;
+        const std::lock_guard lock(background_mutex_);
+        if (background_.joinable()) return;
+        background_ = quiet_thread([this] { serve(); });
+        background_started_.store(true, std::memory_order_release);
+    }
+
+    // The calling thread receives messages itself until one has come, interrupts() is not `seen` any more, or `until`;
+    // false when it has to wait for the background thread to do so.
+    bool watch(Instant until, std::uint64_t seen) {
+        if constexpr (LetsWatch<T>) {
+            if (!transport_.watch(listener_, until, seen)) return false;
+            if (subscriptions_.has_several_keen()) transport_.wake();
+            return true;
+        }
+        return false;
+    }
+
+    // Taken before the mutex is given up under which interrupt_watch() is called.
+    std::uint64_t interrupts() {
+        if constexpr (LetsWatch<T>) return transport_.interrupts();
+        return 0;
+    }
+
+    void interrupt_watch() {
+        if constexpr (LetsWatch<T>) transport_.interrupt_watch();
+    }
+
+    // Tells the user's handler, if there is memory to do so.
+    void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
+        if (!options_.on_event) return;
+        try {
+            notifier_.notify([handler = options_.on_event,
+                              event = Event{kind, std::string(name), std::string(detail)}] { handler(event); });
+        } catch (...) {
+        }
+    }
+
+    // What tells of losses is there from here on, and cannot fail any more. To be called before something is held.
+    // Throws std::system_error when there is no thread to be had.
+    void start_losses() {
+        if (losses_started_.load(std::memory_order_acquire)) return;
+        losses_.start();
+        if (options_.on_event) notifier_.start();
+        losses_started_.store(true, std::memory_order_release);
+    }
+
+    // --- counters ---------------------------------------------------------------------------------------------
+
+    using Counter = std::atomic<std::uint64_t>;
+    static void count(Counter& counter, std::uint64_t by = 1) { counter.fetch_add(by, std::memory_order_relaxed); }
+
+    void count_acquisition() { count(acquisitions_); }
+    void count_wait() { count(waits_); }
+    void count_handoff() { count(handoffs_); }
+    void count_renewal() { count(renewals_); }
+    void count_lost_hold() { count(lost_holds_); }
+
+    Stats stats() const {
+        Stats s{commands_, acquisitions_, waits_, handoffs_, renewals_, lost_holds_, resends_, 0};
+        if constexpr (requires { transport_.reconnects(); }) s.reconnects = transport_.reconnects();
+        return s;
+    }
+
+    // --- what is known of a key beyond one state -----------------------------------------------------------------
+
+    // Who of this process holds the key, whatever the kind of lock.
+    std::shared_ptr<KeyHolds> key_holds(const std::string& key) {
+        const std::lock_guard lock(key_holds_mutex_);
+        if (key_holds_.size() >= key_holds_limit_) {
+            std::erase_if(key_holds_, [](const auto& entry) { return entry.second.expired(); });
+            key_holds_limit_ = std::max<std::size_t>(64, key_holds_.size() * 2);
+        }
+        std::weak_ptr<KeyHolds>& entry = key_holds_[key];
+        auto holds = entry.lock();
+        if (!holds) entry = holds = std::make_shared<KeyHolds>();
+        return holds;
+    }
+
+    LostLevels& lost_levels() noexcept { return lost_levels_; }
+
+    // --- the local state of names -----------------------------------------------------------------------------
+
+    // The state of `key`, made when there is none yet; one more user of it.
+    template <class State>
+    State& use_state(const std::string& key) {
+        const std::lock_guard lock(mutex_);
+        auto entry = states_.find({State::kind, key});
+        if (entry == states_.end()) {
+            auto state = std::make_shared<State>(*this, key);
+            const StateName name{State::kind, state->key()};
+            entry = states_.emplace(name, StateEntry{std::move(state)}).first;
+        }
+        ++entry->second.users;
+        return static_cast<State&>(*entry->second.state);
+    }
+
+    // One user less; without users and holds it is forgotten.
+    template <class State>
+    void leave_state(State& state) {
+        forget_state(state, 1);
+    }
+
+    template <class State>
+    void forget_if_unused(State& state) {
+        forget_state(state, 0);
+    }
+
+private:
+    static constexpr std::size_t renewals_a_call = 100;
+    static constexpr Milliseconds longest_farewell{1000};
+
+    // The time that TIME answered. Without an answer nothing was changed, so the command that was to follow was not sent.
+    std::optional<ServerMilliseconds> learn_time(std::uint32_t route, Instant asked, Reply& reply) {
+        const auto time = read_time(reply);
+        if (!time) {
+            if (judge(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
+            // What should have followed was not sent; perhaps because the server was given less than its time.
+            if (reply.kind == Reply::Kind::unanswered)
+                reply.kind =
+                    Clock::now() - asked < options_.command_timeout ? Reply::Kind::no_time : Reply::Kind::not_sent;
+            return std::nullopt;
+        }
+        clock_.learn(route, asked, Clock::now(), *time);
+        // Also if another thread has come to doubt it since.
+        return clock_.roughly_at(route, Clock::now());
+    }
+
+    // What grants something has a key.
+    std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
+
+    void pass_on(Receiver receiver, const Command& command, Completion done) {
+        if constexpr (LetsAttend<T>)
+            if (receiver == Receiver::poster) return transport_.post_attended(command, std::move(done));
+        transport_.post(command, std::move(done));
+    }
+
+    void post_granting(const Command& command, Completion done) {
+        if constexpr (PostsSeveral<T>) {
+            const ReplicaAcks::Batch batch(replicas_, command, route_of(command));
+            std::vector<Completion> receivers = replicas_.merging(batch, std::move(done));
+            count(commands_, batch.commands().size() - 1);
+            transport_.post_all(batch.commands(), receivers);
+        }
+    }
+
+    void finish_post(const Completion& done, Reply reply) {
+        try {
+            done(std::move(reply));
+        } catch (...) {  // no memory; whoever posted it looks after itself
+        }
+        uncount_post();
+    }
+
+    void count_post() {
+        const std::lock_guard lock(posts_mutex_);
+        ++posts_;
+    }
+
+    void uncount_post() {
+        const std::lock_guard lock(posts_mutex_);
+        if (--posts_ == 0) posts_done_.notify_all();
+    }
+
+    static constexpr const char* no_memory = "out of memory";
+
+    // A pause; a short one where there is no memory for what it takes.
+    static void rest(Instant until, const std::stop_token& stop) {
+        try {
+            redlatch::pause(until, stop);
+        } catch (const std::bad_alloc&) {
+            std::this_thread::sleep_for(Milliseconds(1));
+        }
+    }
+
+    // A command for which there was no memory was not sent, and is tried again like any such.
+    template <class Send>
+    static Reply or_not_sent(Send send) {
+        try {
+            return send();
+        } catch (const std::bad_alloc&) {
+            std::this_thread::sleep_for(Milliseconds(1));
+            return Reply::of(Reply::Kind::not_sent, no_memory);
+        }
+    }
+
+    // The words of EVALSHA or EVAL, without an allocation where they are few.
+    class ScriptWords {
+    public:
+        ScriptWords(const Script& script, std::span<const std::string_view> keys,
+                    std::span<const std::string_view> arguments)
+            : script_(script), key_count_(static_cast<std::int64_t>(keys.size())) {
+            const std::size_t size = 3 + keys.size() + arguments.size();
+            if (size > few_.size()) many_.resize(size);
+            words_ = size > few_.size() ? std::span(many_) : std::span(few_).first(size);
+            words_[2] = key_count_;
+            std::copy(arguments.begin(), arguments.end(), std::copy(keys.begin(), keys.end(), words_.begin() + 3));
+        }
+        ScriptWords(const ScriptWords&) = delete;
+        ScriptWords& operator=(const ScriptWords&) = delete;
+
+        Command by_digest() const {
+            words_[0] = "EVALSHA";
+            words_[1] = script_.digest();
+            return {words_, 3};
+        }
+
+        Command by_text() const {
+            words_[0] = "EVAL";
+            words_[1] = script_.text;
+            return {words_, 3};
+        }
+
+    private:
+        const Script& script_;
+        NumberText key_count_;
+        std::array<std::string_view, 16> few_;
+        std::vector<std::string_view> many_;
+        std::span<std::string_view> words_;
+    };
+
+    // Kind and key: text that belongs to the state itself, so that looking it up needs no memory.
+    using StateName = std::pair<std::string_view, std::string_view>;
+    struct StateNameHash {
+        std::size_t operator()(const StateName& name) const noexcept {
+            return std::hash<std::string_view>()(name.first) * 31 + std::hash<std::string_view>()(name.second);
+        }
+    };
+
+    struct StateEntry {
+        std::shared_ptr<BackgroundTask> state;
+        std::size_t users = 0;
+    };
+
+    template <class State>
+    void forget_state(State& state, std::size_t users_less) {
+        std::shared_ptr<BackgroundTask>
+            last;  // destroyed after mutex_ is free: a state's destructor takes other mutexes
+        const std::lock_guard lock(mutex_);
+        const auto entry = states_.find({State::kind, state.key()});
+        if (entry == states_.end() || entry->second.state.get() != &state) return;
+        entry->second.users -= users_less;
+        if (entry->second.users > 0 || !state.is_idle()) return;
+        last = std::move(entry->second.state);
+        states_.erase(entry);
+    }
+
+    // The background thread.
+    void serve() {
+        while (!stopping_.load(std::memory_order_acquire)) {
+            try {
+                transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
+                look_after(Clock::now());
+            } catch (...) {
+                // For want of memory: what is left in unfinished_ is looked after in a moment.
+                unfinished_until_ = Clock::now() + Milliseconds(5);
+            }
+        }
+    }
+
+    void look_after(Instant now) {
+        std::vector<Renewal> due;
+        try {
+            tick_due(now, now, due);
+            // What would be due soon comes along: holds that were taken at different times are renewed together
+            // from then on, a hundred in a call.
+            if (!due.empty()) tick_due(now, now + options_.watchdog_timeout / 6, due);
+        } catch (...) {
+            renew(std::move(due));
+            throw;
+        }
+        if (!due.empty()) renew(std::move(due));
+        unfinished_until_ = never;
+        subscriptions_.sweep(now);
+    }
+
+    // Who could not be looked after, for want of memory, stays in unfinished_.
+    void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
+        if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
+        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->tick(now, horizon, due);
+    }
+
+    void renew(std::vector<Renewal> due) {
+        // Together goes what one script on one route can renew.
+        const auto way = [this](const Renewal& r) {
+            return std::tuple(transport_.route(r.key), r.script, r.lease.value_or(options_.watchdog_timeout));
+        };
+        std::stable_sort(due.begin(), due.end(),
+                         [&](const Renewal& a, const Renewal& b) { return std::less<>()(way(a), way(b)); });
+        for (std::size_t first = 0; first < due.size();) {
+            std::size_t last = first;
+            while (last < due.size() && last - first < renewals_a_call && way(due[last]) == way(due[first])) ++last;
+            renew_or_try_again(std::span(due).subspan(first, last - first));
+            first = last;
+        }
+    }
+
+    void renew_or_try_again(std::span<const Renewal> batch) {
+        try {
+            renew_together({batch.begin(), batch.end()});
+        } catch (...) {
+            for (const Renewal& renewal : batch)
+                renewal.of->renewed(renewal, BackgroundTask::Renewed::unknown, Clock::now());
+        }
+    }
+
+    void renew_together(std::vector<Renewal> batch) {
+        const NumberText lease(batch.front().lease.value_or(options_.watchdog_timeout).count());
+        const NumberText until(wanted_until(batch.front().key));
+        std::vector<std::string_view> keys;
+        std::vector<std::string_view> arguments{lease, until};
+        for (const Renewal& renewal : batch) {
+            keys.push_back(renewal.key);
+            arguments.push_back(renewal.field);
+        }
+        const SendTime sent_at;
+        const Instant sent = Clock::now();
+        const Script& script = *batch.front().script;
+        post_script(
+            script, keys, arguments,
+            [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
+                judge(reply) == ReplyClass::no_answer ? gone() : back_again();
+                learn_if_late(batch.front().key, sent, reply);
+                const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+                for (std::size_t i = 0; i < batch.size(); ++i) {
+                    auto outcome = BackgroundTask::Renewed::unknown;
+                    if (whole && reply.elements[i].is_integer()) {
+                        if (reply.elements[i].integer != 1)
+                            outcome = BackgroundTask::Renewed::refused;
+                        else if (reply.replicated)
+                            outcome = BackgroundTask::Renewed::yes;
+                    }
+                    if (outcome == BackgroundTask::Renewed::yes && !batch[i].lease) count(renewals_);
+                    batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
+                }
+            },
+            Receiver::background, Effect::grants);
+    }
+
+    // Both are called by destructors of states, the last of which run when the transport is going already.
+    void wake() {
+        if (!stopping_) transport_.wake();
+    }
+
+    void subscribe(const std::string& channel, bool wanted) {
+        if (stopping_) return;
+        if (wanted) {
+            count(commands_);
+            transport_.subscribe(channel);
+        } else {
+            transport_.unsubscribe(channel);
+        }
+    }
+
+    void gone() {
+        if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
+    }
+
+    void back_again() {
+        if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
+            raise(Event::Kind::reconnected, {}, "the server answers again");
+    }
+
+    // Holds may be lost there; who waits is told by the subscription that is made anew.
+    void moved() {
+        replicas_.forget();
+        clock_.doubt();
+        std::vector<std::shared_ptr<BackgroundTask>> states;
+        {
+            const std::lock_guard lock(mutex_);
+            for (const auto& [_, entry] : states_) states.push_back(entry.state);
+        }
+        for (const auto& state : states) state->moved();
+        raise(Event::Kind::moved, {}, "another server is the master now");
+    }
+
+    // Passes on to the subscriptions, and remembers whether the server is there.
+    struct ConnectionListener final : Listener {
+        explicit ConnectionListener(Session& r) : session(r) {}
+        void subscribed(const std::string& channel) override {
+            session.back_again();
+            session.subscriptions_.subscribed(channel);
+        }
+        void refused(const std::string& channel, const Reply& why) override {
+            session.subscriptions_.refused(channel, why);
+        }
+        void message(const std::string& channel, std::string_view payload) override {
+            session.subscriptions_.message(channel, payload);
+        }
+        void disconnected() override {
+            session.gone();
+            session.subscriptions_.disconnected();
+        }
+        void interrupted(const std::string& channel) override { session.subscriptions_.interrupted(channel); }
+        void moved() override { session.moved(); }
+        Session& session;
+    };
+
+    const ClientOptions options_;
+    ReplicaAcks replicas_;
+    const Session* const parent_;  // left as it was at the fork, and never touched
+    const std::string uuid_ = make_uuid();
+    const ProcessMark process_ = this_process();
+
+    Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
+    Counter last_request_{0};
+    CompareAndDelete native_delete_;
+    RemoteClock clock_;
+    LostLevels lost_levels_;
+    std::atomic<bool> knows_expiry_times_{true};
+    std::atomic<bool> away_{false};
+    std::atomic<bool> stopping_{false};
+    std::atomic<bool> background_started_{false};
+    std::atomic<bool> losses_started_{false};
+
+    Notifier notifier_;
+    Losses losses_;
+    Timers timers_;
+    Subscriptions subscriptions_;
+    std::mutex mutex_;
+    std::mutex key_holds_mutex_;
+    std::unordered_map<std::string, std::weak_ptr<KeyHolds>> key_holds_;
+    std::size_t key_holds_limit_ = 64;  // then those that are gone are taken out
+    std::mutex background_mutex_;
+    std::mutex posts_mutex_;
+    std::condition_variable posts_done_;
+    std::size_t posts_ = 0;  // on their way
+    std::unordered_map<StateName, StateEntry, StateNameHash> states_;
+    ConnectionListener listener_{*this};
+    // Destroyed before what its completions refer to.
+    T transport_;
+    // The background thread's own: who is still to be looked after, and when at the latest.
+    std::vector<std::shared_ptr<BackgroundTask>> unfinished_;
+    Instant unfinished_until_ = never;
+    std::thread background_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

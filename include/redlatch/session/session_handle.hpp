@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/keep_errno.hpp"
+#include "redlatch/session/session.hpp"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What a client and the primitives made from it hold together: the session of the process they are used in.
+//
+// After a fork the child gets a session of its own at its first use: a new identity, new connections, no holds. The
+// parent's session is left alone, for its mutexes may be held by threads that do not exist here. mutex_ makes one
+// thread of the child do that.
+template <Transport T>
+class SessionHandle {
+public:
+    SessionHandle(T transport, const ClientOptions& options)
+        : session_(new Session<T>(std::move(transport), options)) {}
+    SessionHandle(const SessionHandle&) = delete;
+    SessionHandle& operator=(const SessionHandle&) = delete;
+
+    ~SessionHandle() {
+        const KeepErrno kept;
+        Session<T>* session = session_.load();
+        // Destroyed in a child that never used it: there is nothing of ours to end, only descriptors to give back.
+        if (session->is_of_this_process())
+            delete session;
+        else
+            session->transport().reborn();
+    }
+
+    Session<T>& session() {
+        Session<T>* session = session_.load(std::memory_order_acquire);
+        return session->is_of_this_process() ? *session : after_fork();
+    }
+
+private:
+    Session<T>& after_fork() {
+        const std::lock_guard lock(mutex_);
+        Session<T>* parent = session_.load();
+        if (parent->is_of_this_process()) return *parent;
+        auto* mine = new Session<T>(parent->transport().reborn(), parent->options(), parent);
+        session_.store(mine, std::memory_order_release);
+        return *mine;
+    }
+
+    std::mutex mutex_;
+    std::atomic<Session<T>*> session_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

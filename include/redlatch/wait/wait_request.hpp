@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+
+#include <concepts>
+#include <stop_token>
+#include <type_traits>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// How long somebody is ready to wait.
+struct WaitRequest {
+    Instant deadline = never;
+    bool one_try = false;  // do not wait, whatever the deadline
+    std::stop_token stop{};
+};
+
+namespace detail {
+
+// With the stop token among the arguments, if there is one.
+template <class... Tail>
+WaitRequest wait_until(Instant deadline, const Tail&... tail) {
+    WaitRequest request{.deadline = deadline, .one_try = deadline != never && deadline <= Clock::now()};
+    [[maybe_unused]] const auto take = [&](const auto& argument) {
+        if constexpr (std::same_as<std::remove_cvref_t<decltype(argument)>, std::stop_token>) request.stop = argument;
+    };
+    (take(tail), ...);
+    return request;
+}
+
+}  // namespace detail
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: MIT
+// Commands that wait for a connection: whoever has one, or tries in vain to make one, tells the driver of those that
+// stay.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "support/scripted_server.hpp"
+#include "support/socket.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Clock;
+using redlatch::Command;
+using redlatch::CommandConnection;
+using redlatch::Connection;
+using redlatch::Instant;
+using redlatch::PubSubConnection;
+using redlatch::Reply;
+using redlatch::Url;
+
+namespace {
+
+const std::vector<std::string_view> ping_words{"PING"};
+const Command ping{ping_words, 0};
+
+// A link, and a driver that only counts how often it is needed: the test says when it comes.
+struct Bench {
+    explicit Bench(const std::string& where, std::chrono::milliseconds timeout = 10s)
+        : url(Url::parse(where)),
+          link(
+              url, [this](Connection& one, Instant deadline) { return one.open(url, deadline); }, timeout,
+              [this] { ++calls; }) {}
+
+    // As a driver does it that has been called: it looks, finds nothing to do yet, and goes to sleep again.
+    void turn_away() {
+        link.watch();
+        link.drive(Clock::now());
+    }
+
+    const Url url;
+    std::atomic<int> calls{0};
+    CommandConnection link;
+};
+
+// A server that reads only when the test says so, and has little room until then.
+struct SilentServer {
+    SilentServer() {
+        const int little = 128 * 1024;
+        ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+    }
+
+    std::string url() const { return endpoint.url(); }
+
+    void accept() {
+        REQUIRE(wait_for(listener, POLLIN, Clock::now() + 10s));
+        peer = Fd{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+    }
+
+    // Reads to the end of the connection: 0 where that is an orderly one, or the error.
+    int end_of_connection() {
+        std::vector<char> bytes(64 * 1024);
+        for (;;) {
+            REQUIRE(wait_for(peer, POLLIN, Clock::now() + 10s));
+            const ssize_t got = ::recv(peer.get(), bytes.data(), bytes.size(), 0);
+            if (got > 0) received += static_cast<std::size_t>(got);
+            if (got == 0) return 0;
+            if (got < 0 && errno != EAGAIN && errno != EINTR) return errno;
+        }
+    }
+
+    // From now on reads, and answers each command with its number, until so many were answered.
+    void answer(int commands) {
+        const auto deadline = Clock::now() + 20s;
+        std::string bytes;
+        for (int answered = 0; answered < commands;) {
+            REQUIRE(wait_for(peer, POLLIN, deadline));
+            REQUIRE(read_some(peer, bytes) != ReadState::closed);
+            while (redlatch::test::detail::take_command(bytes))
+                send_all(peer, ":" + std::to_string(++answered) + "\r\n", deadline);
+        }
+    }
+
+    Endpoint endpoint{{}, pick_free_port()};
+    Fd listener = listen_on(endpoint);
+    Fd peer;
+    std::size_t received = 0;
+};
+
+struct Deaf final : redlatch::Listener {
+    void subscribed(const std::string&) override {}
+    void refused(const std::string&, const Reply&) override {}
+    void message(const std::string&, std::string_view) override {}
+    void disconnected() override { gone = true; }
+    bool gone = false;
+};
+
+// More than the kernel takes for a server that does not read.
+const std::string large_value(8 * 1024 * 1024, 'v');
+const std::vector<std::string_view> large_words{"SET", "key", large_value};
+const Command large{large_words};
+
+}  // namespace
+
+TEST_CASE("what lies unsent in a connection that is given up is not delivered later") {
+    SilentServer server;
+    Bench bench{server.url(), 300ms};
+    CHECK(bench.link.call(large, Clock::now() + 10s).kind == Reply::Kind::unanswered);
+    server.accept();
+    CHECK(server.end_of_connection() == ECONNRESET);
+    // What the server's own kernel had taken, and no more.
+    CHECK(server.received < 1024 * 1024);
+}
+
+TEST_CASE("a connection without an answer is reset, and a thread that reads it is woken at once") {
+    // A lone thread sleeps in recv(); of two, one sleeps in poll().
+    for (const std::size_t threads : {1U, 2U}) {
+        CAPTURE(threads);
+        SilentServer server;
+        Bench bench{server.url()};
+        std::vector<std::thread> callers;
+        for (std::size_t i = 0; i < threads; ++i)
+            callers.emplace_back(
+                [&] { CHECK(bench.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered); });
+        server.accept();
+        const std::size_t expected = threads * std::string_view{"*1\r\n$4\r\nPING\r\n"}.size();
+        REQUIRE(eventually([&] {
+            std::array<char, 256> bytes;
+            return ::recv(server.peer.get(), bytes.data(), bytes.size(), MSG_PEEK) == static_cast<ssize_t>(expected);
+        }));
+        // So that the reader sleeps, most likely; when it does not, the outcome is the same.
+        std::this_thread::sleep_for(20ms);
+        const Stopwatch watch;
+        bench.link.leave_before(1);
+        for (std::thread& caller : callers) caller.join();
+        CHECK(watch.within(patient(5s)));
+        CHECK(server.end_of_connection() == ECONNRESET);
+    }
+}
+
+TEST_CASE(
+    "a caller that writes for a server that does not read leaves at its own deadline, and the stream stays whole") {
+    SilentServer server;
+    Bench bench{server.url(), 20s};
+    const Stopwatch watch;
+    CHECK(bench.link.call(large, Clock::now() + 50ms).kind == Reply::Kind::unanswered);
+    CHECK(watch.within(patient(10s)));
+    server.accept();
+    std::thread reader([&] { server.answer(2); });
+    CHECK(bench.link.call(ping, Clock::now() + 20s).integer == 2);
+    reader.join();
+}
+
+TEST_CASE("who leaves while it waits for room is followed by another caller, without a driver") {
+    SilentServer server;
+    Bench bench{server.url(), 20s};
+    std::vector<std::thread> callers;
+    std::atomic<int> answers{0};
+    const auto call = [&](const Command& command, Instant deadline) {
+        callers.emplace_back([&, deadline] { answers += bench.link.call(command, deadline).is_integer() ? 1 : 0; });
+    };
+    // One reads, one waits for room, and one waits for both.
+    call(ping, Clock::now() + 20s);
+    server.accept();
+    REQUIRE(wait_for(server.peer, POLLIN, Clock::now() + 10s));
+    call(large, Clock::now() + 300ms);
+    std::this_thread::sleep_for(100ms);  // when they come in another order, the outcome is the same
+    call(ping, Clock::now() + 20s);
+    callers[1].join();
+    server.answer(3);
+    callers[0].join();
+    callers[2].join();
+    CHECK(answers == 2);
+    CHECK(bench.calls == 0);
+}
+
+TEST_CASE("neither a poster nor the driver waits for room; the driver is told when there is some") {
+    SilentServer server;
+    Bench bench{server.url(), 20s};
+    std::thread greeting([&] { CHECK(bench.link.call(ping, Clock::now() + 20s).integer == 1); });
+    server.accept();
+    server.answer(1);
+    greeting.join();
+    const Stopwatch watch;
+    std::atomic<int> answers{0};
+    bench.link.post(large, [&](Reply reply) { answers += reply.is_integer() ? 1 : 0; });
+    bench.link.post(ping, [&](Reply reply) { answers += reply.is_integer() ? 1 : 0; });
+    bench.link.drive(Clock::now() + 20s);
+    CHECK(watch.within(patient(10s)));
+    CHECK(bench.calls > 0);
+    CHECK(bench.link.watch().events == (POLLIN | POLLOUT));
+    std::thread reader([&] { server.answer(2); });
+    CHECK(eventually(
+        [&] {
+            const CommandConnection::Watch duty = bench.link.watch();
+            pollfd ready{duty.fd, duty.events, 0};
+            ::poll(&ready, 1, 100);
+            bench.link.drive(Clock::now() + 20s);
+            return answers == 2;
+        },
+        20s));
+    reader.join();
+}
+
+TEST_CASE("the driver does not wait for a connection that is being made") {
+    // Nobody answers the log-in.
+    ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
+    Bench bench{"unix://:secret@" + server.socket_path()};
+    std::atomic<bool> answered{false};
+    bench.link.post(ping, [&](Reply) { answered = true; });
+    const Stopwatch watch;
+    bench.link.drive(Clock::now() + 10s);
+    CHECK(watch.within(patient(5s)));
+    REQUIRE(eventually([&] { return server.received().size() == 1; }));
+    CHECK_FALSE(answered);
+    const int calls_before = bench.calls;
+    server.close_all();
+    CHECK(eventually([&] { return bench.calls > calls_before; }));
+}
+
+TEST_CASE("the serving thread does not wait for a connection for subscriptions that is being made") {
+    Deaf listener;
+    ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
+    const Url url = Url::parse("unix://:secret@" + server.socket_path());
+    std::atomic<int> calls{0};
+    PubSubConnection link{[&](Connection& one, Instant deadline) { return one.open(url, deadline); }, 10s,
+                          [&] { ++calls; }};
+    link.subscribe("channel");
+    const Stopwatch watch;
+    link.serve(listener, Clock::now() + 10s);
+    CHECK(watch.within(patient(5s)));
+    REQUIRE(eventually([&] { return server.received().size() == 1; }));
+    CHECK(link.duty().fd == -1);
+    server.close_all();
+    CHECK(eventually([&] { return calls > 0; }));
+}
+
+TEST_CASE("a connection that ends in order is closed, not reset") {
+    SilentServer server;
+    {
+        Bench bench{server.url()};
+        std::atomic<bool> answered{false};
+        std::thread caller([&] { answered = bench.link.call(ping, Clock::now() + 10s).text == "PONG"; });
+        server.accept();
+        REQUIRE(wait_for(server.peer, POLLIN, Clock::now() + 10s));
+        std::string taken;
+        read_some(server.peer, taken);
+        send_all(server.peer, "+PONG\r\n", Clock::now() + 10s);
+        caller.join();
+        CHECK(answered);
+    }
+    CHECK(server.end_of_connection() == 0);
+}
+
+TEST_CASE("a connection for subscriptions that is given up is reset") {
+    Deaf listener;
+    SilentServer server;
+    const Url url = Url::parse(server.url());
+    PubSubConnection link{[&](Connection& one, Instant deadline) { return one.open(url, deadline); }, 10s, [] {}};
+    link.subscribe("channel");
+    link.serve(listener, Clock::now() + 10s);
+    server.accept();
+    REQUIRE(eventually([&] { return link.duty().fd >= 0; }));
+    link.leave_before(std::numeric_limits<std::uint64_t>::max(), listener);
+    CHECK(listener.gone);
+    CHECK(server.end_of_connection() == ECONNRESET);
+}
+
+TEST_CASE("a command that is posted while its connection ends is left to the driver, not stranded") {
+    ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
+    Bench bench{server.url()};
+    int calls_before = 0;
+    std::atomic<bool> answered{false};
+    // The loss of one reply makes its poster post again, as the release of an acquire whose outcome is not known does.
+    const auto post_another = [&](Reply) {
+        bench.link.post(ping, [&](Reply) { answered = true; });
+        bench.turn_away();  // the connection is still the reader's
+        calls_before = bench.calls;
+    };
+    std::thread reader([&] { CHECK(bench.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered); });
+    REQUIRE(eventually([&] { return server.received().size() == 1; }));
+    bench.link.post(ping, post_another);
+    REQUIRE(eventually([&] { return server.received().size() == 2; }));
+    server.close_all();
+    reader.join();
+    CHECK_FALSE(answered);
+    CHECK(bench.calls > calls_before);
+}
+
+TEST_CASE("a command that is posted while another thread connects in vain is left to the driver, not stranded") {
+    // Nobody answers the log-in.
+    ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
+    Bench bench{"unix://:secret@" + server.socket_path()};
+    std::atomic<bool> answered{false};
+    // It has to go on connecting until the other command was posted.
+    std::thread caller([&] { CHECK(bench.link.call(ping, Clock::now() + 3s).kind != Reply::Kind::array); });
+    REQUIRE(eventually([&] { return server.received().size() == 1; }));
+    bench.link.post(ping, [&](Reply) { answered = true; });
+    bench.turn_away();  // another thread is connecting
+    const int calls_before = bench.calls;
+    caller.join();
+    CHECK_FALSE(answered);
+    CHECK(bench.calls > calls_before);
+}
+
+TEST_CASE("what is posted goes past a connection that was closed while it was idle, which nobody watches") {
+    ScriptedServer server{[](const auto&) { return ScriptedReply{"+one\r\n"}; }};
+    Bench bench{server.url()};
+    REQUIRE(bench.link.call(ping, Clock::now() + 10s).text == "one");
+    server.close_all();
+    Reply reply;
+    std::atomic<bool> answered{false};
+    bench.link.post(ping, [&](Reply answer) {
+        reply = std::move(answer);
+        answered = true;
+    });
+    CHECK(eventually([&] {
+        bench.link.drive(Clock::now() + 1s);
+        return answered.load();
+    }));
+    CHECK(reply.text == "one");
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+// Threads that wait for messages take turns in receiving them: nobody's wake-up is lost to another, and nobody is
+// forgotten when the one who receives leaves.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "support/scripted_server.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+using redlatch::Clock;
+using redlatch::Connection;
+using redlatch::Instant;
+using redlatch::Interrupts;
+using redlatch::PubSubConnection;
+using redlatch::Reply;
+using redlatch::Url;
+
+namespace {
+
+struct Ear final : redlatch::Listener {
+    void subscribed(const std::string&) override { ++confirmed; }
+    void refused(const std::string&, const Reply&) override {}
+    void message(const std::string&, std::string_view) override { ++messages; }
+    void disconnected() override {}
+    std::atomic<int> confirmed{0};
+    std::atomic<int> messages{0};
+};
+
+// A link that has subscribed to a channel, and a serving thread that only counts how often it is called.
+struct Listening {
+    Listening() {
+        link.subscribe("channel");
+        REQUIRE(eventually([&] {
+            link.serve(ear, Clock::now() + 10s);
+            return ear.confirmed > 0;
+        }));
+        calls = 0;
+    }
+
+    PubSubConnection::Watch watch(std::uint64_t seen, Instant deadline = Clock::now() + 20s) {
+        return link.watch(ear, deadline, interrupts, seen);
+    }
+
+    // Another thread watches when this returns. There is no telling when it is inside poll(); nor need it be.
+    std::thread watch_aside() {
+        std::thread watcher([this, seen = interrupts.count()] {
+            auto outcome = PubSubConnection::Watch::taken;
+            while (outcome == PubSubConnection::Watch::taken) outcome = watch(seen);
+            CHECK(outcome == PubSubConnection::Watch::done);
+        });
+        REQUIRE(eventually([&] { return watch(interrupts.count(), Clock::now()) == PubSubConnection::Watch::taken; }));
+        return watcher;
+    }
+
+    ScriptedServer server{
+        [](const CommandWords&) { return ScriptedReply{"*3\r\n$9\r\nsubscribe\r\n$7\r\nchannel\r\n:1\r\n"}; }};
+    const Url url = Url::parse(server.url());
+    Ear ear;
+    Interrupts interrupts;
+    std::atomic<int> calls{0};
+    PubSubConnection link{[this](Connection& one, Instant deadline) { return one.open(url, deadline); }, 10s,
+                          [this] { ++calls; }};
+};
+
+}  // namespace
+
+TEST_CASE("an interrupt that another watching thread took is not lost for the thread that it was meant for") {
+    Listening bench;
+    std::thread other = bench.watch_aside();
+    // This thread is about to watch, and somebody has news for it before it comes to that.
+    const std::uint64_t seen = bench.interrupts.count();
+    bench.interrupts.wake();
+    other.join();
+    const Stopwatch watch;
+    CHECK(bench.watch(seen) == PubSubConnection::Watch::done);
+    CHECK(watch.within(10s));
+}
+
+TEST_CASE("an interrupt from before the last look does not end a watch") {
+    Listening bench;
+    bench.interrupts.wake();
+    CHECK(bench.watch(0) == PubSubConnection::Watch::done);
+    bench.watch(bench.interrupts.count(), Clock::now() + 20ms);  // takes what is left in the pipe, if anything is
+    const Stopwatch watch;
+    CHECK(bench.watch(bench.interrupts.count(), Clock::now() + 50ms) == PubSubConnection::Watch::done);
+    CHECK_FALSE(watch.within(45ms));
+}
+
+TEST_CASE("who leaves says so to the serving thread when another thread was turned away, which nothing else tells it") {
+    Listening bench;
+    std::thread other = bench.watch_aside();  // this thread was turned away
+    // The serving thread looks, and has nothing to do, now or later.
+    const PubSubConnection::Duty duty = bench.link.duty();
+    CHECK(duty.fd == -1);
+    CHECK(duty.due == redlatch::never);
+    const int calls_before = bench.calls;
+    bench.server.push("*3\r\n$7\r\nmessage\r\n$7\r\nchannel\r\n$1\r\n0\r\n");
+    other.join();
+    CHECK(bench.ear.messages == 1);
+    CHECK(bench.calls > calls_before);
+    CHECK(bench.link.duty().fd >= 0);
+}
+
+TEST_CASE("who leaves where nobody waits calls nobody") {
+    Listening bench;
+    bench.interrupts.wake();
+    CHECK(bench.watch(0) == PubSubConnection::Watch::done);
+    CHECK(bench.calls == 0);
+}

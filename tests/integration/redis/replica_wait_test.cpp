@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+// ctest: timeout=300 long
+// A replica that does not confirm: who waits for it holds up nobody else.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
+#include "faults/fault_kit.hpp"
+#include "support/cluster_servers.hpp"
+#include "support/replicated.hpp"
+
+using namespace redlatch;
+using namespace redlatch::fault;
+
+namespace {
+
+// ReplicaAcks have a quarter of it.
+constexpr std::chrono::milliseconds timeout = paced(2000ms);
+
+ClientOptions requiring_one() {
+    ClientOptions options;
+    options.command_timeout = timeout;
+    options.require_replicas = 1;
+    return options;
+}
+
+// Many threads take locks of their own that the replica does not confirm, while another one gives back what it has held
+// from before: one after the other, in this time, half of them.
+std::chrono::milliseconds time_of_an_unlock(Client<>& client, RedisServer& replica,
+                                            const std::function<std::string(const std::string&)>& name) {
+    constexpr std::size_t holds = 9;
+    std::vector<std::unique_ptr<RLock<>>> held;
+    for (std::size_t i = 0; i < holds; ++i) {
+        held.push_back(std::make_unique<RLock<>>(client, name("held" + std::to_string(i))));
+        held.back()->lock();
+    }
+    std::vector<std::string> names;
+    for (int i = 0; i < 24; ++i) names.push_back(name("wanted" + std::to_string(i)));
+    replica.stop();
+    std::atomic<bool> stopping{false};
+    std::vector<std::future<std::error_code>> takers;
+    for (const std::string& wanted : names)
+        takers.push_back(start([&] {
+            RLock lock{client, wanted};
+            std::error_code ec;
+            do ec = code_of([&] { lock.lock(); });
+            while (!stopping && ec == errc::not_replicated);
+            return ec;
+        }));
+    // Each of them has come to wait.
+    REQUIRE(eventually([&] { return client.stats().commands > 24 * 4; }, 20s));
+    std::vector<std::chrono::milliseconds> times;
+    for (const auto& lock : held) {
+        std::this_thread::sleep_for(timeout / 8);
+        const Stopwatch watch;
+        lock->unlock();
+        times.push_back(watch.elapsed_ms());
+    }
+    stopping = true;
+    for (auto& taker : takers) CHECK(taker.get() == errc::not_replicated);
+    replica.cont();
+    std::sort(times.begin(), times.end());
+    return times[holds / 2];
+}
+
+}  // namespace
+
+TEST_CASE("who waits for a replica in vain holds up no other command, and no connection ends of it") {
+    Replicated setup;
+    EventLog log;
+    Client client{setup.master().url(), log.in(requiring_one())};
+    CHECK(time_of_an_unlock(client, setup.replica(), [](const std::string& name) { return name; }) <= patient(100ms));
+    CHECK(client.stats().reconnects == 0);
+    CHECK(log.count(Event::Kind::disconnected) == 0);
+    CHECK(log.count(Event::Kind::hold_lost) == 0);
+    REQUIRE(setup.confirmed_by(1));
+    RLock orders{client, "orders"};
+    CHECK_FALSE(code_of([&] { orders.lock(); }));
+    orders.unlock();
+}
+
+TEST_CASE("who waits for a replica of a node in vain holds up no other command to that node") {
+    ClusterServers cluster{{.node_timeout = 60s}};
+    EventLog log;
+    Client client{cluster.url(), log.in(requiring_one())};
+    CHECK(time_of_an_unlock(client, cluster.node(3), [&](const std::string& name) {
+              return cluster.key_on(cluster.node(0), name);
+          }) <= patient(100ms));
+    CHECK(client.stats().reconnects == 0);
+    CHECK(log.count(Event::Kind::disconnected) == 0);
+    CHECK(log.count(Event::Kind::hold_lost) == 0);
+}

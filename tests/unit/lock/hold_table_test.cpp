@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+// What one owner holds: levels, leases, renewal times, and losing it.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <stop_token>
+
+using namespace redlatch;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Milliseconds timeout = 30s;
+constexpr std::optional<Milliseconds> under_watchdog = std::nullopt;
+
+Instant at(Milliseconds t) { return Instant(1h + t); }
+Instant sure_until(Milliseconds sent, Milliseconds lease) { return valid_until(at(sent), lease); }
+
+Hold& taken(HoldTable& holds, OwnerNumber owner, Milliseconds sent, std::optional<Milliseconds> lease) {
+    static std::uint64_t last_id = 0;
+    Hold& hold = holds.start(owner, ++last_id);
+    hold.enter(at(sent), lease, timeout);
+    return hold;
+}
+
+}  // namespace
+
+TEST_CASE("a hold without a lease is under the watchdog and renewed at a third of its timeout") {
+    HoldTable holds;
+    const Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    CHECK(hold.live());
+    CHECK(hold.count == 1);
+    CHECK(hold.watched());
+    CHECK(hold.valid_until == sure_until(0ms, timeout));
+    CHECK(hold.renew_at == at(10s));
+    CHECK(hold.look_at() == at(10s));
+}
+
+TEST_CASE("a hold with a lease is never renewed, and lost when it ends") {
+    HoldTable holds;
+    const Hold& hold = taken(holds, 1, 0ms, 5s);
+    CHECK_FALSE(hold.watched());
+    CHECK(hold.valid_until == sure_until(0ms, 5s));
+    CHECK(hold.look_at() == never);
+    CHECK(hold.lost_at() < hold.valid_until);
+    CHECK(hold.lost_at() > at(4900ms));
+}
+
+TEST_CASE("levels count up and down") {
+    HoldTable holds;
+    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    hold.enter(at(1ms), under_watchdog, timeout);
+    hold.enter(at(2ms), under_watchdog, timeout);
+    CHECK(hold.count == 3);
+    hold.leave();
+    hold.leave();
+    CHECK(hold.count == 1);
+    CHECK(hold.watched());
+}
+
+TEST_CASE("a short lease inside a watched hold neither ends it earlier nor stops its renewal") {
+    // Redisson sets the key's TTL to the inner lease and may renew too late; and the inner unlock ends the renewal.
+    HoldTable holds;
+    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    hold.enter(at(1s), 1s, timeout);
+    CHECK(hold.valid_until == sure_until(0ms, timeout));
+    CHECK(hold.watched());
+    hold.leave();
+    CHECK(hold.watched());
+    CHECK(hold.renew_at == at(10s));
+}
+
+TEST_CASE("a lease longer than the watchdog's keeps the hold for its whole time") {
+    HoldTable holds;
+    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    hold.enter(at(1s), 1h, timeout);
+    CHECK(hold.valid_until == sure_until(1s, 1h));
+    hold.renewed(at(10s), timeout);
+    CHECK(hold.valid_until == sure_until(1s, 1h));
+}
+
+TEST_CASE("a watched level inside a lease is renewed until it is left") {
+    HoldTable holds;
+    Hold& hold = taken(holds, 1, 0ms, 5s);
+    hold.enter(at(1s), under_watchdog, timeout);
+    hold.enter(at(2s), under_watchdog, timeout);
+    CHECK(hold.watched());
+    CHECK(hold.renew_at == at(1s) + timeout / 3);
+    hold.leave();
+    CHECK(hold.watched());
+    hold.leave();
+    CHECK(hold.count == 1);
+    CHECK_FALSE(hold.watched());
+    CHECK(hold.valid_until == sure_until(2s, timeout));
+    CHECK(hold.look_at() == never);
+}
+
+TEST_CASE("leases of two owners do not mix") {
+    HoldTable holds;
+    taken(holds, 1, 0ms, 5s);
+    taken(holds, 2, 0ms, under_watchdog);
+    CHECK_FALSE(holds.find(1)->watched());
+    CHECK(holds.find(1)->valid_until == sure_until(0ms, 5s));
+    CHECK(holds.find(2)->watched());
+    CHECK(holds.find(3) == nullptr);
+}
+
+TEST_CASE("a renewal counts from when it was sent") {
+    HoldTable holds;
+    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    hold.renewing = true;
+    CHECK(hold.look_at() == never);
+    hold.renewed(at(10s), timeout);
+    CHECK_FALSE(hold.renewing);
+    CHECK(hold.valid_until == sure_until(10s, timeout));
+    CHECK(hold.renew_at == at(20s));
+}
+
+TEST_CASE("an old renewal that is answered late shortens nothing") {
+    HoldTable holds;
+    Hold& hold = taken(holds, 1, 10s, under_watchdog);
+    hold.renewed(at(5s), timeout);
+    CHECK(hold.valid_until == sure_until(10s, timeout));
+}
+
+TEST_CASE("a renewal that remained without an answer is sent again soon") {
+    HoldTable holds;
+    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    hold.renewing = true;
+    hold.renewal_failed(at(13s), timeout);
+    CHECK_FALSE(hold.renewing);
+    CHECK(hold.renew_at == at(13s) + timeout / 60);
+    CHECK(hold.valid_until == sure_until(0ms, timeout));
+    // But not in a tight loop, however short the timeout is.
+    hold.renewal_failed(at(13s), 30ms);
+    CHECK(hold.renew_at == at(13s) + 10ms);
+}
+
+TEST_CASE(
+    "a loss is told a little before the lease ends: as long as telling takes, but not for much of a short lease") {
+    HoldTable holds;
+    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    hold.set_notice(5ms, timeout);
+    CHECK(hold.lost_at() == hold.valid_until - 5ms);
+    hold.set_notice(200ms, timeout);
+    CHECK(hold.lost_at() == hold.valid_until - 200ms);
+    hold.set_notice(200ms, 160ms);
+    CHECK(hold.lost_at() == hold.valid_until - 10ms);
+}
+
+TEST_CASE("the levels of a lost hold wait for their unlock") {
+    HoldTable holds;
+    Hold& hold = taken(holds, 1, 0ms, under_watchdog);
+    hold.enter(at(0ms), under_watchdog, timeout);
+    hold.lose();
+    CHECK_FALSE(hold.live());
+    CHECK_FALSE(hold.watched());
+    CHECK(hold.dead == 2);
+    CHECK(holds.find(1) == &hold);
+    CHECK_FALSE(holds.any_live());
+}
+
+TEST_CASE("a lock that is taken anew after a loss is a hold of its own, above the dead levels") {
+    HoldTable holds;
+    const auto first = taken(holds, 1, 0ms, under_watchdog).id;
+    holds.find(1)->lose();
+    Hold& again = taken(holds, 1, 5s, 2s);
+    CHECK(again.id != first);
+    CHECK(again.count == 1);
+    CHECK(again.dead == 1);
+    CHECK_FALSE(again.watched());
+    CHECK(again.valid_until == sure_until(5s, 2s));
+    holds.finish(again);
+    REQUIRE(holds.find(1) != nullptr);
+    CHECK(holds.find(1)->dead == 1);
+    CHECK_FALSE(holds.any_live());
+}
+
+TEST_CASE("a hold that was given back is forgotten") {
+    HoldTable holds;
+    taken(holds, 1, 0ms, under_watchdog);
+    holds.finish(*holds.find(1));
+    CHECK(holds.find(1) == nullptr);
+    taken(holds, 1, 0ms, under_watchdog);
+    holds.erase(1);
+    CHECK(holds.find(1) == nullptr);
+}
+
+TEST_CASE("each hold has a token of loss of its own") {
+    HoldTable holds;
+    Hold& first = taken(holds, 1, 0ms, under_watchdog);
+    first.lost.emplace();
+    const std::stop_token token = first.lost->get_token();
+    first.lose();
+    Hold& second = taken(holds, 1, 0ms, under_watchdog);
+    CHECK_FALSE(second.lost.has_value());
+    CHECK_FALSE(token.stop_requested());
+}
+
+TEST_CASE("the lock is held here until the last live hold ends") {
+    HoldTable holds;
+    CHECK(holds.held_until() == Instant{});
+    taken(holds, 1, 0ms, 5s);
+    taken(holds, 2, 0ms, 9s);
+    CHECK(holds.held_until() == sure_until(0ms, 9s));
+    holds.find(2)->lose();
+    CHECK(holds.held_until() == sure_until(0ms, 5s));
+    holds.find(1)->lose();
+    CHECK(holds.held_until() == Instant{});
+}
+
+TEST_CASE("ids of holds never repeat") {
+    HoldTable holds;
+    const auto a = taken(holds, 1, 0ms, 5s).id;
+    const auto b = taken(holds, 2, 0ms, 5s).id;
+    holds.erase(1);
+    const auto c = taken(holds, 1, 0ms, 5s).id;
+    CHECK(a != b);
+    CHECK(b != c);
+    CHECK(a != c);
+}

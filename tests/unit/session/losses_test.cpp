@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT
+// The thread that tells losses: in time, whatever else is going on, and without anything that could fail.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <new>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/scripted_transport.hpp"
+#include "support/wait.hpp"
+
+using namespace redlatch;
+using namespace redlatch::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Mortal final : BackgroundTask {
+    explicit Mortal(Losses& l) : losses(l) {}
+    ~Mortal() override { losses.timers().forget(*this); }
+
+    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void expire(Instant now) override {
+        if (failures > 0) {
+            --failures;
+            throw std::bad_alloc();
+        }
+        if (lost) losses.tell(std::move(*lost));
+        lost.reset();
+        thread = std::this_thread::get_id();
+        expired = now;
+    }
+    void renewed(const Renewal&, Renewed, Instant) override {}
+    void subscribed() override {}
+    void subscription_refused(const Reply&) override {}
+    void message(std::string_view) override {}
+    void disconnected() override {}
+
+    Losses& losses;
+    std::optional<LossSource> lost;
+    int failures = 0;
+    std::atomic<std::thread::id> thread{};
+    std::atomic<Instant> expired{Instant()};
+};
+
+// The state of a name, with a hold that nobody has given back.
+struct Held final : BackgroundTask {
+    static constexpr std::string_view kind = "held";
+
+    Held(Session<ScriptedTransport>& r, std::string k) : owner(r), name(std::move(k)) {}
+
+    const std::string& key() const { return name; }
+    Session<ScriptedTransport>& session() const { return owner; }
+    bool is_idle() const { return !lost; }
+
+    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void abandon() noexcept override {
+        owner.losses().tell(std::move(*lost));
+        lost.reset();
+    }
+    void renewed(const Renewal&, Renewed, Instant) override {}
+    void subscribed() override {}
+    void subscription_refused(const Reply&) override {}
+    void message(std::string_view) override {}
+    void disconnected() override {}
+
+    Session<ScriptedTransport>& owner;
+    std::string name;
+    std::optional<LossSource> lost;
+};
+
+}  // namespace
+
+TEST_CASE("a client that ends while something is held tells that it is lost, with a thread for that and without") {
+    for (const bool with_thread : {true, false}) {
+        CAPTURE(with_thread);
+        ScriptedRedis redis;
+        auto core = std::make_unique<SessionHandle<ScriptedTransport>>(redis.transport(), ClientOptions{});
+        Held& held = core->session().use_state<Held>("orders");
+        if (with_thread) core->session().start_losses();
+        held.lost.emplace();
+        const std::stop_token lost = held.lost->get_token();
+        core->session().leave_state(held);
+        CHECK_FALSE(lost.stop_requested());
+        core.reset();
+        CHECK(lost.stop_requested());
+    }
+}
+
+TEST_CASE("what is lost at an instant is told then, not before") {
+    Losses losses;
+    losses.start();
+    const auto hold = std::make_shared<Mortal>(losses);
+    hold->lost.emplace();
+    const std::stop_token token = hold->lost->get_token();
+    const Instant at = Clock::now() + 30ms;
+    losses.timers().schedule(*hold, at);
+    CHECK(eventually([&] { return token.stop_requested() && hold->expired.load() != Instant(); }));
+    CHECK(hold->expired.load() >= at);
+    CHECK(hold->thread.load() != std::this_thread::get_id());
+}
+
+TEST_CASE("an earlier deadline wakes the thread that sleeps until a later one") {
+    Losses losses;
+    losses.start();
+    const auto late = std::make_shared<Mortal>(losses);
+    const auto early = std::make_shared<Mortal>(losses);
+    losses.timers().schedule(*late, Clock::now() + 1h);
+    std::this_thread::sleep_for(5ms);  // most likely it sleeps by now; it is right in either case
+    losses.timers().schedule(*early, Clock::now() + 1ms);
+    CHECK(eventually([&] { return early->expired.load() != Instant(); }));
+    CHECK(late->expired.load() == Instant());
+}
+
+TEST_CASE("what cannot expire for want of memory does so a moment later, and holds up nothing else") {
+    Losses losses;
+    losses.start();
+    const auto first = std::make_shared<Mortal>(losses);
+    const auto second = std::make_shared<Mortal>(losses);
+    first->failures = 3;
+    const Instant at = Clock::now() + 1ms;
+    losses.timers().schedule(*first, at);
+    losses.timers().schedule(*second, at);
+    CHECK(eventually([&] { return first->expired.load() != Instant() && second->expired.load() != Instant(); }));
+    CHECK(first->expired.load() >= second->expired.load());
+}
+
+// What was renewed together is lost together: the first of ten thousand was told when the last had been looked at.
+TEST_CASE("of those that are lost at one instant each is told before the next is looked at") {
+    Losses losses;
+    const auto first = std::make_shared<Mortal>(losses);
+    const auto second = std::make_shared<Mortal>(losses);
+    first->lost.emplace();
+    std::promise<bool> told;
+    const std::stop_callback on_first{first->lost->get_token(),
+                                      [&] { told.set_value(second->expired.load() == Instant()); }};
+    const Instant at = Clock::now();
+    losses.timers().schedule(*first, at - 1ms);
+    losses.timers().schedule(*second, at);
+    losses.start();
+    CHECK(told.get_future().get());
+    CHECK(eventually([&] { return second->expired.load() != Instant(); }));
+}
+
+TEST_CASE("the more is held, the sooner its loss is told, for telling everybody takes longer") {
+    Losses losses;
+    const auto before = losses.notice();
+    std::vector<std::shared_ptr<Mortal>> held;
+    const auto hold_until = [&](std::size_t many) {
+        while (held.size() < many) {
+            held.push_back(std::make_shared<Mortal>(losses));
+            losses.timers().schedule(*held.back(), Clock::now() + 1h);
+        }
+    };
+    hold_until(10'000);
+    CHECK(losses.notice() >= before + 50ms);
+    hold_until(50'000);
+    CHECK(losses.notice() == Lateness::longest_notice);
+    held.clear();
+    CHECK(losses.notice() == before);
+}
+
+TEST_CASE("a callback runs on a thread that holds no lock of the library, and may tell of more losses") {
+    Losses losses;
+    losses.start();
+    LossSource first;
+    LossSource second;
+    std::promise<std::thread::id> told;
+    const std::stop_callback on_second{second.get_token(), [&] { told.set_value(std::this_thread::get_id()); }};
+    const std::stop_callback on_first{first.get_token(), [&] { losses.tell(std::move(second)); }};
+    losses.tell(std::move(first));
+    CHECK(told.get_future().get() != std::this_thread::get_id());
+}
+
+TEST_CASE("the end tells what is still to be told, with a thread and without") {
+    for (const bool with_thread : {true, false}) {
+        CAPTURE(with_thread);
+        std::vector<std::stop_token> tokens;
+        {
+            Losses losses;
+            if (with_thread) losses.start();
+            for (int i = 0; i < 100; ++i) {
+                LossSource lost;
+                tokens.push_back(lost.get_token());
+                losses.tell(std::move(lost));
+            }
+        }
+        for (const std::stop_token& token : tokens) CHECK(token.stop_requested());
+    }
+}
+
+TEST_CASE("the end waits for the callback that runs") {
+    std::promise<void> running;
+    std::promise<void> go_on;
+    auto losses = std::make_unique<Losses>();
+    losses->start();
+    LossSource lost;
+    bool finished = false;
+    const std::stop_callback slow{lost.get_token(), [&] {
+                                      running.set_value();
+                                      go_on.get_future().get();
+                                      finished = true;
+                                  }};
+    losses->tell(std::move(lost));
+    running.get_future().get();
+    auto gone = std::async(std::launch::async, [&] { losses.reset(); });
+    CHECK(gone.wait_for(20ms) == std::future_status::timeout);
+    go_on.set_value();
+    gone.get();
+    CHECK(finished);
+}
+
+TEST_CASE("a callback may end what calls it; the others are told all the same") {
+    auto losses = std::make_unique<Losses>();
+    losses->start();
+    LossSource first;
+    LossSource second;
+    std::promise<void> told;
+    auto done = told.get_future();
+    const std::stop_callback on_second{second.get_token(), [&] { told.set_value(); }};
+    const std::stop_callback on_first{first.get_token(), [&] {
+                                          losses->tell(std::move(second));
+                                          losses.reset();
+                                      }};
+    losses->tell(std::move(first));
+    done.get();
+}
+
+TEST_CASE("notice is twice what telling took of late, within limits") {
+    Lateness lateness;
+    const Instant begin = Instant(1h);
+    CHECK(lateness.notice() == 5ms);
+    lateness.add(begin, begin + 1ms);
+    CHECK(lateness.notice() == 5ms);
+    lateness.add(begin, begin + 20ms);
+    CHECK(lateness.notice() == 40ms);
+    lateness.add(begin + 1s, begin + 1s + 10ms);
+    CHECK(lateness.notice() == 40ms);
+    lateness.add(begin, begin + 10h - 9h - 59min - 58s);
+    CHECK(lateness.notice() == 200ms);
+}
+
+TEST_CASE("lateness of long ago is forgotten") {
+    Lateness lateness;
+    const Instant begin = Instant(1h);
+    lateness.add(begin, begin + 20ms);
+    lateness.add(begin + 61s, begin + 61s + 3ms);
+    CHECK(lateness.notice() == 40ms);
+    lateness.add(begin + 125s, begin + 125s + 10ms);
+    CHECK(lateness.notice() == 20ms);
+    lateness.add(begin + 1h, begin + 1h + 1ms);
+    CHECK(lateness.notice() == 5ms);
+}
+
+TEST_CASE("a thread that comes late notices that, and wants more notice") {
+    Losses losses;
+    losses.start();
+    const auto hold = std::make_shared<Mortal>(losses);
+    hold->lost.emplace();
+    const std::stop_callback slow{hold->lost->get_token(), [] { std::this_thread::sleep_for(30ms); }};
+    CHECK(losses.notice() < 60ms);
+    losses.timers().schedule(*hold, Clock::now());
+    CHECK(eventually([&] { return losses.notice() >= 60ms; }));
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT
+// Who is told of which channel, and for how long a channel is kept.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+using namespace redlatch;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+// Writes down what it is told.
+struct Ear final : BackgroundTask {
+    Words heard;
+
+    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void renewed(const Renewal&, Renewed, Instant) override {}
+    void subscribed() override { heard.push_back("subscribed"); }
+    void subscription_refused(const Reply& why) override { heard.push_back("refused " + why.text); }
+    void message(std::string_view payload) override { heard.push_back("message " + std::string(payload)); }
+    void disconnected() override { heard.push_back("disconnected"); }
+};
+
+struct Bench {
+    Words asked;
+    int wakes = 0;
+    Subscriptions subscriptions{
+        [this](const std::string& channel, bool wanted) { asked.push_back((wanted ? "+" : "-") + channel); },
+        [this] { ++wakes; }};
+    std::shared_ptr<Ear> a = std::make_shared<Ear>();
+    std::shared_ptr<Ear> b = std::make_shared<Ear>();
+};
+
+constexpr Milliseconds long_enough = Subscriptions::keep_warm + 1s;
+
+}  // namespace
+
+TEST_CASE("a wish is passed on once, and its confirmation to whoever wished") {
+    Bench bench;
+    CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
+    CHECK_FALSE(bench.subscriptions.want("x", *bench.b));
+    CHECK_FALSE(bench.subscriptions.want("y", *bench.b));
+    CHECK(bench.asked == Words{"+x", "+y"});
+    CHECK(bench.a->heard.empty());
+    bench.subscriptions.subscribed("x");
+    CHECK(bench.a->heard == Words{"subscribed"});
+    CHECK(bench.b->heard == Words{"subscribed"});
+}
+
+TEST_CASE("who joins a wish that is not confirmed yet has the background look, for perhaps nobody receives") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    const int before = bench.wakes;
+    bench.subscriptions.want("x", *bench.b);
+    CHECK(bench.wakes == before + 1);
+    bench.subscriptions.subscribed("x");
+    bench.subscriptions.want("x", *bench.b);
+    CHECK(bench.wakes == before + 1);
+}
+
+TEST_CASE("a channel that is confirmed already needs no confirmation") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.subscribed("x");
+    CHECK(bench.subscriptions.want("x", *bench.b));
+    CHECK(bench.asked == Words{"+x"});
+}
+
+TEST_CASE("messages reach the listeners of their channel") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.want("y", *bench.b);
+    bench.subscriptions.message("x", "0");
+    bench.subscriptions.message("y", "");
+    bench.subscriptions.message("z", "0");
+    CHECK(bench.a->heard == Words{"message 0"});
+    CHECK(bench.b->heard == Words{"message "});
+}
+
+TEST_CASE("a channel stays warm for a while after its last waiter left") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.subscribed("x");
+    CHECK(bench.subscriptions.due() == never);
+    bench.subscriptions.rest("x", *bench.a);
+    CHECK(bench.wakes == 1);
+    const Instant due = bench.subscriptions.due();
+    CHECK(due <= Clock::now() + Subscriptions::keep_warm);
+    CHECK(due > Clock::now());
+
+    bench.subscriptions.sweep(Clock::now());
+    CHECK(bench.asked == Words{"+x"});
+    // It is still told, for news between two waits counts, too.
+    bench.subscriptions.message("x", "0");
+    CHECK(bench.a->heard == Words{"subscribed", "message 0"});
+    CHECK(bench.subscriptions.want("x", *bench.a));
+    CHECK(bench.asked == Words{"+x"});
+}
+
+TEST_CASE("a channel that nobody wants any more is given up") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.subscribed("x");
+    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.sweep(Clock::now() + long_enough);
+    CHECK(bench.asked == Words{"+x", "-x"});
+    CHECK(bench.subscriptions.due() == never);
+    // From the beginning then.
+    CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
+    CHECK(bench.asked == Words{"+x", "-x", "+x"});
+}
+
+TEST_CASE("a channel is not given up while one of its listeners wants it") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.want("x", *bench.b);
+    bench.subscriptions.want("x", *bench.b);
+    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.sweep(Clock::now() + long_enough);
+    CHECK(bench.asked == Words{"+x"});
+    bench.subscriptions.rest("x", *bench.b);
+    bench.subscriptions.rest("x", *bench.b);
+    bench.subscriptions.sweep(Clock::now() + long_enough);
+    CHECK(bench.asked == Words{"+x", "-x"});
+}
+
+TEST_CASE("a listener whose channel is given up is told that no more messages come") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.subscribed("x");
+    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.sweep(Clock::now() + long_enough);
+    CHECK(bench.a->heard == Words{"subscribed", "disconnected"});
+}
+
+TEST_CASE("a sweep keeps what rests only since a moment, and comes back for it") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.rest("x", *bench.a);
+    const Instant first = bench.subscriptions.due();
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.sweep(first);
+    if (bench.asked.size() == 1) CHECK(bench.subscriptions.due() >= first);
+    bench.subscriptions.sweep(Clock::now() + long_enough);
+    CHECK(bench.asked == Words{"+x", "-x"});
+}
+
+TEST_CASE("after a disconnection nothing is confirmed, and all are told") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.want("y", *bench.b);
+    bench.subscriptions.subscribed("x");
+    bench.subscriptions.disconnected();
+    CHECK(bench.a->heard == Words{"subscribed", "disconnected"});
+    CHECK(bench.b->heard == Words{"disconnected"});
+    CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
+    // The transport subscribes anew by itself.
+    CHECK(bench.asked == Words{"+x", "+y"});
+    bench.subscriptions.subscribed("x");
+    CHECK(bench.a->heard.back() == "subscribed");
+}
+
+TEST_CASE("a refused channel is dropped, so that the next wish asks anew") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.want("x", *bench.b);
+    bench.subscriptions.refused("x", Reply::of(Reply::Kind::error, "NOPERM x"));
+    CHECK(bench.a->heard == Words{"refused NOPERM x"});
+    CHECK(bench.b->heard == Words{"refused NOPERM x"});
+    bench.subscriptions.rest("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
+    CHECK(bench.asked == Words{"+x", "-x", "+x"});
+}
+
+TEST_CASE("who is forgotten is told nothing, and its channel goes with the last one") {
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.want("x", *bench.b);
+    bench.subscriptions.forget("x", *bench.a);
+    bench.subscriptions.message("x", "0");
+    CHECK(bench.a->heard.empty());
+    CHECK(bench.b->heard == Words{"message 0"});
+    CHECK(bench.asked == Words{"+x"});
+    bench.subscriptions.forget("x", *bench.b);
+    CHECK(bench.asked == Words{"+x", "-x"});
+    bench.subscriptions.forget("x", *bench.b);
+    CHECK(bench.asked == Words{"+x", "-x"});
+}
+
+TEST_CASE("one whose last reference is gone is told nothing") {
+    Bench bench;
+    Ear going;
+    bench.subscriptions.want("x", going);
+    bench.subscriptions.subscribed("x");
+    bench.subscriptions.message("x", "0");
+    bench.subscriptions.disconnected();
+    CHECK(going.heard.empty());
+    bench.subscriptions.forget("x", going);
+}
+
+TEST_CASE("what concerns an unknown channel is ignored") {
+    Bench bench;
+    bench.subscriptions.subscribed("x");
+    bench.subscriptions.refused("x", {});
+    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.forget("x", *bench.a);
+    bench.subscriptions.sweep(Clock::now() + long_enough);
+    CHECK(bench.asked.empty());
+    CHECK(bench.wakes == 0);
+}
+
+TEST_CASE("two who want one channel are several, and the background has to receive for one of them") {
+    // A thread that waits for one side of a read-write lock may receive messages itself; the other side waits, too.
+    Bench bench;
+    bench.subscriptions.want("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.want("x", *bench.b);
+    bench.subscriptions.want("x", *bench.b);
+    CHECK(bench.subscriptions.has_several_keen());
+    bench.subscriptions.rest("x", *bench.b);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.want("y", *bench.b);
+    CHECK(bench.subscriptions.has_several_keen());
+    bench.subscriptions.forget("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.refused("y", Reply::of(Reply::Kind::error, "NOPERM"));
+    bench.subscriptions.want("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_keen());
+}

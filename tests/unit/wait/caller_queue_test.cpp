@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// Who of a process asks for permits or for the end of a count, for whom, and when; and in which lanes requests go.
+#include <doctest/doctest.h>
+
+#include <redlatch/redlatch.hpp>
+
+#include <chrono>
+#include <vector>
+
+using namespace redlatch;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Line = CallerQueue<int>;
+using Member = Caller<int>;
+
+Instant at(Milliseconds t) { return Instant(1h + t); }
+
+}  // namespace
+
+TEST_CASE("callers stand in the order of their arrival, and are found by number as long as they do") {
+    Line line;
+    CHECK(line.empty());
+    CHECK(line.front() == nullptr);
+    Member a{1}, b{2}, c{3};
+    line.join(a);
+    line.join(b);
+    line.join(c);
+    CHECK(line.is_front(a));
+    CHECK(line.first(2) == std::vector<Member*>{&a, &b});
+    CHECK(line.first(9) == std::vector<Member*>{&a, &b, &c});
+    line.leave(a);
+    CHECK(line.is_front(b));
+    CHECK(line.find(a.number) == nullptr);
+    CHECK(line.find(b.number) == &b);
+    const auto first_number = a.number;
+    line.join(a);
+    // Another wait, be it in the same place of memory.
+    CHECK(line.find(first_number) == nullptr);
+    CHECK(line.find(a.number) == &a);
+}
+
+TEST_CASE("a representative that was refused sleeps until there is news") {
+    Line line;
+    Member a{1};
+    line.join(a);
+    CHECK(line.step(at(0ms)).ask);
+    const auto generation = line.generation();
+    line.refused(a, generation, Milliseconds::max(), at(0ms));
+    CHECK_FALSE(line.step(at(0ms)).ask);
+    CHECK_FALSE(line.step(at(4999ms)).ask);
+    line.news();
+    CHECK(line.step(at(1ms)).ask);
+}
+
+TEST_CASE("news that came while the question was on its way are asked about") {
+    Line line;
+    Member a{1};
+    line.join(a);
+    const auto generation = line.generation();
+    line.news();
+    line.refused(a, generation, Milliseconds::max(), at(0ms));
+    CHECK(line.step(at(0ms)).ask);
+}
+
+TEST_CASE("without news the representative asks again after 5 to 10 seconds") {
+    for (int i = 0; i < 100; ++i) {
+        Line line;
+        Member a{1};
+        line.join(a);
+        line.refused(a, line.generation(), Milliseconds::max(), at(0ms));
+        const auto step = line.step(at(1ms));
+        REQUIRE_FALSE(step.ask);
+        CHECK(step.sleep_until >= at(5s));
+        CHECK(step.sleep_until <= at(10s));
+        CHECK(line.step(step.sleep_until).ask);
+    }
+}
+
+TEST_CASE("a server that knows better is asked earlier") {
+    Line line;
+    Member a{1};
+    line.join(a);
+    line.refused(a, line.generation(), 300ms, at(0ms));
+    CHECK(line.step(at(0ms)).sleep_until == at(300ms));
+}
+
+TEST_CASE("who comes to the front without having asked asks") {
+    Line line;
+    Member a{1}, b{2};
+    line.join(a);
+    line.join(b);
+    line.refused(a, line.generation(), Milliseconds::max(), at(0ms));
+    CHECK_FALSE(line.step(at(0ms)).ask);
+    line.leave(a);
+    CHECK(line.step(at(0ms)).ask);
+    // And not if it had been refused after those in front of it were served.
+    line.refused(b, line.generation(), Milliseconds::max(), at(0ms));
+    CHECK_FALSE(line.step(at(0ms)).ask);
+}
+
+TEST_CASE("a lane carries one request at a time, and is used again when that is settled") {
+    RequestSlots lanes;
+    const RequestId a = lanes.take(1);
+    const RequestId b = lanes.take(2);
+    CHECK(a.lane == 0);
+    CHECK(b.lane == 1);
+    lanes.give_back(a);
+    const RequestId c = lanes.take(3);
+    CHECK(c.lane == 0);
+    CHECK(c.request == 3);
+    CHECK(lanes.take(4).lane == 2);
+}
+
+namespace {
+
+struct Interest {
+    std::int64_t n;
+    std::int64_t amount() const { return n; }
+};
+
+}  // namespace
+
+TEST_CASE("who wants more than was there lately takes turns with those behind it, longer and longer ones") {
+    CallerQueue<Interest> line;
+    Caller<Interest> big{{5}}, small{{1}};
+    line.join(big);
+    CHECK_FALSE(line.lets_pass(big.want, at(0ms)));  // not before it was refused
+    line.refused(big, line.generation(), Milliseconds::max(), at(0ms), 2);
+    line.join(small);
+    CHECK(line.step(at(1ms)).sleep_until == at(1s));
+    CHECK_FALSE(line.lets_pass(big.want, at(999ms)));
+    CHECK(line.step(at(1s)).ask);
+    CHECK(line.lets_pass(big.want, at(1s)));
+    CHECK_FALSE(line.lets_pass(small.want, at(1s)));  // two were there: it is worth waiting for
+    CHECK_FALSE(line.step(at(1s)).ask);
+    Caller<Interest> later{{1}};
+    line.join(later);
+    CHECK(line.step(at(1500ms)).ask);
+    CHECK_FALSE(line.lets_pass(big.want, at(2s)));
+    CHECK_FALSE(line.lets_pass(big.want, at(3999ms)));
+    CHECK(line.lets_pass(big.want, at(4s)));
+    CHECK(line.lets_pass(big.want, at(5999ms)));
+    CHECK_FALSE(line.lets_pass(big.want, at(6s)));
+    // More than before is there: what comes back piece by piece is kept for it.
+    line.refused(big, line.generation(), Milliseconds::max(), at(11s), 3);
+    CHECK_FALSE(line.lets_pass(big.want, at(11999ms)));
+    CHECK(line.lets_pass(big.want, at(12s)));
+}
+
+TEST_CASE("who wants no more than was there lately holds back those behind it for as long as it takes") {
+    CallerQueue<Interest> line;
+    Caller<Interest> first{{5}}, big{{5}}, small{{1}};
+    line.join(first);
+    line.refused(first, line.generation(), Milliseconds::max(), at(0ms), 5);
+    line.leave(first);
+    line.join(big);
+    line.join(small);
+    line.refused(big, line.generation(), Milliseconds::max(), at(1s), 0);
+    CHECK_FALSE(line.lets_pass(big.want, at(2s)));
+    CHECK_FALSE(line.lets_pass(big.want, at(9min)));
+    CHECK(line.step(at(2s)).sleep_until > at(5s));
+    // What was there long ago may never come back.
+    CHECK(line.lets_pass(big.want, at(10min + 2s)));
+}
