@@ -709,6 +709,7 @@ const std::vector<Step>& steps() {
          [](Scene& s) {
              Seats{s.fleet.peer, "seats"}.try_set_permits(5);
              s.fleet.redis.call("HSET", marks_of(s.fleet, "semaphore", "seats"), "0", "7:2");
+             s.fleet.redis.integer("PEXPIRE", marks_of(s.fleet, "semaphore", "seats"), 90'000);
          },
          [](Scene& s) {
              s.send(digested<scripts::semaphore_give_back>,
@@ -769,15 +770,18 @@ const std::vector<Step>& steps() {
     return all;
 }
 
-/// What is on the server, the marks of requests left out: `exact`, with whatever is random or a time. Leases are told by
-/// hundreds of seconds.
+/// What is on the server: `exact`, with whatever is random or a time. Leases are told by hundreds of seconds. The marks of
+/// requests are left out, unless they have no end.
 std::string picture(RawRedis& redis, bool exact) {
     const long long now = std::stoll(redis.list("TIME").at(0)) * 1000;
     std::string all;
     Words keys = redis.keys();
     std::sort(keys.begin(), keys.end());
     for (const std::string& key : keys) {
-        if (key.find("_requests:") != std::string::npos) continue;
+        if (key.find("_requests:") != std::string::npos) {
+            if (redis.integer("PTTL", key) == -1) all += key + " for ever; ";
+            continue;
+        }
         const std::string type = redis.text("TYPE", key);
         const std::string text = type == "string" ? redis.command({"GET", key}).string : "";
         if (type == "none" || (type == "string" && text.empty())) continue;  // over by now

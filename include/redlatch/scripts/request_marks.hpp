@@ -37,10 +37,15 @@ local function outcome_of(marks, lane, request)
     return tonumber(outcome), last == request
 end
 -- Two changes for all_or_none(). The outcome is an integer, as text where it may be large. `before`: the outcome that
--- this one replaces.
+-- this one replaces. Undone, it leaves no hash that nobody limits.
 local function mark(marks, lane, request, outcome, before)
-    local undo = before and request .. ':' .. whole(before) or whole(request - 1) .. ':0'
-    return {'hset', marks, lane, request .. ':' .. outcome, undo = {'hset', marks, lane, undo}}
+    local undo = {'del', marks}
+    if before then
+        undo = {'hset', marks, lane, request .. ':' .. whole(before)}
+    elseif redis.call('exists', marks) == 1 then
+        undo = {'hset', marks, lane, whole(request - 1) .. ':0'}
+    end
+    return {'hset', marks, lane, request .. ':' .. outcome, undo = undo}
 end
 -- Marks stay until `ends`, and longer where that was said before. Redis allows this when its memory is full, and then
 -- lets the rest of the script through, too.

@@ -588,7 +588,7 @@ TEST_CASE("an acquire that is given up while its outcome is unknown is given bac
     bench.proxy.drop_next_replies(2, give_back);
     CHECK_FALSE(bench.far_seats.try_acquire_for(a_while, 3));
     CHECK(is_given_back(6));
-    CHECK(bench.left() == "3");
+    CHECK(eventually([&] { return bench.left() == "3"; }));  // one of the six may be an earlier one, sent twice
 }
 
 TEST_CASE("when memory is full an acquire is refused, and a release is not") {
