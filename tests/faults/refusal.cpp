@@ -478,6 +478,26 @@ TEST_CASE("fault: password changed: connections that are wanted later are done w
     CHECK(redis.keys("o*").empty());
 }
 
+TEST_CASE("fault: login of a second connection held up: a short wait ends without a lock, and is no error") {
+    RedisServer server{{.args = {"--requirepass", "secret"}}};
+    Proxy proxy{server.url()};
+    Client client{"unix://:secret@" + proxy.socket_path(), unhurried()};
+    RLock orders{client, "orders"};
+    orders.lock();
+    proxy.hold_next_requests(1000, "AUTH");
+    for (int i = 0; i < 8; ++i) {
+        std::thread([&] {
+            RLock other{client, "other"};
+            CHECK_FALSE(code_of([&] {
+                if (other.try_lock_for(50ms)) other.unlock();
+            }));
+        }).join();
+    }
+    proxy.clear_rules();
+    proxy.release();
+    orders.unlock();
+}
+
 TEST_CASE("fault: command not allowed inside a script: rejected at once") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};

@@ -272,13 +272,15 @@ private:
         while (!connected_) {
             const Instant now = Clock::now();
             const bool substituted = has_substitute_ && has_substitute_();
-            const bool one_attempt = connecting_ == Connecting::one_attempt || substituted;
-            if (one_attempt && failures_ != failures) return copy_of(why_not_);
+            const bool has_failed = failures_ != failures;
+            if (connecting_ == Connecting::one_attempt && has_failed) return copy_of(why_not_);
             if (now >= deadline) return why_not();
+            if (substituted && has_failed) return copy_of(why_not_);
             const Milliseconds patience = substituted ? timeout_ / 8 : timeout_;
             if (opening_ || reading_ || writing_) {
                 wait_on(changed_, lock, std::min(deadline, now + patience));
-                if (substituted && Clock::now() >= now + patience) return copy_of(why_not_);
+                if (substituted && now + patience < deadline && Clock::now() >= now + patience)
+                    return copy_of(why_not_);
             } else if (now < next_attempt_) {
                 if (substituted) return copy_of(why_not_);
                 wait_on(changed_, lock, std::min(next_attempt_, deadline));
