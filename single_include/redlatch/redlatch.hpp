@@ -3163,10 +3163,9 @@ private:
         const auto time = read_time(reply);
         if (!time) {
             if (judge(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
-            // What should have followed was not sent; perhaps because the server was given less than its time.
-            if (reply.kind == Reply::Kind::unanswered)
-                reply.kind =
-                    Clock::now() - asked < options_.command_timeout ? Reply::Kind::no_time : Reply::Kind::not_sent;
+            // What should have followed was not sent, for want of time; whether that was the caller's or the server's,
+            // the time that has passed tells: see is_away().
+            if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
             return std::nullopt;
         }
         clock_.learn(route, asked, Clock::now(), *time);
