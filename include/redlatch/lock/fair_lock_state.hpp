@@ -27,16 +27,18 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The lock whose waiting threads stand, each for itself, in one queue on the server. Nobody asks in another's name and
-// nothing is handed over within the process, because either would let a thread pass others that came before it.
+// Lets the waiting threads of all processes stand in one queue on the server, each for itself. No thread asks on behalf
+// of another, and there is no local hand-over: either would let a thread pass others that came before it.
 //
-// A waiting thread has a place here (its channel and its sleep) and one in the queue there, which lasts only a few
-// seconds unless it is refreshed: the background does that, for all waiters of this process together, and learns on
-// this occasion who has lost the place nevertheless. The server tells the first in the queue when the lock is free: at
-// a release, when a waiter before it leaves, and at every refresh, should such a message have been lost.
+// A waiting thread has a ticket here (its channel, on which it sleeps) and a slot in the server's queue. The slot lasts
+// a few seconds unless it is refreshed. The background refreshes the slots of all waiters of this process together; the
+// reply shows which waiters have lost their slot. The server notifies the head of the queue when the lock is free:
+//   at a release,
+//   when a waiter before it leaves,
+//   at every refresh, in case such a message was lost.
 //
-// mutex_ of the keeper guards all members, and may be held when a place's own mutex is taken. Each waiter sleeps
-// in its place.
+// mutex_ of the keeper guards all members. A ticket's own mutex may be locked while it is held. Each waiter sleeps on
+// its ticket.
 template <class T>
 class FairLockState final : public LeaseManager<T, FairProtocol> {
     using Keeper = LeaseManager<T, FairProtocol>;
@@ -46,9 +48,9 @@ public:
     using Keeper::Keeper;
     using Keeper::key;
 
-    // --- taking -----------------------------------------------------------------------------------------------
+    // --- acquiring --------------------------------------------------------------------------------------------
 
-    // True when held; false at the deadline or when stopped. Throws Error.
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
     bool acquire(const LockRequest& request) {
         if (request.stop.stop_requested()) return false;
         std::unique_lock lock(mutex_);
@@ -61,10 +63,11 @@ public:
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {
-            // Nothing is to be given back then.
+            // Checked before anything is sent, so a refusal leaves nothing to release.
             if (auto refusal = this->mixed_kinds()) throw *std::move(refusal);
             Question question{.number = spare_number()};
-            // Who still listens from an earlier wait misses no message between the question and the sleep.
+            // A waiter that is still subscribed from an earlier wait misses no message between the command and the
+            // sleep.
             if (const auto warm = places_.find(question.number); warm != places_.end())
                 question.generation = warm->second->generation();
             if (!ask_at_first(lock, request, question)) return false;
@@ -75,13 +78,13 @@ public:
         }
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         {
             std::unique_lock lock(mutex_);
             if (now >= refresh_at_) refresh(lock, now);
-            // Channels that nobody has listened to for a while are given up by the subscriptions; so is the place.
+            // The session drops subscriptions that have been idle for keep_warm. Drop their tickets, too.
             std::erase_if(places_, [&](const auto& place) {
                 const Instant idle = place.second->idle_since();
                 return idle != never && now - idle >= Subscriptions::keep_warm;
@@ -92,7 +95,7 @@ public:
         Keeper::tick(now, horizon, due);
     }
 
-    // Channels belong to the places.
+    // The channels belong to the tickets.
     void subscribed() override {}
     void subscription_refused(const Reply&) override {}
     void message(std::string_view) override {}
@@ -104,24 +107,24 @@ private:
     using Keeper::take_back, Keeper::wire_;
     using typename Keeper::Asked;
 
-    // What a waiter knows of its last question.
+    // What a waiter knows from its last command.
     struct Question {
-        std::uint64_t number = 0;      // of the place in the queue, and of the hold
-        std::uint64_t generation = 0;  // from before it
-        std::int64_t unsettled = 0;    // some question remained without an answer: until when it may take effect
+        std::uint64_t number = 0;      // of the slot in the queue, and of the hold
+        std::uint64_t generation = 0;  // from before the command
+        std::int64_t unsettled = 0;    // server time until which an unanswered sending may take effect; 0 for none
         bool held = false;
-        bool in_vain = false;  // what it gave came too late, and is given back: the next one needs another number
-        Instant ask_again{};   // unless there is news before
+        bool in_vain = false;  // True if the reply came too late: the number is being released, a retry needs another
+        Instant ask_again{};   // unless an event comes earlier
     };
 
-    // A queue whose times are far away is asked about again after this anyway.
+    // The longest wait between two commands, even if the reply names a later time.
     static constexpr Milliseconds longest_sleep{30'000};
     static constexpr std::size_t waiters_a_refresh = 100;
 
     bool is_waited_for() const override { return waiting_ > 0; }
 
-    // A number is used again, with the channel that it listens to already, where nothing that was sent in its name can
-    // still be on its way.
+    // Returns a number to wait under. Prefers the number of an earlier hold, whose channel may still be subscribed, if
+    // no command in its name can be in flight.
     std::uint64_t spare_number() {
         while (!spare_.empty()) {
             const std::uint64_t number = spare_.back();
@@ -140,14 +143,14 @@ private:
         });
     }
 
-    // Before there is a place to give back.
+    // Sends the first command, before there is a ticket. Without success, releases what it may have acquired.
     bool ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
         bool answered = false;
         try {
             answered = ask_or_queue(lock, request, question, true);
         } catch (const Error& error) {
             if (!lock.owns_lock()) lock.lock();
-            // A server that was not reached has nothing to take back.
+            // A server that was not reached has nothing to release.
             if (error.code() != errc::unreachable || question.unsettled != 0) take_back(lock, request, question);
             throw;
         } catch (...) {
@@ -167,7 +170,7 @@ private:
         Keeper::take_back(lock, asked, lease_of(request.lease));
     }
 
-    // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
+    // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question, bool first) {
         const std::optional<AcquireAnswer> answer = ask(
             lock, request, question.number, first,
@@ -178,9 +181,9 @@ private:
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
         question.in_vain = !question.held && pending_.has(question.number);
-        // A key without a lease is refused by the script; whatever says otherwise is not asked in a loop.
+        // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
-        // One more than told: the key is gone only in the millisecond after its last.
+        // One ms more: the key exists until the end of its last millisecond.
         question.ask_again = Clock::now() + std::min(left, longest_sleep) + Milliseconds(1);
         return true;
     }
@@ -198,7 +201,7 @@ private:
             session_.start_background();
             place->begin();
             lock.unlock();
-            // Built and destroyed without mutex_.
+            // Constructed and destroyed without mutex_.
             const std::stop_callback on_stop(request.stop, [&] { place->news(); });
             lock.lock();
             held = wait_in_queue(lock, request, *place, question);
@@ -238,7 +241,7 @@ private:
         return places_.emplace(number, std::make_shared<Place>(session_, wire_.channel(number))).first->second;
     }
 
-    // Without memory for a place here there is none in the queue either.
+    // Without memory for a ticket, gives up the slot in the queue and rethrows.
     std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                           const Question& question) {
         try {
@@ -249,7 +252,7 @@ private:
         }
     }
 
-    // Whoever goes without the lock gives its place in the queue back, and the server passes the turn on.
+    // Ends a wait. A waiter that leaves without the lock gives up its slot, and the server notifies the next one.
     void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place, const Question& question,
                bool held) {
         const Instant now = Clock::now();
@@ -266,7 +269,7 @@ private:
         take_back(lock, request, question);
     }
 
-    // --- being alive ------------------------------------------------------------------------------------------
+    // --- refreshing the slots ---------------------------------------------------------------------------------
 
     void refresh(std::unique_lock<std::mutex>& lock, Instant now) {
         std::vector<std::uint64_t> waiters;
@@ -290,7 +293,8 @@ private:
         });
     }
 
-    // Whoever has lost its place, because it was not refreshed in time or the server lost its data, queues up again.
+    // Wakes waiters that lost their slot, because the refresh was late or the server lost its data. They join the queue
+    // again.
     void refreshed(const std::vector<std::uint64_t>& waiters, const Reply& reply) {
         const std::lock_guard lock(mutex_);
         if (judge(reply) != ReplyClass::answered) {
@@ -307,8 +311,8 @@ private:
         }
     }
 
-    std::map<std::uint64_t, std::shared_ptr<Place>> places_;  // of those who wait, and of those who did a moment ago
-    std::vector<std::uint64_t> spare_;                        // numbers of the latter
+    std::map<std::uint64_t, std::shared_ptr<Place>> places_;  // of the waiters, and of recent ones
+    std::vector<std::uint64_t> spare_;                        // numbers of recent holders, ready to be used again
     std::size_t waiting_ = 0;
     Instant refresh_at_ = never;
 };

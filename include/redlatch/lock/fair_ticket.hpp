@@ -24,13 +24,13 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// One thread's own channel of one fair lock, and where the thread sleeps while it stands in the queue.
+// One thread's channel of one fair lock, on which the thread sleeps while it stands in the queue.
 //
-// No wake-up is lost, because every piece of news (a message, a confirmed subscription, a lost place, a stop request)
-// counts the generation up, and the thread remembers the generation from before its last question.
+// No wake-up is lost. Each event (a message, a confirmed subscription, a lost slot, a stop request) increments the
+// generation, and the thread remembers the generation from before its last command.
 //
-// mutex_ guards all members but channel_; changed_ wakes the one thread that waits here. The thread sleeps in the
-// transport where it can, to receive the message itself.
+// mutex_ guards all members except channel_. changed_ wakes the one thread that waits here. The thread sleeps in the
+// transport where possible, to receive the message itself.
 template <class T>
 class FairTicket final : public BackgroundTask {
 public:
@@ -50,7 +50,7 @@ public:
         confirmed_ = confirmed;
     }
 
-    // `keep_listening`: for a while, because the thread is likely to come again.
+    // `keep_listening`: True to stay subscribed for a while, because the thread is likely to come again.
     void end(bool keep_listening, Instant now) {
         const std::lock_guard lock(mutex_);
         waiting_ = false;
@@ -61,7 +61,7 @@ public:
             session_.subscriptions().forget(channel_, *this);
     }
 
-    // When a message said to ask at the latest. Forgotten when the question is asked.
+    // Returns when the thread has to ask at the latest, according to a message. ask() clears it.
     Instant ask_at() {
         const std::lock_guard lock(mutex_);
         return ask_at_;
@@ -76,8 +76,8 @@ public:
         return generation_;
     }
 
-    // Sleeps until there is news since `seen`, or until the instant has come. Gives the server's answer where it does
-    // not let this thread listen: then waiting is in vain.
+    // Sleeps until an event after generation `seen`, or until `until`. Returns the server's reply if it refused the
+    // subscription: then waiting cannot succeed.
     std::optional<Reply> sleep(std::uint64_t seen, Instant until) {
         std::unique_lock lock(mutex_);
         bool may_watch = true;
@@ -85,7 +85,7 @@ public:
             if (confirmed_ && std::exchange(may_watch, false)) {
                 watching_ = true;
                 const Instant latest = std::min(until, ask_at_);
-                // News from here on is not missed, though another thread may take the interrupt.
+                // Events from here on are not missed, though another thread may consume the interrupt.
                 const std::uint64_t interrupts = session_.interrupts();
                 lock.unlock();
                 const bool watched = session_.watch(latest, interrupts);
@@ -100,7 +100,7 @@ public:
         return refusal_;
     }
 
-    // --- anybody ----------------------------------------------------------------------------------------------
+    // --- any thread -------------------------------------------------------------------------------------------
 
     void news() {
         const std::lock_guard lock(mutex_);
@@ -112,13 +112,13 @@ public:
         return waiting_;
     }
 
-    // When it was last of use, for one that is not waiting.
+    // Returns when the last wait ended; `never` while a thread waits.
     Instant idle_since() {
         const std::lock_guard lock(mutex_);
         return waiting_ ? never : idle_since_;
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void subscribed() override {
         const std::lock_guard lock(mutex_);
@@ -134,13 +134,14 @@ public:
         tell();
     }
 
-    // That the lock is free; or, for who has become the first, after how many ms the new holder's lease is over.
+    // The payload reports that the lock is free, or, to the new head of the queue, in how many ms the new holder's
+    // lease is over.
     void message(std::string_view payload) override {
         std::int64_t lease = 0;
         const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
         if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return news();
         const std::lock_guard lock(mutex_);
-        // One more than told: the key is gone only in the millisecond after its last.
+        // One ms more: the key exists until the end of its last millisecond.
         ask_at_ = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
         wake_up();
     }
@@ -150,7 +151,7 @@ public:
         confirmed_ = false;
     }
 
-    // It has no times of its own: the lock's state looks after the slots and the holds.
+    // It needs no timer: the lock's state maintains the slots and the holds.
     void tick(Instant, Instant, std::vector<Renewal>&) override {}
     void renewed(const Renewal&, Renewed, Instant) override {}
 
@@ -173,8 +174,8 @@ private:
     std::uint64_t generation_ = 1;
     Instant ask_at_ = never;
     bool waiting_ = false;
-    bool confirmed_ = false;  // so messages do come
-    bool watching_ = false;   // it sleeps in the transport
+    bool confirmed_ = false;  // True if the server confirmed the subscription, so messages arrive
+    bool watching_ = false;   // True while the thread sleeps in the transport
     std::thread::id thread_{};
     std::optional<Reply> refusal_;
     Instant idle_since_{};

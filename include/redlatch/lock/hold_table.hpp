@@ -15,27 +15,29 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// What one owner holds of one lock. Reentry stacks levels, each taken with a lease of its own or under the watchdog.
-// The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
+// The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
+// watchdog renews the hold as long as one level under the watchdog remains. The hold lasts as long as its longest
+// lease.
 struct Hold {
     OwnerNumber owner = 0;
-    std::uint64_t id = 0;            // new for each hold, and its owner's number on the wire
-    std::int64_t unsettled = 0;      // until then, by the server's clock, a late copy may take the lock in its name
-    std::uint32_t count = 0;         // levels; 0 when the hold is lost
+    std::uint64_t id = 0;            // new for each hold; identifies its owner to the server
+    std::int64_t unsettled = 0;      // server time until which a late copy may acquire the lock for this hold
+    std::uint32_t count = 0;         // levels; 0 if the hold is lost
     std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
-    std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
-    std::int64_t token = 0;          // the fencing token, of locks that have one
+    std::uint32_t watched_from = 0;  // the lowest level under the watchdog; 0 for none
+    std::int64_t token = 0;          // the fencing token, for locks that have one
     Instant valid_until{};
     Clock::duration notice = Milliseconds(2);
     Instant renew_at{};
-    Instant check_at = never;        // of a hold without the watchdog: when to ask whether the server has it
-    bool doubtful = false;           // something that was sent in its name was left without an answer
-    bool renewing = false;           // a renewal, or such a question, is on its way
-    std::optional<LossSource> lost;  // made when somebody asks for the token
+    Instant check_at = never;        // for a hold without the watchdog: when to query whether the server still has it
+    bool doubtful = false;           // True if a command sent for this hold got no reply
+    bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
+    std::optional<LossSource> lost;  // created when lost() is first called
 
-    Clock::duration suspended = redlatch::suspended();  // that of the machine, when valid_until was worked out
+    Clock::duration suspended = redlatch::suspended();  // the machine's suspended time when valid_until was computed
 
-    // The steady clock stands still while the machine is suspended, but the lease does not. Whether it did.
+    // Shortens valid_until by the time for which the machine was suspended: the steady clock stands still meanwhile,
+    // but the lease does not. Returns true if it was suspended since the last call.
     bool look_at_suspension() noexcept {
         const Clock::duration grown = suspended_since(suspended);
         suspended += grown;
@@ -46,7 +48,7 @@ struct Hold {
     bool live() const noexcept { return count > 0; }
     bool watched() const noexcept { return watched_from > 0; }
 
-    // One level more, confirmed by the server for a command sent at `sent`.
+    // Adds one level, which the server confirmed for a command sent at `sent`.
     void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
         look_at_suspension();
         ++count;
@@ -60,7 +62,7 @@ struct Hold {
         valid_until = std::max(valid_until, redlatch::valid_until(sent, *lease));
     }
 
-    // One level less.
+    // Removes one level.
     void leave() {
         if (watched_from == count) watched_from = 0;
         --count;
@@ -73,24 +75,24 @@ struct Hold {
         renew_at = sent + watchdog_timeout / 3;
     }
 
-    // The server has it, for as long as before.
+    // Records that the server still has the hold. Its lease is unchanged.
     void checked() {
         renewing = false;
         check_at = never;
     }
 
-    // The answer to a renewal did not come: again soon, so that a lost message costs a fraction of the margin.
+    // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
         doubtful = true;
         (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
     }
 
-    // The server may not have it any more: it is asked at once.
+    // Schedules a renewal or query at once, because the server may have lost the hold.
     void doubt(Instant now) { (watched() ? renew_at : check_at) = now; }
     Instant ask_at() const noexcept { return watched() ? renew_at : check_at; }
 
-    // The levels that were held wait for their unlock(), which will find out.
+    // Ends the hold. Its levels become `dead` until their unlock(), which reports the loss.
     void lose() {
         dead += count;
         count = 0;
@@ -98,25 +100,25 @@ struct Hold {
         renewing = false;
     }
 
-    // Losing is told a little before the lease can end, because telling takes a moment too: as long as it takes on this
-    // machine, but never for much of a short lease.
+    // Reports the loss `notice` before expiry, so that callbacks start while the lease still holds. `needed` is how
+    // long reporting takes on this machine; the notice is at most a sixteenth of the lease.
     void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
         notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
     }
     Instant lost_at() const noexcept { return valid_until - notice; }
 
-    // When the background has to look at this hold.
+    // Returns when the background has to handle this hold.
     Instant look_at() const noexcept { return renewing ? never : ask_at(); }
 };
 
-// One owner's hold, as others see it: its number, 0 for none, and until when it is certain.
+// One owner's hold, as seen from outside: its number, 0 for none, and until when it is certain.
 struct HeldPart {
     std::uint64_t hold = 0;
     Instant until = Instant::min();
 };
 
-// The holds of one lock in this process. A flat vector: most locks have one holder at most, and it does not allocate
-// again once it has grown.
+// The holds of one lock in this process. A flat vector: most locks have at most one holder, and the vector does not
+// allocate again once it has grown.
 class HoldTable {
 public:
     Hold* find(OwnerNumber owner) {
@@ -124,7 +126,7 @@ public:
         return found == holds_.end() ? nullptr : &*found;
     }
 
-    // The owner's record, made when there is none, with a new hold in it.
+    // Returns the owner's record with a new hold in it. Creates the record if there is none.
     Hold& start(OwnerNumber owner, std::uint64_t id) {
         Hold* hold = find(owner);
         if (!hold) {
@@ -147,12 +149,12 @@ public:
         std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
     }
 
-    // Forgets holds that were lost, but for those of which levels are still to be given back.
+    // Removes lost holds, except those with levels that are still to be unlocked.
     void erase_lost() {
         std::erase_if(holds_, [](const Hold& h) { return !h.live() && h.dead == 0; });
     }
 
-    // Forgets the live part of a hold that was given back; lost levels below it are remembered.
+    // Removes the live part of a released hold. Keeps the record if it has lost levels.
     void finish(Hold& hold) {
         hold.count = 0;
         hold.watched_from = 0;
@@ -160,7 +162,7 @@ public:
         if (hold.dead == 0) erase(hold.owner);
     }
 
-    // Until when the lock is certainly held by somebody of this process; the past when it is not.
+    // Returns until when a thread of this process certainly holds the lock; a time in the past if none does.
     Instant held_until() const {
         Instant until{};
         for (const Hold& h : holds_)

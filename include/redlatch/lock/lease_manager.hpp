@@ -33,21 +33,21 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
-// to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
-// lock:
-//   family          what kind of lock it is; two of them on one key would take each other's holds for their own
-//   renewal         the script that renews holds of its kind
-//   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
-//   reentrant       whether its holder may take it once more
-//   hands_over      whether a hold can go from one thread of this process to the next
-//   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
-//   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
+// Manages the holds that the threads of this process have on one lock: who holds it, until when, and what is still to
+// be released. LockState and FairLockState add the waiting. `Protocol` provides the commands and these properties of
+// its lock:
+//   family          the kind of lock; two kinds on one key would mistake each other's holds for their own
+//   renewal         the script that renews holds of this kind
+//   shared          True if many may hold it at a time; then a thread of this process may ask while others hold it
+//   reentrant       True if its holder may acquire it once more
+//   hands_over      True if one thread of this process can hand its hold over to another
+//   outlives_lease  True if the server may keep a hold beyond its lease, so that an expired one has to be released
+//   withdraw()      withdraws the announcement of a waiting thread, where there is one
 //
-// Each first hold has a number of its own, by which the server knows its owner. So what arrives late names a hold that is
-// gone. Which thread has which hold is known here alone.
+// Each first hold has a number of its own, by which the server knows its owner. So a late command names a hold that is
+// gone. Only this process knows which thread has which hold.
 //
-// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
+// mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs.
 template <class T, template <class> class Protocol>
 class LeaseManager : public BackgroundTask {
 public:
@@ -70,16 +70,16 @@ public:
         return !holds_.any_live() && pending_.empty() && errands_ == 0 && !is_waited_for();
     }
 
-    // --- taking, without waiting ------------------------------------------------------------------------------
+    // --- acquiring, without waiting ---------------------------------------------------------------------------
 
-    // One try for a lock over several servers, sent once. `tell(answer)`, on any thread, says whether the hold is still
-    // wanted that it may tell of; otherwise it is given back.
+    // Tries once to acquire the lock for a lock over several servers. Sends the command once. Calls `tell(answer)` on
+    // any thread; it returns true if the hold that the answer reports is still wanted. Otherwise the hold is released.
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         std::unique_lock lock(mutex_);
         if (contains(trying_, owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier try of this thread is not answered yet
+            tell({TryAnswer::Kind::failed});  // an earlier try of this thread has no reply yet
             return;
         }
         Hold* hold = live_hold(owner);
@@ -118,27 +118,27 @@ public:
         }
     }
 
-    // --- giving back ------------------------------------------------------------------------------------------
+    // --- releasing --------------------------------------------------------------------------------------------
 
-    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
-    // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
+    // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
+    // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
     std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(mutex_);
         Hold* hold = hold_to_release(lock, owner);
         if (!hold) return gone_before(owner);
         return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
     } catch (const std::bad_alloc&) {
-        // What could not be sent ends with its lease.
+        // A hold whose release could not be sent ends with its lease.
         return make_error_code(std::errc::not_enough_memory);
     }
 
-    // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
+    // Does the same without waiting, for locks over several servers. Calls `done` with the outcome on any thread.
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         std::unique_lock lock(mutex_);
         Hold* hold = hold_to_release(lock, owner);
         if (!hold) {
             lock.unlock();
-            // One lost level less, if there is one.
+            // Removes one lost level, if there is one.
             session_.lost_levels().take(kind, key(), owner);
             return done(errc::hold_lost);
         }
@@ -159,7 +159,7 @@ public:
             wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
                           session_.posting(std::move(answered), receiver));
         } catch (...) {
-            // Nothing was sent yet; the background goes on trying.
+            // Nothing was sent yet. The background resends the last release.
             lock.lock();
             end_errand();
             if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
@@ -168,10 +168,11 @@ public:
         }
     }
 
-    // Ends anyone's hold: whether there was one. Two commands, of which the second names whom the first has seen: a copy of
-    // it that is late ends nobody else's. Asks until `limit`, and not for longer than unreachable_timeout each.
+    // Ends the hold of any owner. Returns true if there was one. Sends two commands: the second names the owners that
+    // the first has read, so a late copy of it ends no other hold. Each command is resent until `limit`, but for at
+    // most unreachable_timeout.
     bool force_release(Instant limit = never) {
-        // Only what is held before the command is sent can be ended by it.
+        // The command can only end holds that existed before it was sent.
         std::vector<std::uint64_t> ended;
         {
             const std::lock_guard lock(mutex_);
@@ -194,7 +195,7 @@ public:
         return !owners.empty();
     }
 
-    // --- inquiry, without a command ---------------------------------------------------------------------------
+    // --- queries without a command ----------------------------------------------------------------------------
 
     Instant valid_until(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
@@ -202,14 +203,14 @@ public:
         return hold ? hold->valid_until : Instant::min();
     }
 
-    // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
+    // Returns the fencing token of the owner's hold, for locks that have one; nothing if the owner holds nothing.
     std::optional<std::int64_t> token(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         const Hold* hold = holds_.find(owner);
         return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
     }
 
-    // The number of the owner's hold, and until when it is certain.
+    // Returns the number of the owner's hold, and until when the hold is certain.
     HeldPart part(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         const Hold* hold = live_hold(owner);
@@ -228,7 +229,7 @@ public:
         return hold->lost->get_token();
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         std::unique_lock lock(mutex_);
@@ -254,7 +255,7 @@ public:
             if (!hold.live()) continue;
             hold.look_at_suspension();
             if (now < hold.lost_at()) continue;
-            // Not before its owner, who is told now, has had all of the time that was promised.
+            // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
             if (Protocol<T>::outlives_lease) give_back_later(hold, hold.valid_until);
             lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
         }
@@ -295,8 +296,9 @@ public:
             holds_.erase_lost();
             schedule();
         } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
-            // Lost for us, but prolonged on the server after all: it must not block others for another lease. But its
-            // owner was told a little early, and was promised that time.
+            // The hold is lost here, but this renewal still prolonged it on the server. Release it, so that it does not
+            // block others for another lease. Its owner was notified a little early and was promised that time, so wait
+            // for it.
             const Instant now = Clock::now();
             pending_.add({renewal.hold}, 0, now + session_.options().watchdog_timeout, now + Lateness::longest_notice);
             schedule();
@@ -305,15 +307,15 @@ public:
     }
 
 protected:
-    // --- what the waiting part adds; called with mutex_ held -----------------------------------------------------
+    // --- what the waiting part overrides; called with mutex_ held ------------------------------------------------
 
-    // Whether threads wait for it, or for something that is done in their name.
+    // Returns true if threads wait for the lock, or for a release or hand-over in their name.
     virtual bool is_waited_for() const = 0;
 
-    // The lock may be free for somebody of this process, for a reason that the server tells nobody.
+    // Called when the lock may be free for a thread of this process, for a reason that the server does not publish.
     virtual void news() {}
 
-    // The last level of a hold goes: to the server, or straight to somebody else.
+    // Releases the last level of a hold: to the server, or by a hand-over.
     virtual std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) {
         return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
     }
@@ -323,12 +325,12 @@ protected:
     struct Asked {
         Reply reply;
         Instant begun;
-        Instant sent;                // of the last sending, which the reply answers
-        std::int64_t unsettled = 0;  // a sending remained without an answer: until when it may take effect
-        std::uint64_t hold = 0;      // what was asked for
+        Instant sent;                // time of the last sending, which the reply answers
+        std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
+        std::uint64_t hold = 0;      // the number that was asked for
     };
 
-    // Who holds the key, by the server's word.
+    // Returns who holds the key, according to the server.
     std::vector<std::string_view> owners_in(const Reply& reply) const {
         if (reply.is_nil()) return {};
         if (reply.kind == Reply::Kind::text) return {reply.text};
@@ -350,7 +352,7 @@ protected:
     Hold* live_hold(OwnerNumber owner) {
         Hold* hold = holds_.find(owner);
         if (!hold || !hold->live()) return nullptr;
-        // Then its end has come nearer, and its loss is told sooner.
+        // Its end is nearer now, so its loss is due earlier.
         if (hold->look_at_suspension()) schedule();
         return hold;
     }
@@ -362,7 +364,7 @@ protected:
         return claim;
     }
 
-    // Why a first hold cannot be asked for, if this process holds the key as another kind of lock.
+    // Returns the error for a first hold if this process holds the key as another kind of lock.
     std::optional<Error> mixed_kinds() const {
         const std::string_view other = key_holds_->other_than(Protocol<T>::family);
         if (other.empty()) return std::nullopt;
@@ -371,14 +373,14 @@ protected:
                          std::string(Protocol<T>::family) + "; choose another name");
     }
 
-    // --- what is on its way in the background ---------------------------------------------------------------------
+    // --- what is in flight in the background ----------------------------------------------------------------------
 
     void end_errand() {
         --errands_;
         forget_later();
     }
 
-    // The state may be forgotten when nobody uses it any more; that is not urgent.
+    // Lets the session drop the state when no one uses it any more. That is not urgent.
     void forget_later() { session_.timers().schedule(*this, Clock::now() + Milliseconds(1000)); }
 
     void end_try(OwnerNumber owner) {
@@ -392,7 +394,7 @@ protected:
         return std::find(values.begin(), values.end(), value) != values.end();
     }
 
-    // The server's clock showed `now`, or could not be read.
+    // Continues try_in_background() once the server's clock has been read. `now`: nothing if that failed.
     void try_once(Claim claim, const std::optional<Milliseconds>& lease, std::uint64_t id, Asked asked,
                   std::optional<ServerMilliseconds> now, const std::function<bool(const TryAnswer&)>& tell,
                   Receiver receiver) noexcept {
@@ -414,7 +416,7 @@ protected:
         }
     }
 
-    // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
+    // Handles the reply of try_in_background(). `id`: the hold that one level was asked for; 0 for a first hold.
     void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
                const std::function<bool(const TryAnswer&)>& tell) {
         std::unique_lock lock(mutex_);
@@ -424,7 +426,7 @@ protected:
             answer = answer_of_try(lock, owner, lease, id, asked);
             lock.unlock();
             wanted = tell(answer);
-        } catch (...) {  // no memory: nobody has learned of it
+        } catch (...) {  // no memory: `tell` has not accepted the hold
         }
         if (!lock.owns_lock()) lock.lock();
         end_try(owner);
@@ -455,16 +457,16 @@ protected:
         return lease ? *lease : session_.options().watchdog_timeout;
     }
 
-    // --- asking the server ------------------------------------------------------------------------------------
+    // --- acquire command --------------------------------------------------------------------------------------
 
-    // `first`: the first question of a call.
+    // `first`: True for the first command of a call.
     Instant give_up_at(const LockRequest& request, bool first) const {
         const Instant now = Clock::now();
         const ClientOptions& options = session_.options();
         const Milliseconds one_try =
             std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
         if (request.one_try) return now + one_try;
-        // Threads in line share the time that a server was unreachable, but each gets an honest try.
+        // Waiting threads share the time for which a server was unreachable, but each gets a full try.
         const Instant give_up = deadline_after(failing_since_.value_or(now), options.unreachable_timeout);
         const Instant deadline = std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
         return first ? std::max(deadline, now + std::min(one_try, Session<T>::honest_try)) : deadline;
@@ -474,7 +476,7 @@ protected:
     template <class Send>
     Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
                        Send send) {
-        // Before anything is held: to look after a hold must not fail any more.
+        // Start these before there is a hold: supervising a hold must not fail.
         session_.start_losses();
         session_.start_background();
         const Instant give_up = give_up_at(request, first);
@@ -503,10 +505,10 @@ protected:
         return asked;
     }
 
-    // False when that is what the caller asked for by a stop request or a deadline; otherwise it throws.
+    // Returns false if the caller's stop token or deadline ended the call; otherwise throws.
     bool no_answer(const LockRequest& request, const Asked& asked) const {
         if (request.stop.stop_requested()) return false;
-        // A server that was given less than its time is slow, not away.
+        // A server that got less than command_timeout counts as slow, not as unreachable.
         const Instant now = Clock::now();
         const bool perhaps_slow = asked.unsettled != 0 || asked.reply.kind == Reply::Kind::no_time;
         if (now >= request.deadline && perhaps_slow && now - asked.begun < session_.options().command_timeout)
@@ -514,16 +516,17 @@ protected:
         throw error_of(asked.reply, key());
     }
 
-    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise
-    // held (and recorded) or blocked. `first`: before any waiting.
+    // Sends the acquire command for a first hold by `send(claim, deadline)`. Returns nothing if the caller's stop token
+    // or deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
     template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
                                      Send send) {
         return ask(lock, request, next_number(), first, send);
     }
 
-    // The same under a number that is given. With `waiting`, the caller goes on to wait under that number if it is
-    // blocked, and gives it back itself if there is no answer; what remains unsettled of it is kept there.
+    // Does the same under a given number. With `waiting`, the caller keeps waiting under that number if it is blocked,
+    // and releases the number itself if there is no reply. `*waiting` keeps the server time until which an unanswered
+    // sending may take effect.
     template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                      std::uint64_t number, bool first, Send send, std::int64_t* waiting = nullptr) {
@@ -541,14 +544,14 @@ protected:
         return take_in(lock, request.owner, request.lease, asked, waiting != nullptr);
     }
 
-    // What the answer to the question for a first hold gives.
+    // Applies the reply to the acquire command for a first hold.
     AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
                           const std::optional<Milliseconds>& wanted, const Asked& asked, bool waits_on = false) {
         const Instant now = Clock::now();
         const Milliseconds lease = lease_of(wanted);
         const AcquireAnswer answer = decode(lock, asked, lease);
         if (answer.kind != AcquireAnswer::Kind::held) {
-            // A copy that was left without an answer may still take it.
+            // A copy of an unanswered sending may still acquire it.
             if (asked.unsettled != 0 && !waits_on) take_back(lock, asked, lease);
             return answer;
         }
@@ -556,7 +559,7 @@ protected:
             take_back(lock, asked, lease);
             throw not_replicated(key());
         }
-        // The answer took longer than the lease lasts; or it is for a thread that has got a hold by another way since.
+        // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
         if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {
             take_back(lock, asked, lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
@@ -565,7 +568,7 @@ protected:
         return answer;
     }
 
-    // A hold that cannot be recorded, for want of memory or of a thread, is none.
+    // If recording fails (no memory, no thread), releases the hold and rethrows.
     void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
                              const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
         try {
@@ -581,7 +584,7 @@ protected:
         if (Hold* hold = holds_.find(owner)) finish(*hold);
     }
 
-    // The hold is over here.
+    // Removes the live part of the hold from this process.
     void finish(Hold& hold) {
         key_holds_->ended(hold.id);
         holds_.finish(hold);
@@ -603,15 +606,16 @@ protected:
         hold.enter(sent, lease, session_.options().watchdog_timeout);
         hold.set_notice(session_.losses().notice(), lease_of(lease));
         key_holds_->taken({Protocol<T>::family, owner, id, !Protocol<T>::shared});
-        // To give it back must not need memory.
+        // Releasing it must not need memory.
         pending_.make_room();
         session_.count_acquisition();
         schedule();
         return hold;
     }
 
-    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it
-    // because the hold it had turns out to be lost.
+    // Acquires one more level for a thread that holds the lock. Returns true if it has one more, false if its stop
+    // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
+    // out to be lost: then it has to acquire the lock like any other thread.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
         Hold* hold = live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
@@ -626,20 +630,20 @@ protected:
             return wire_.acquire(sent, session_.calling(deadline, Effect::grants));
         });
         if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
-        // Unknown is no harm here: the next command of this hold carries its absolute count.
+        // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
         if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
         return std::nullopt;
     }
 
-    // What the answer to a reentry gives: false when the hold is lost.
+    // Applies the reply to a reentry. Returns false if the hold is lost.
     bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
                        const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
-            // Lost while we asked: what the answer gave belongs to nobody. But its owner was told a little early, and was
-            // promised that time.
+            // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
+            // little early and was promised that time, so wait for it.
             if (answer.kind == AcquireAnswer::Kind::held)
                 take_back(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
             return false;
@@ -649,14 +653,14 @@ protected:
             holds_.erase_lost();
             return false;
         }
-        // The server has one level more than we; the next command of this hold says how many there are.
+        // The server counts one level more than this process. The next command of this hold carries the absolute count.
         if (!asked.reply.replicated) throw not_replicated(key());
         hold->enter(asked.sent, wanted, session_.options().watchdog_timeout);
         schedule();
         return true;
     }
 
-    // Whether a thread that asks again would wait for itself. A hold that is over refuses nothing.
+    // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
     bool refuses_reentry(Hold& hold) {
         if (Protocol<T>::reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
@@ -670,20 +674,20 @@ protected:
                 "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
     }
 
-    // --- giving back, the ways --------------------------------------------------------------------------------
+    // --- releasing: the ways ----------------------------------------------------------------------------------
 
     Instant foreground_deadline() const { return Clock::now() + session_.options().command_timeout; }
 
-    // A level that is about to go.
+    // A level that is being released.
     struct Leaving {
         std::uint64_t hold;
         std::uint32_t remaining;
-        Milliseconds lease;      // of what remains: only of the watchdog's
+        Milliseconds lease;      // for the remaining levels: the watchdog's, or 0 if none of them is under the watchdog
         Instant until;           // when the lease is over
-        std::int64_t unsettled;  // of the hold's
+        std::int64_t unsettled;  // of the hold
     };
 
-    // From here on nothing renews a hold whose last level this was.
+    // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(Hold& hold) {
         Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
         if (hold.count == 1) {
@@ -695,7 +699,7 @@ protected:
         return leaving;
     }
 
-    // The owner's hold, if it is still there.
+    // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
     Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
         Hold* hold = live_hold(owner);
         if (!hold || Clock::now() < hold->valid_until) return hold;
@@ -706,9 +710,10 @@ protected:
         return nullptr;
     }
 
-    // What unlock() says when the owner holds nothing. Throws Error(errc::not_owner) to one that never did.
+    // Returns the error of unlock() for an owner that holds nothing. Throws Error(errc::not_owner) if it never held the
+    // lock.
     std::error_code gone_before(OwnerNumber owner) {
-        // In a forked child it is most likely a guard of the parent's that is being unwound.
+        // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
         if (session_.lost_levels().take(kind, key(), owner) || session_.is_fork_child()) return errc::hold_lost;
         throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
     }
@@ -731,7 +736,7 @@ protected:
     }
 
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
-        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
+        // A missing reply is harmless: the next command of this hold carries its absolute count.
         if (judge(reply) != ReplyClass::answered) return error_of(reply, key()).code();
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
@@ -748,7 +753,8 @@ protected:
         return {};
     }
 
-    // While a last release or a hand-over is on its way, nobody here asks the server. Ends that also when it fails.
+    // Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server
+    // meanwhile. The destructor clears the mark, also after an exception.
     class Underway {
     public:
         Underway(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
@@ -766,13 +772,13 @@ protected:
         std::unique_lock<std::mutex>& lock_;
     };
 
-    // The last level goes back to the server. `released(answer, resent)` is told of it, with mutex_ held.
+    // Sends the last level back to the server. Calls `released(answer, resent)` with mutex_ held.
     template <class Released>
     std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
         return send_last(lock, leave_level(held), released);
     }
 
-    // The same for a hold of which nothing is kept here any more.
+    // Does the same for a hold that is no longer recorded here.
     template <class Released>
     std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
         bool resent = false;
@@ -784,7 +790,7 @@ protected:
                 resent = again;
                 return wire_.release(leaving.hold, 0, Milliseconds(0), again, session_.calling(deadline));
             });
-        } catch (...) {  // no memory: as if it had not been sent
+        } catch (...) {  // no memory: handled as if nothing had been sent
             reply = Reply::of(Reply::Kind::not_sent, std::string());
         }
         return last_released(lock, reply, leaving, resent,
@@ -798,9 +804,9 @@ protected:
         if (judge(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
-        // A copy of the acquire that was left without an answer may still come.
+        // A copy of the unanswered acquire command may still arrive.
         if (leaving.unsettled != 0) give_back_later(leaving, unsettled_until(leaving.unsettled));
-        // A release that was sent twice and finds nothing was delivered the first time.
+        // A release that was resent and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             // The server's clock may have jumped.
             session_.server_clock().doubt();
@@ -810,7 +816,8 @@ protected:
         return {};
     }
 
-    // What can never succeed (the key is something else by now) is lost; everything else is sent again.
+    // Handles a last release that was not confirmed. A final refusal (the key is of another type by now) is a loss; any
+    // other release is resent in the background.
     std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
         if (is_final(reply))
             report_loss(printable(reply.text, 160));
@@ -823,26 +830,26 @@ protected:
                                                     : error_of(reply, key()).code();
     }
 
-    // --- what is still to be given back -----------------------------------------------------------------------
+    // --- what is still to be released -------------------------------------------------------------------------
 
-    // When the server's clock will be beyond this, most likely.
+    // Returns when the server's clock is most likely past `unsettled`.
     Instant unsettled_until(std::int64_t unsettled) const {
         const Instant now = Clock::now();
         const auto server_now = session_.server_clock().roughly_at(session_.transport().route(key()), now);
         return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
     }
 
-    // A question of unknown outcome, or a hold that nobody wants: released in the background.
+    // Releases in the background a number of unknown outcome, or a hold that no caller wants.
     void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
                    Instant from = Clock::now()) {
         pending_.add({asked.hold}, asked.unsettled, from + lease + session_.options().command_timeout, from);
         schedule();
-        // Sent by this thread, so that it follows the acquire on the same connection.
+        // This thread sends it, so that it follows the acquire command on the same connection.
         deliver_pending(lock);
         withdraw(lock);
     }
 
-    // What was announced of a waiting thread, for others to make room, is over.
+    // Withdraws the announcement that keeps others away for the waiting threads of this process.
     void withdraw(std::unique_lock<std::mutex>& lock) {
         if constexpr (requires { wire_.withdraw(); }) {
             lock.unlock();
@@ -873,7 +880,7 @@ protected:
                 const std::array<std::string_view, 2> owners{owner, heir};
                 wire_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2),
                               session_.posting([self = self(), hold](Reply reply) { self->delivered(hold, reply); }));
-            } catch (...) {  // no memory, no thread: again in a moment
+            } catch (...) {  // no memory, no thread: retried after a pause
                 delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
             }
         }
@@ -888,7 +895,7 @@ protected:
             pending_.forget(hold);
         else
             pending_.failed(hold, Clock::now());
-        // The state may be forgotten now.
+        // The session may drop the state now.
         if (pending_.empty()) session_.timers().schedule(*this, Clock::now());
         news();
         schedule();
@@ -896,12 +903,12 @@ protected:
 
     // --- losing -----------------------------------------------------------------------------------------------
 
-    // The levels that were held wait for their unlock(), which will find out. The hold is to be taken out of holds_ by
-    // the caller, which may be on its way through them.
+    // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
+    // from holds_, because it may be iterating over them.
     void lose(Hold& hold, const char* why) {
-        // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
+        // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
-        // A copy of the acquire that was left without an answer may still come.
+        // A copy of the unanswered acquire command may still arrive.
         if (hold.unsettled != 0)
             give_back_later(hold, std::max(unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
         session_.lost_levels().add(kind, key(), hold.owner, hold.count);
@@ -937,13 +944,13 @@ protected:
     std::mutex mutex_;
     HoldTable holds_;
     Outbox pending_;
-    std::optional<Instant> failing_since_;  // no server has answered since then
-    bool releasing_ = false;                // a last release is on its way
+    std::optional<Instant> failing_since_;  // since then no server has replied
+    bool releasing_ = false;                // True while a last release is in flight
 
 private:
-    std::size_t errands_ = 0;                     // tries and releases that are on their way in the background
-    std::vector<OwnerNumber> trying_;             // whose tries are
-    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
+    std::size_t errands_ = 0;                     // tries and releases in flight in the background
+    std::vector<OwnerNumber> trying_;             // owners of the tries among them
+    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
 };
 
 }  // namespace v0_1

@@ -20,27 +20,27 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The public members of every lock, on top of what the lock itself does for an owner that it is told:
-//   bool acquire(const LockRequest&), std::error_code release(OwnerNumber), and the inquiries.
+// Implements the public members of every lock on top of the members of `Lock` that act for a given owner: bool
+// acquire(const LockRequest&), std::error_code release(OwnerNumber), and the queries.
 //
-// All members may be called by any number of threads at once. Each throws Error, or with a trailing std::error_code&
-// stores the code and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes, but for
-// a server that cannot be reached at most ClientOptions::unreachable_timeout, then fails with errc::unreachable.
-// Whatever fails, times out or is stopped leaves no hold behind.
+// Any number of threads may call all members at once. Each throws Error; with a trailing std::error_code& it stores the
+// code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
+// that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
+// that fails, times out or is stopped leaves no hold behind.
 template <class Lock>
 class LockApi {
 public:
-    // Takes the lock, waiting for it. Reentrant: as many unlock() as lock(). One round trip when nobody holds it; a
-    // waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not reentrant; it
-    // and a SpinLock ask while they wait.)
-    //   lock(Lease{d})   the hold ends by itself after d and is never renewed; without it the watchdog renews it
-    //   lock(token)      gives up when a stop is requested; then, and only then, returns a bool: whether it is held
+    // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
+    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
+    // reentrant. A Mutex and a SpinLock poll the server while they wait.)
+    //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
+    //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
     //   lock(…, ec)      stores the error instead of throwing it
     template <class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] auto lock(Tail&&... tail) { return waiting(never, tail...); }
 
-    // Takes the lock if nobody holds it: one try, one round trip. May be given Lease and std::error_code&.
+    // Acquires the lock if it is free: one try, one round trip. Takes an optional Lease and std::error_code&.
     template <class... Tail>
     requires TryOption<Tail...>
     [[nodiscard]] bool try_lock(Tail&&... tail) {
@@ -53,10 +53,11 @@ public:
             false, tail...);
     }
 
-    // Takes the lock, waiting for it until `timeout` is over or the instant has come, by a monotonic clock. Waits are
-    // rounded up to the next millisecond; zero or less is one try, the largest value is for ever. The first
-    // question to the server is given 250 ms in any case, so that a short wait for a free lock is not in vain. False
-    // when not held in time. May be given Lease, std::stop_token and std::error_code&.
+    // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
+    // next millisecond. Zero or less means one try; the largest value means no timeout. The first command to the server
+    // gets at least 250 ms, so that a short timeout can still acquire a free lock. Returns false if the deadline
+    // passes. Takes an optional Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a time
+    // point.
     template <class Rep, class Period, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -69,15 +70,16 @@ public:
         return timed(deadline_at(when), tail...);
     }
 
-    // Gives one level back: one round trip. Throws Error(errc::not_owner) when this thread never took the lock, and
-    // nothing else, so that a guard can end in peace: that the hold was lost meanwhile, or that the server could not
-    // be told (it will be, in the background, until the lease is over), is told by lost() and on_event. Keeps errno.
+    // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
+    // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
+    // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
+    // errno.
     void unlock() {
         const KeepErrno kept;
         [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number());
     }
 
-    // The same without throwing; `ec` tells all: not_owner, hold_lost, unreachable, …
+    // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
     void unlock(std::error_code& ec) {
         const KeepErrno kept;
         try {
@@ -87,44 +89,46 @@ public:
         }
     }
 
-    // Whether anybody holds it. One round trip, as the next three, which ask the server too.
+    // Returns true if any thread of any process holds the lock. One round trip, as for the next three queries, which
+    // ask the server, too.
     bool is_locked() { return self().ask_locked(); }
     bool is_locked(std::error_code& ec) {
         return detail::answer([&] { return is_locked(); }, false, ec);
     }
 
-    // Whether this thread holds it, by the server's word.
+    // Returns true if this thread holds the lock, according to the server.
     bool is_held() { return hold_count() > 0; }
     bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
 
-    // How many times this thread holds it, by the server's word; 0 when it does not.
+    // Returns how many levels this thread holds, according to the server; 0 if it holds none.
     int hold_count() { return self().ask_hold_count(this_thread_number()); }
     int hold_count(std::error_code& ec) {
         return detail::answer([&] { return hold_count(); }, 0, ec);
     }
 
-    // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without
-    // TTL.
+    // Returns how long the current holder's lease still lasts; nothing if the lock is free, milliseconds::max() for a
+    // key without a TTL.
     std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
     std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
         return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
-    // Until when this thread's hold is certain, counted on the safe side; time_point::min() when it holds nothing. No
-    // command. After it, others may hold the lock: check it before each write that must not come late. Time for which
-    // the machine was suspended counts (Linux).
+    // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
+    // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
+    // come late. Counts the time for which the machine was suspended (Linux).
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
         return self().valid_until_of(this_thread_number());
     }
 
-    // A token that is requested when this thread's present hold is lost, or can no longer be vouched for: at
-    // valid_until() at the latest, plus what the machine needs to run a thread; also when the client ends while it holds.
-    // Requested already when it holds nothing. Its callbacks run on a thread of the client's, one after another, and
-    // should be short; those of a client that ends, on the thread that ends it. No command.
+    // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
+    // valid_until() at the latest, plus the time the machine needs to run a thread. It is also requested when the
+    // client is destroyed during the hold, and from the start if this thread holds nothing. The callbacks should be
+    // short: a thread of the client runs them one after another. When a client is destroyed, the destroying thread runs
+    // them. Sends no command.
     [[nodiscard]] std::stop_token lost() { return self().lost_of(this_thread_number()); }
 
-    // Ends anyone's hold and wakes the waiters; whether there was one. Two round trips: it looks who holds the lock, and
-    // ends that hold, so a copy of the command that arrives late ends nobody else's.
+    // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
+    // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
     bool force_unlock() { return self().force_release(); }
     bool force_unlock(std::error_code& ec) {
         return detail::answer([&] { return force_unlock(); }, false, ec);
@@ -133,7 +137,7 @@ public:
 private:
     Lock& self() { return static_cast<Lock&>(*this); }
 
-    // Which thread asks is decided here and nowhere below.
+    // Sets the owner to the calling thread. No layer below reads the thread number.
     template <class... Tail>
     static LockRequest request_of(const Tail&... tail) {
         LockRequest request;

@@ -23,13 +23,16 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The lock whose waiting threads share one representative: it asks the server and listens, the others queue up behind
-// it in this process and send nothing, and a hold that is given back goes to one of them where there is one.
+// Lets the waiting threads of this process share one representative. The representative asks the server and listens to
+// the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
+// there is one.
 //
-// mutex_ of the keeper guards all members. Each waiter sleeps in its own condition variable, the representative where
-// it can in the transport, to receive the message itself; it is woken by the thread that hands its hold over to it, by
-// whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
-// representative), and by its stop token.
+// mutex_ of the keeper guards all members. Each waiter sleeps on its own condition variable; the representative sleeps
+// in the transport where possible, to receive the message itself. A waiter is woken by
+//   the thread that hands its hold over to it,
+//   whatever changes the state, if it is the representative: a message (background thread), a releasing thread, a
+//     representative that leaves,
+//   its stop token.
 template <class T, template <class> class Protocol>
 class LockState final : public LeaseManager<T, Protocol> {
     using Keeper = LeaseManager<T, Protocol>;
@@ -40,9 +43,9 @@ public:
 
     ~LockState() override { session_.subscriptions().forget(wire_.channel(), *this); }
 
-    // --- taking -----------------------------------------------------------------------------------------------
+    // --- acquiring --------------------------------------------------------------------------------------------
 
-    // True when held; false at the deadline or when stopped. Throws Error.
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
     bool acquire(const LockRequest& request) {
         if (request.stop.stop_requested()) return false;
         std::unique_lock lock(mutex_);
@@ -57,7 +60,7 @@ public:
         return wait(request);
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void subscribed() override {
         const std::lock_guard lock(mutex_);
@@ -78,9 +81,9 @@ public:
         tell_representative();
     }
 
-    // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
-    // waits here has asked. (Messages keep the server's order: if this one is of somebody else's release, that was
-    // before ours, and ours is still to come.)
+    // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
+    // retried. Messages keep the server's order. If this one is of another process's release, that came before ours,
+    // and the message of ours is still to come.
     void message(std::string_view) override {
         const std::lock_guard lock(mutex_);
         ++messages_;
@@ -103,15 +106,15 @@ private:
     using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;
     using typename Keeper::Leaving, typename Keeper::Underway;
 
-    // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
+    // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
     bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
 
-    // Until when a thread of this process excludes the others; the past when none does.
+    // Returns until when a thread of this process excludes the others; a time in the past if none does.
     Instant held_here_until() const { return Protocol<T>::shared ? Instant{} : holds_.held_until(); }
 
     void rouse(Waiter& waiter) { waiter.sleeper.rouse(session_); }
 
-    // A message of our own release that has not come by now may never come.
+    // Stops waiting for messages of our own releases: one that has not come by now may never come.
     void expect_anything() {
         ++messages_;
         own_messages_ = 0;
@@ -133,11 +136,11 @@ private:
         handoffs_ = 0;
         const std::uint64_t messages = messages_;
         return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
-            // A message that came before this reply may have been ours already.
+            // A message that came before this reply may already have been that of this release.
             if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
                 line_.empty() && messages == messages_) {
                 ++own_messages_;
-                // Who asked before the release, and is on the way into the line, will not hear of it from the message.
+                // A thread that asked before the release, and is not in the queue yet, does not get the message.
                 line_.news();
             }
             // Who waits here for a shared lock does not wait for this hold.
@@ -145,22 +148,22 @@ private:
         });
     }
 
-    // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without them, or
-    // without a subscription, the next one here need not wait for it.
+    // If others listen, the message notifies them and this process alike, so all have the same chance. Without other
+    // listeners, or without a subscription, wakes the next local waiter at once.
     void released_here(bool others_listen) {
         if (!subscribed_ || !others_listen) {
             tell_representative();
         } else if (Waiter* front = line_.front()) {
-            // The message may have come before this reply: it looks again.
+            // The message may have come before this reply: the waiter checks again.
             line_.expect_message(Clock::now());
             rouse(*front);
         }
     }
 
-    // --- asking the server ------------------------------------------------------------------------------------
+    // --- acquire command --------------------------------------------------------------------------------------
 
-    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked. `first`: before any
-    // waiting.
+    // Sends the acquire command for a first hold. Returns true if held; otherwise the queue knows for how long it is
+    // blocked. `first`: True before any waiting.
     bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
         const std::uint64_t generation = line_.generation();
         const std::optional<AcquireAnswer> answer =
@@ -177,7 +180,7 @@ private:
 
     void held_here() {
         if constexpr (Protocol<T>::shared)
-            tell_representative();  // who may hold it with us
+            tell_representative();  // other waiters may share the lock now
         else
             line_.held_here();
     }
@@ -186,7 +189,7 @@ private:
 
     bool wait(const LockRequest& request) {
         Waiter me{.owner = request.owner, .lease = request.lease};
-        // Built and destroyed without mutex_, which the callback takes.
+        // Constructed and destroyed without mutex_, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
             rouse(me);
@@ -212,7 +215,7 @@ private:
         for (;;) {
             if (me.granted) {
                 if (live_hold(me.owner)) return true;
-                stand_again(me);  // handed over, and lost before we woke up
+                stand_again(me);  // handed over, and lost before this thread woke up
             }
             if (me.error) std::rethrow_exception(me.error);
             const Instant now = Clock::now();
@@ -231,7 +234,7 @@ private:
                 sleep_until = std::min(sleep_until, step.sleep_until);
                 if (subscribed_ && std::exchange(may_watch, false)) {
                     may_watch = me.sleeper.watch(lock, session_, sleep_until);
-                    continue;  // whatever happened meanwhile
+                    continue;  // the state may have changed meanwhile
                 }
             }
             may_watch = true;
@@ -255,11 +258,13 @@ private:
         const bool listened = subscribed_;
         subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
         wants_messages_ = true;
-        // Another lock of ours listens there: what has come since the question was told to that one alone.
+        // Another state of this client is already subscribed to this channel. A message since the acquire command
+        // reached only that state.
         if (subscribed_ && !listened) line_.news();
     }
 
-    // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
+    // Removes the waiter from the queue. If it was the representative, wakes the next one, which checks the generation
+    // again.
     void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
         if (heir_ == &me) heir_ = nullptr;
         const bool was_front = line_.is_front(me);
@@ -274,10 +279,10 @@ private:
         }
     }
 
-    // --- giving back, the ways --------------------------------------------------------------------------------
+    // --- releasing --------------------------------------------------------------------------------------------
 
-    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no
-    // requires).
+    // A template, so that an explicit instantiation omits it for protocols without a hand-over (clang 14 ignores a
+    // requires clause here).
     template <class = void>
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
         const std::optional<Milliseconds> heir_lease = next.lease;
@@ -294,8 +299,8 @@ private:
             reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool) {
                 return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                     claim.until = until;
-                    // The heir's lease counts from the first sending that may have taken effect: a later one prolongs
-                    // nothing.
+                    // The heir's lease counts from the first sending that may have taken effect: a resend does not
+                    // prolong it.
                     if (!unknown) sent_at = SendTime();
                     Reply one =
                         wire_.hand_over(leaving.hold, std::as_const(claim), session_.calling(deadline, Effect::grants));
@@ -303,10 +308,10 @@ private:
                     return one;
                 });
             });
-        } catch (...) {  // no memory: as if it had not been sent
+        } catch (...) {  // no memory: handled as if nothing had been sent
             reply = Reply::of(Reply::Kind::not_sent, std::string());
         }
-        Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
+        Waiter* waiting = std::exchange(heir_, nullptr);  // null if it has left meanwhile
         const Instant now = Clock::now();
         const Instant sent = sent_at.as_of_now();
         const HandOverAnswer answer = Protocol<T>::read_hand_over(reply);
@@ -314,7 +319,7 @@ private:
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
             recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
-            // A copy of the acquire that was left without an answer may still come.
+            // A copy of the unanswered acquire command may still arrive.
             if (leaving.unsettled != 0) this->give_back_later(leaving, this->unsettled_until(leaving.unsettled));
             ++handoffs_;
             session_.count_handoff();
@@ -324,11 +329,12 @@ private:
             return {};
         }
         if (waiting) line_.join_first(*waiting);
-        // Refused for good, perhaps for a reason of its own, such as a right that only its script needs: then the hold
-        // goes back to the server as ever.
+        // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
+        // right. Releases the hold by the usual script instead.
         if (judge(reply) == ReplyClass::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
-        // Without a proper answer the lock belongs to either of the two numbers: both are released. Otherwise it was
-        // handed to somebody who left, too late for its lease, or unknown to the replicas that should know.
+        // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
+        // release the heir's number: the heir left, its lease is over, too few replicas confirmed the hand-over, or there
+        // was no memory to record it.
         const Instant over = now + claim.lease;
         if (handed) pending_.add({claim.hold}, 0, over, now);
         if (!answered) pending_.add({leaving.hold, claim.hold}, leaving.unsettled, std::max(over, leaving.until), now);
@@ -351,7 +357,7 @@ private:
         return outcome;
     }
 
-    // False when there is no memory for it.
+    // Returns false if there is no memory for it.
     bool recorded(OwnerNumber heir, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
                   std::int64_t token) {
         try {
@@ -365,11 +371,11 @@ private:
 
     WaitQueue line_;
     unsigned handoffs_ = 0;   // in a row, within this process
-    Waiter* heir_ = nullptr;  // to whom a hold is on its way, as long as it waits
+    Waiter* heir_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
     bool wants_messages_ = false;
-    bool subscribed_ = false;     // confirmed, so messages do come
-    std::uint64_t messages_ = 0;  // so far
-    unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
+    bool subscribed_ = false;     // True if the server confirmed the subscription, so messages arrive
+    std::uint64_t messages_ = 0;  // number of messages received
+    unsigned own_messages_ = 0;   // messages of our own releases that are still to come; they wake no waiter
 };
 
 }  // namespace v0_1

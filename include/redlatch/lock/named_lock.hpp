@@ -16,12 +16,12 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A lock of the user's, `Lock`: its public members, and below them the same for an owner that is told, for LockApi and
-// for composed locks. What is no hash of owner -> hold count on the server asks in a way of its own.
+// Implements LockApi for one named lock. Members that take an owner act on behalf of that thread, as MultiLock and
+// RedLock need. Locks whose key is not a hash of owner -> hold count redefine the ask_* members.
 template <class Lock, class T, class State>
 class NamedLock : public LockApi<Lock> {
 public:
-    // As given, without the client's key_prefix.
+    // The name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
 
     bool acquire(const LockRequest& request) { return state().acquire(request); }
@@ -38,7 +38,7 @@ public:
         return redlatch::ask_remaining_lease(state().session(), state().key(), limit);
     }
 
-    // What this process knows of the lock.
+    // Returns this process's state of the lock.
     State& state() { return binding_.state(); }
 
 protected:

@@ -13,25 +13,25 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of numbers
-// of which nobody knows what they have, because an answer did not come. Each is sent until it is answered by a server
-// whose clock is beyond the instant until which a late copy could take something in that number's name; at most until
-// the lease is over that it is about. A copy of a release itself does no harm: its number is never used again.
+// Releases that the foreground could not deliver. They are of holds that were released while no server answered, or of
+// numbers whose state is unknown because a reply is missing. Each is resent until a server answers whose clock is past
+// the instant until which a late copy could acquire something for that number, or until the lease in question is over.
+// A late copy of the release itself is harmless: its number is never used again.
 class Outbox {
 public:
     struct Item {
         Unwanted unwanted;
-        std::int64_t unsettled;  // by the server's clock: until then it has to be released once more; 0: no longer
-        Instant give_up;         // when the lease is over at last
+        std::int64_t unsettled;  // server time until which the release has to be repeated; 0: no repeat
+        Instant give_up;         // when the lease is certainly over
         Instant next;            // when to send
         bool on_the_way = false;
         Backoff backoff{Milliseconds(50), longest_pause};
     };
 
-    // So that the next add() needs no memory.
+    // Reserves memory for the next add().
     void make_room() { items_.reserve(items_.size() + 1); }
 
-    // `from`: when to send it first.
+    // `from`: when to send it for the first time.
     void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from) {
         items_.push_back({unwanted, unsettled, give_up, from});
     }
@@ -42,10 +42,10 @@ public:
 
     bool empty() const { return items_.empty(); }
 
-    // What is to be sent now; taken to be on the way from here on.
+    // Returns the items to send now and marks them as in flight.
     std::vector<Item> take_due(Instant now) {
         std::vector<Item> due;
-        due.reserve(items_.size());  // so that a failure leaves all as it is
+        due.reserve(items_.size());  // before any change, so that a failure changes nothing
         for (Item& item : items_) {
             if (item.on_the_way || item.next > now || now >= item.give_up) continue;
             item.on_the_way = true;
@@ -54,18 +54,18 @@ public:
         return due;
     }
 
-    // Takes out those whose time is over: how many there were.
+    // Removes the items whose lease is over. Returns their number.
     std::size_t take_expired(Instant now) {
         return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
     }
 
-    // Answered by a server whose clock showed this.
+    // Records a reply from a server whose clock showed `server_now`.
     void answered(std::uint64_t hold, std::int64_t server_now, Instant now) {
         for (Item& item : items_) {
             if (item.unwanted.hold != hold || item.unsettled < server_now) continue;
-            // The first millisecond of that clock that is beyond it.
+            // The first millisecond of that clock that is past it.
             item.next = now + Milliseconds(item.unsettled - server_now + 2);
-            // What an answered release left is nobody's; what a late copy takes lasts for a lease from then on.
+            // The answered release removed what there was. A late copy may acquire a whole lease from then on.
             item.give_up += Milliseconds(item.unsettled - server_now + 2);
             item.on_the_way = false;
             return;

@@ -11,15 +11,14 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// How a SpinLock or a Mutex waits: pauses that begin with initial_delay and double up to max_delay, each shortened at
-// random by up to a half, so that waiters do not come together.
+// How a SpinLock or a Mutex waits: pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
+// to a half, so that waiters do not retry at the same time.
 struct SpinOptions {
     std::chrono::milliseconds initial_delay{1};
     std::chrono::milliseconds max_delay{128};
 };
 
-// Throws Error(errc::invalid_argument) for delays that are not positive or of which the first is longer than the
-// longest.
+// Throws Error(errc::invalid_argument) if initial_delay is below 1 ms or above max_delay, or max_delay is above 1 h.
 inline Polling polling_of(const SpinOptions& options, std::string_view name) {
     if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
         options.max_delay > std::chrono::hours(1))
