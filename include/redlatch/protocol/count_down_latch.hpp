@@ -20,7 +20,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the count-down latch: keys and arguments of its scripts.
+// Builds the commands of the count-down latch: the keys and arguments of its scripts.
 template <Transport T>
 class LatchProtocol {
 public:
@@ -28,7 +28,8 @@ public:
     static constexpr bool takes = false;
     static constexpr std::size_t most_at_once = std::numeric_limits<std::size_t>::max();
 
-    // A caller waits for the end of the count that it found at first.
+    // A caller waits until the count that it first found reaches zero. `round` names the last end of a count at that
+    // time; nothing before the first reply.
     struct Want {
         std::optional<std::string> round{};
         bool served = false;
@@ -38,7 +39,7 @@ public:
         : commands_(session, std::move(key), "redlatch_latch_requests"),
           channel_("redisson_countdownlatch__channel__{" + commands_.key() + "}"),
           round_(prefixed_key("redlatch_latch_round", commands_.key())) {
-        // The channel is as Redisson has it, whose latches cannot have such names in a cluster, either.
+        // The channel has Redisson's name. Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(channel_) != session.transport().route(this->key()))
             throw Error(errc::invalid_argument, this->key(),
                         "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
@@ -60,14 +61,15 @@ public:
         const bool open = number_of(reply.elements[0], key()) <= 0;
         const std::string& round = reply.elements[1].text;
         for (Want& want : wants) {
-            // A round that went away ended long ago: it is none.
+            // Only another round proves that the count has ended. An empty one proves nothing: its key expired long
+            // after its end.
             want.served = open || (want.round && !round.empty() && *want.round != round);
             if (!want.round) want.round = round;
         }
         return {Milliseconds::max()};
     }
 
-    // What counting down answered: the count before, and what its caller would wait for.
+    // The reply to counting down: the count before, and what its caller would wait for.
     struct Lowered {
         std::int64_t before;
         Want want{};
@@ -86,7 +88,7 @@ public:
                               deadline);
     }
 
-    // By all: deletes it.
+    // A value of `by` that deletes the latch.
     static constexpr std::int64_t all = -1;
     Reply lower(const RequestId& ticket, std::int64_t by, Instant deadline) {
         return commands_.call(digested<scripts::count_down_latch_lower>, ticket,

@@ -22,8 +22,8 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
-// command may be sent again, and may arrive late.
+// Builds the commands of the fair lock: the keys and arguments of its scripts, for `send`, which calls or posts them.
+// Every command may be resent and may arrive late.
 template <Transport T>
 class FairProtocol {
 public:
@@ -45,16 +45,17 @@ public:
           slot_(std::clamp(session.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
 
     const std::string& key() const noexcept { return key_; }
-    // How a hold's owner is called on the wire, and while it waits.
+    // Returns the hold's owner, or the waiter, as the server knows it.
     OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
 
-    // Where this waiter is told that it is its turn.
+    // Returns the channel that notifies this waiter of its turn.
     std::string channel(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
 
-    // How long a waiter counts as alive without a refresh: a few seconds, less where holds are short, too.
+    // Returns how long a waiter counts as alive without a refresh: a sixth of the watchdog timeout, between 100 ms and
+    // 5 s.
     Milliseconds slot() const noexcept { return slot_; }
 
-    // Takes the lock if it is nobody else's turn.
+    // Acquires the lock unless it is another waiter's turn.
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         return acquire_with(claim, Milliseconds(0), std::move(send));
@@ -63,7 +64,7 @@ public:
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
     static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
 
-    // The same, or queues up; whoever stands in the queue already keeps the place.
+    // Does the same, or joins the queue. A waiter that is already in the queue keeps its position.
     template <class Send>
     auto acquire_or_queue(const Claim& claim, Send send) {
         return acquire_with(claim, slot_, std::move(send));
@@ -75,13 +76,13 @@ public:
                     Texts<5>{publish(), channels_, text(hold), NumberText(remaining), NumberText(lease.count())});
     }
 
-    // Gives up whatever these owners have: a hold, and a place in the queue. Answered with the server's clock.
+    // Releases everything that these owners have: a hold and a slot in the queue. The reply is the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
         return send(digested<scripts::fair_leave>, keys(), with_owners({publish(), channels_}, owners));
     }
 
-    // Up to 100 waiters of this process say that they are alive.
+    // Refreshes the slots of up to 100 waiters of this process.
     void post_refresh(std::span<const std::uint64_t> waiters, Completion done) {
         const NumberText slot(slot_.count()), until(session_.wanted_until(key_));
         std::vector<OwnerText> texts;
@@ -91,7 +92,7 @@ public:
         session_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
     }
 
-    // Who holds it, whoever that is: a list of owners.
+    // Returns the list of owners that hold the lock, whichever they are.
     template <class Send>
     auto holders(Send send) {
         return send(Texts<2>{"HKEYS", key_});
@@ -116,7 +117,7 @@ private:
     const std::string queue_;
     const std::string timeouts_;
     const std::string slots_;
-    const std::string channels_;  // what the channels of all waiters begin with
+    const std::string channels_;  // prefix of the channels of all waiters
     const Milliseconds slot_;
 };
 

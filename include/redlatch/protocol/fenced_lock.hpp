@@ -16,7 +16,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the fenced lock: the reentrant lock's, but taking and handing over draw a token.
+// Builds the commands of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
 template <Transport T>
 class FencedProtocol : public RLockProtocol<T> {
 public:

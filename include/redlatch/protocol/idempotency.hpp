@@ -20,13 +20,14 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Sends the scripts that use scripts/request_marks.hpp. Their first keys are the primitive's own and that of the marks,
-// their first arguments lane, request, until when it is wanted, the margin, and whether a copy of it may be on its way.
+// Sends the scripts that use scripts/request_marks.hpp, so that each request takes effect at most once. Their first
+// keys are the key of the primitive and the key of the marks. Their first arguments are the lane, the request number,
+// until when the request is wanted, the margin, and '1' if a copy of the request may be in flight.
 //
-// A request is wanted for a while from its first sending on, all copies of it until the same instant of the server's
-// clock. Its mark stays for the margin longer. A copy that comes in between and finds no mark proves that none has been
-// carried out, nor will be: the change may be asked for anew. One that comes still later proves nothing: nobody will
-// ever know, and sending anew what may have been done would do it twice.
+// A request is wanted for a while from its first sending on. All copies of it are wanted until the same instant of the
+// server's clock. Its mark stays for the margin longer. A copy that arrives in between and finds no mark proves that no
+// copy has taken effect, nor will: the change may be sent again as a new request. A copy that arrives after the margin
+// proves nothing. Then the outcome remains unknown, and a new request might repeat the change.
 template <Transport T>
 class IdempotentCommands {
 public:
@@ -41,17 +42,19 @@ public:
     const std::string& key() const noexcept { return key_; }
     Session<T>& session() const noexcept { return session_; }
 
-    // The longest that marks stay: window and margin, and some time for what is not known exactly of the server's clock.
+    // Returns the longest time for which marks stay: window and margin, and some time for the uncertainty about the
+    // server's clock.
     static Milliseconds marks_ttl(const ClientOptions& options) {
         constexpr Milliseconds least = std::chrono::minutes(2), most = std::chrono::hours(1);
         return options.unreachable_timeout > most / 4 ? most : std::max(least, options.unreachable_timeout * 4);
     }
 
-    // Until when what is first sent at `now` is wanted.
+    // Returns until when a request that is first sent at `now` is wanted.
     ServerMilliseconds wanted_from(ServerMilliseconds now) const { return now + window_.count(); }
 
-    // Sends a request once more, `send(ticket, deadline)`. What was certainly not carried out is asked for anew. When
-    // nobody can know, the ticket says so, and the answer is one for which nothing is sent again.
+    // Sends a request by `send(ticket, deadline)`. If it certainly did not take effect because it came too late,
+    // retries it as a new request, up to three tries in all. If the outcome is unknown, sets ticket.is_unknowable and
+    // returns a final reply.
     template <class Send>
     Reply send(RequestId& ticket, Instant deadline, Send send) const {
         for (int tries = 1;; ++tries) {
@@ -67,8 +70,8 @@ public:
         }
     }
 
-    // What the answer to a sending at `sent` says of the request; true when it may be asked for anew, and the ticket is
-    // a new one for that.
+    // Applies the reply to a sending at `sent` to the ticket. Returns true if the request certainly did not take effect
+    // because it came too late; then the ticket is a new one for a retry.
     bool note(RequestId& ticket, Instant sent, Reply& reply) const {
         if (reply.is_unsent()) {
             if (!ticket.may_be_done) ticket.wanted_until = 0;
@@ -83,14 +86,14 @@ public:
         const ServerMilliseconds marks_end = ticket.wanted_until + margin_.count() - inexact.count();
         if (ticket.may_be_done && read_late(reply).value_or(0) > marks_end) {
             ticket.is_unknowable = true;
-            reply.text = "UNKNOWN";  // final
+            reply.text = "UNKNOWN";  // a final error
             return false;
         }
         ticket = {ticket.lane, session_.next_request()};
         return true;
     }
 
-    // What a request that failed throws.
+    // Returns the error of a request that failed.
     Error failure(const RequestId& ticket, const Reply& reply) const {
         if (ticket.is_unknowable) return {errc::unreachable, key_, unknowable};
         return error_of(reply, key_);
@@ -110,7 +113,7 @@ public:
         return session_.call_script(script, keys, arguments, deadline, effect);
     }
 
-    // For many arguments.
+    // Does the same for many arguments.
     template <std::size_t K>
     Reply call(const Script& script, const RequestId& ticket, const std::array<std::string_view, K>& more_keys,
                std::span<const std::string_view> more_arguments, Instant deadline, Effect effect = Effect::any) const {
@@ -131,7 +134,7 @@ public:
         session_.post_script(script, keys, arguments, std::move(done));
     }
 
-    // A request whose sender has given up is carried out by now, or never.
+    // Voids a request whose sender has given up. After the reply the request has taken effect or never will.
     void post_void(const RequestId& ticket, Completion done) const {
         const Numbers numbers(ticket);
         session_.post_script(
@@ -175,7 +178,7 @@ private:
     const NumberText margin_text_;
 };
 
-// A flag in a script's arguments.
+// Returns a flag as a script argument.
 constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
 
 }  // namespace v0_1

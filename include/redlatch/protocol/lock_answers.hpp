@@ -13,11 +13,11 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// What an acquire script answered.
+// The reply of an acquire script.
 struct AcquireAnswer {
     enum class Kind { held, blocked, gone } kind;
-    Milliseconds holder_lease{};  // blocked: what the holder has left; negative when its key has no TTL
-    std::int64_t token = 0;       // held: the fencing token, of locks that have one
+    Milliseconds holder_lease{};  // blocked: the remaining lease of the holder; negative if its key has no TTL
+    std::int64_t token = 0;       // held: the fencing token, for locks that have one
 };
 
 inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
@@ -27,17 +27,17 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
     return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
 }
 
-// What came of one try in the background.
+// The outcome of one try in the background.
 struct TryAnswer {
     enum class Kind { held, refused, failed } kind;
     std::uint64_t hold = 0;                   // held: its number
-    std::optional<Error> why = std::nullopt;  // failed; nothing when an earlier command is not answered yet
+    std::optional<Error> why = std::nullopt;  // failed: the error; nothing if an earlier command has no reply yet
 };
 
-// What a script answered that hands a hold over to another thread of this process.
+// The reply of a script that hands a hold over to another thread of this process.
 struct HandOverAnswer {
     enum class Kind { handed, not_held, senseless } kind;
-    std::int64_t token = 0;  // handed: the heir's fencing token, of locks that have one
+    std::int64_t token = 0;  // handed: the heir's fencing token, for locks that have one
 };
 
 inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {
@@ -46,13 +46,13 @@ inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {
     return {handed ? HandOverAnswer::Kind::handed : HandOverAnswer::Kind::senseless, 0};
 }
 
-// What a release script answered.
+// The reply of a release script.
 struct ReleaseAnswer {
     enum class Kind { released, still_held, not_held, senseless } kind;
-    std::int64_t listeners = 0;  // released: how many subscribers were told
+    std::int64_t listeners = 0;  // released: how many subscribers were notified
 };
 
-// Never throws: it serves unlock(), which must not.
+// Never throws, because unlock() uses it.
 inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
     if (reply.is_nil()) return {ReleaseAnswer::Kind::not_held, 0};
     if (!reply.is_integer() || reply.integer < -1) return {ReleaseAnswer::Kind::senseless, 0};

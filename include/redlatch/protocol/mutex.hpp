@@ -19,7 +19,8 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner's text. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
+// Builds the commands of the plain mutex, for `send`, which calls or posts them. The key holds the text of the owner of
+// its one hold. Every command may be resent, without a mark on the server.
 template <Transport T>
 class MutexProtocol {
 public:
@@ -35,18 +36,18 @@ public:
 
     const std::string& key() const noexcept { return key_; }
 
-    // None: nobody is told of a release.
+    // Empty: a release publishes no message.
     const std::string& channel() const noexcept { return no_channel_; }
 
-    // The value of a hold.
+    // Returns the value of a hold.
     OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
 
-    // The first time by the plain command. If that is refused it does not say why, so the script asks once more, and is
-    // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the
-    // holder has left, and that the key is no lock at all.
+    // Sends the plain command first. Its refusal has no reason, so the script follows. From then on only the script is
+    // sent: it recognizes the value of an earlier sending, it returns how long the holder's lease lasts, and it reports
+    // a key of another type.
     //
-    // The plain command says when the lease is over, by the server's clock: a copy that arrives late holds no longer
-    // than the first would have. Servers before 6.2 know only how long it lasts.
+    // The plain command gives the end of the lease by the server's clock. So a late copy holds no longer than the first
+    // would have. Servers before 6.2 accept only a duration.
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         const OwnerText value = text(claim.hold);
@@ -66,7 +67,7 @@ public:
         return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
     }
 
-    // By the server's own command where it has one. What was sent before without an answer is sent as a script.
+    // Releases by the server's own command if it has one. If an earlier sending got no reply, uses the script.
     template <class Send>
     auto release(std::uint64_t hold, std::uint32_t, Milliseconds, bool again, Send send) {
         const OwnerText value = text(hold);
@@ -81,13 +82,13 @@ public:
         return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{value});
     }
 
-    // Gives up these values. Answered with the server's clock.
+    // Releases the holds of these values. The reply is the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> values, Send send) {
         return send(digested<scripts::mutex_give_up>, Texts<1>{key_}, values);
     }
 
-    // The present holder's value, whoever it is.
+    // Returns the current holder's value, whichever it is.
     template <class Send>
     auto holders(Send send) {
         return value(std::move(send));
@@ -111,14 +112,15 @@ public:
         return send(digested<scripts::mutex_remaining_lease>, Texts<1>{key_}, Texts<0>{});
     }
 
-    // The present holder's value, whoever it is. GET rather than EXISTS: a key of another type is an error, not a lock.
+    // Returns the current holder's value, whichever it is. GET rather than EXISTS: a key of another type is an error,
+    // not a lock.
     template <class Send>
     auto value(Send send) {
         return send(Texts<2>{"GET", key_});
     }
 
-    // The plain command says when the lease is over, so it may last for less than was asked for: by what the server's
-    // clock may be ahead of what this client knows of it.
+    // Returns by how much a lease may be shorter than requested. The plain command fixes its end by the server's clock,
+    // which may be ahead of this client's estimate by that much.
     Milliseconds clock_error() const { return session_.clock_error(); }
 
 private:

@@ -25,16 +25,16 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// How long a permit is taken: for a lease of its own, for ever, or under the watchdog.
+// For how long a permit is acquired: with a lease of its own, without a TTL, or under the watchdog.
 struct PermitLease {
     enum class Kind { watched, limited, forever } kind = Kind::watched;
-    Milliseconds length{};  // limited
+    Milliseconds length{};  // if limited
 
     static PermitLease of(const Lease& lease) { return {Kind::limited, lease.length()}; }
     static PermitLease of(Lease::Forever) { return {Kind::forever, {}}; }
 };
 
-// The commands of the semaphore whose permits have leases: keys and arguments of its scripts.
+// Builds the commands of the semaphore whose permits have leases: the keys and arguments of its scripts.
 template <Transport T>
 class PermitProtocol {
 public:
@@ -47,12 +47,12 @@ public:
         std::vector<PermitId> ids{};  // at least one
         PermitLease lease{};
         bool served = false;
-        bool lets_pass = false;  // those behind it, where there are not enough for it
+        bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
 
         std::int64_t amount() const { return static_cast<std::int64_t>(ids.size()); }
 
-        // To be called before it is asked for again: what is still on its way to take back an earlier question must not
-        // meet the permits of the next one.
+        // Draws new ids; called before each further acquire. A command that takes back an earlier acquire may still be
+        // in flight and must not remove the permits of the next one.
         void renew() {
             for (PermitId& id : ids) id = PermitId::random();
         }
@@ -67,7 +67,7 @@ public:
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    // What a lease is on the server: watched ones last as long as the watchdog's.
+    // Returns the lease for the server in ms: the watchdog timeout for watched permits, -1 for permits without a TTL.
     std::int64_t milliseconds_of(const PermitLease& lease) const {
         switch (lease.kind) {
             case PermitLease::Kind::limited: return lease.length.count();
@@ -93,7 +93,7 @@ public:
             !std::all_of(told.begin(), told.end(), [](const Reply& one) { return one.is_integer(); }) ||
             told[0].integer < 0 || !share(told[0].integer, wants))
             throw unexpected(reply, key());
-        // One more than told: the lease is over only in the millisecond after its last.
+        // One ms more: the lease lasts until the end of its last millisecond.
         const std::int64_t over_in = told[1].integer;
         return {over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1),
                 told.size() > 2 ? told[2].integer : 0};
@@ -105,7 +105,7 @@ public:
         commands_.post(digested<scripts::permit_take_back>, ticket, more_keys(), words.view(), std::move(done));
     }
 
-    // Also takes what is left of them where the lease of some is over.
+    // Uses the script for taking back, which also works if the lease of some permits is over.
     void post_return(const RequestId& ticket, std::span<const Want> wants, Completion done) {
         post_take_back(ticket, wants, std::move(done));
     }
@@ -181,7 +181,7 @@ public:
     }
 
 private:
-    // Arguments of any number; ids are to live as long as it.
+    // Collects any number of arguments. The ids must outlive it.
     class Words {
     public:
         Words(std::initializer_list<std::string_view> first) : words_(first) {}
@@ -193,7 +193,7 @@ private:
 
     private:
         std::vector<std::string_view> words_;
-        std::deque<NumberText> numbers_;  // stay where they are
+        std::deque<NumberText> numbers_;  // a deque, so that their addresses stay valid
     };
 
     std::array<std::string_view, 2> more_keys() const { return {leases_, channel_}; }

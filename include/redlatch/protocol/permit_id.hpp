@@ -16,13 +16,13 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Names one permit that somebody holds: 16 random bytes. Who knows it may release the permit, in whatever process or
-// language; as text it is 32 hex digits, the same that Redisson shows.
+// Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
+// text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
 public:
     static PermitId random() { return PermitId(random_bytes<16>()); }
 
-    // From 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
+    // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
     static PermitId parse(std::string_view text) {
         std::array<unsigned char, 16> bytes{};
         bool proper = text.size() == 32;
@@ -45,7 +45,7 @@ public:
         return hex;
     }
 
-    // As it stands in Redis.
+    // Returns the bytes as stored in Redis.
     std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
     friend auto operator<=>(const PermitId&, const PermitId&) = default;
@@ -73,7 +73,7 @@ private:
 
 template <>
 struct std::hash<redlatch::PermitId> {
-    // Random already.
+    // The bytes are random already.
     std::size_t operator()(const redlatch::PermitId& id) const noexcept {
         std::size_t some;
         std::memcpy(&some, id.bytes().data(), sizeof some);

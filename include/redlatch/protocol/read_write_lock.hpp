@@ -20,7 +20,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The names that both sides of a read-write lock have in common, and how they speak: both listen to one channel.
+// The names that both sides of a read-write lock share, and their common commands. Both sides listen to one channel.
 template <Transport T>
 class ReadWriteProtocol {
 public:
@@ -61,11 +61,11 @@ protected:
     Session<T>& session_;
     const std::string key_;
     const std::string channel_;
-    const std::string tag_;   // where the names of the timeout keys begin
-    const std::string mark_;  // ours alone: there while a writer waits that has precedence
+    const std::string tag_;   // prefix of the names of the timeout keys
+    const std::string mark_;  // redlatch's own key: exists while a writer with precedence waits
 };
 
-// The commands of the readers' side.
+// Builds the commands of the readers' side.
 template <Transport T>
 class ReadProtocol final : public ReadWriteProtocol<T> {
 public:
@@ -90,13 +90,13 @@ public:
                                              std::move(send));
     }
 
-    // Releases whatever these owners have. Answered with the server's clock.
+    // Releases everything that these owners hold. The reply is the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
         return ReadWriteProtocol<T>::give_up(digested<scripts::read_give_up>, owners, std::move(send));
     }
 
-    // Who holds this side, whoever that is: a list of owners.
+    // Returns the list of owners that hold this side, whichever they are.
     template <class Send>
     auto holders(Send send) {
         return send(digested<scripts::read_holders>, Texts<1>{this->key_}, Texts<1>{this->tag_});
@@ -115,7 +115,7 @@ public:
     OwnerText text(std::uint64_t hold) const noexcept { return this->reader(hold); }
 };
 
-// The commands of the writer's side.
+// Builds the commands of the writer's side.
 template <Transport T>
 class WriteProtocol final : public ReadWriteProtocol<T> {
 public:
@@ -138,12 +138,12 @@ public:
 
     AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
         const AcquireAnswer answer = decode_acquire(reply, name);
-        // Then the mark is gone, too.
+        // The script that acquired the lock deleted the mark.
         if (answer.kind == AcquireAnswer::Kind::held) marked_ = false;
         return answer;
     }
 
-    // Nobody of this process waits any more.
+    // Deletes the mark when no thread of this process waits any more.
     void withdraw() {
         if (!marked_.exchange(false)) return;
         this->session_.posting([](const Reply&) {})(digested<scripts::write_withdraw>,
@@ -157,13 +157,13 @@ public:
                                              std::move(send));
     }
 
-    // Releases whatever these owners have. Answered with the server's clock.
+    // Releases everything that these owners hold. The reply is the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
         return ReadWriteProtocol<T>::give_up(digested<scripts::write_give_up>, owners, std::move(send));
     }
 
-    // Who holds this side, whoever that is: a list of owners.
+    // Returns the list of owners that hold this side, whichever they are.
     template <class Send>
     auto holders(Send send) {
         return send(digested<scripts::write_holders>, Texts<1>{this->key_}, Texts<0>{});
@@ -183,10 +183,10 @@ public:
     OwnerText text(std::uint64_t hold) const noexcept { return this->writer(hold); }
 
 private:
-    // What a writer that dies while it waits can cost the readers; renewed after half of it.
+    // How long a writer that dies while it waits keeps readers out, in ms. The mark is renewed after half of this time.
     static constexpr std::string_view mark_ttl = "5000";
 
-    std::atomic<bool> marked_{false};  // a mark of this process may be on the server
+    std::atomic<bool> marked_{false};  // True if a mark of this process may be on the server
 };
 
 }  // namespace v0_1

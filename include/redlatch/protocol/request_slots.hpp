@@ -11,18 +11,18 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// By what a command that must take effect once is known to the server, see scripts/request_marks.hpp; and what is known
-// of it here.
+// Identifies a command that must take effect once, see scripts/request_marks.hpp, and records what is known of its
+// outcome.
 struct RequestId {
     std::uint32_t lane = 0;
     std::uint64_t request = 0;
-    ServerMilliseconds wanted_until = 0;  // in all copies; 0 as long as there is none
-    bool may_be_done = false;             // a copy may have been carried out
-    bool is_unknowable = false;           // and nobody can find out any more
+    ServerMilliseconds wanted_until = 0;  // the same in all copies; 0 as long as there is none
+    bool may_be_done = false;             // True if a copy may have taken effect
+    bool is_unknowable = false;           // True if its outcome can no longer be determined
 };
 
-// The lanes of one name in this process. One request at a time goes along a lane, and the lane is free again when the
-// outcome of the request is known, or nobody will ask for it any more. Plain data.
+// Assigns the lanes of one name in this process. A lane carries one request at a time. It is free again when the
+// outcome of the request is known or no longer needed. Plain data.
 class RequestSlots {
 public:
     // `request`: greater than all before.

@@ -18,8 +18,8 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the reentrant lock: keys and arguments of its scripts, for `send`, which calls or posts them
-// (Session::calling, Session::posting). Every command may be sent again, and may arrive late.
+// Builds the commands of the reentrant lock: the keys and arguments of its scripts, for `send`, which calls or posts
+// them (Session::calling, Session::posting). Every command may be resent and may arrive late.
 template <Transport T>
 class RLockProtocol {
 public:
@@ -54,7 +54,7 @@ public:
                     Texts<4>{text(hold), NumberText(remaining), NumberText(lease.count()), publish_command()});
     }
 
-    // Releases whatever these owners have. Answered with the server's clock.
+    // Releases everything that these owners hold. The reply is the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
         return send(digested<scripts::rlock_give_up>, keys(),
@@ -68,13 +68,13 @@ public:
                              NumberText(heir.until)});
     }
 
-    // Who holds it, whoever that is: a list of owners.
+    // Returns the list of owners that hold the lock, whichever they are.
     template <class Send>
     auto holders(Send send) {
         return send(Texts<2>{"HKEYS", key_});
     }
 
-    // How a hold's owner is called on the wire.
+    // Returns the hold's owner as the server knows it.
     OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
 
 protected:

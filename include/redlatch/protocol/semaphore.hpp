@@ -19,7 +19,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the semaphore: keys and arguments of its scripts.
+// Builds the commands of the semaphore: the keys and arguments of its scripts.
 template <Transport T>
 class SemaphoreProtocol {
 public:
@@ -31,7 +31,7 @@ public:
     struct Want {
         std::int64_t permits = 1;  // at least one
         bool served = false;
-        bool lets_pass = false;  // those behind it, where there are not enough for it
+        bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
 
         std::int64_t amount() const { return permits; }
     };

@@ -9,14 +9,14 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// What the server answered to a question for permits, or for the end of a count.
+// The server's reply to an acquire of permits, or to a query for the end of a count.
 struct Answer {
-    Milliseconds hint;       // after which time asking again may help
-    std::int64_t there = 0;  // so many permits there are, as far as the answer tells
+    Milliseconds hint;       // how long to wait before a retry may help
+    std::int64_t there = 0;  // how many permits there are, as far as the reply shows
 };
 
-// Who is served by the permits that were taken for `wants`, in their order; as the script did it. False when they do not
-// go round so.
+// Sets `served` for those of `wants` that the `taken` permits serve, in the order of the script. Returns false if the
+// number does not add up.
 template <class Want>
 bool share(std::int64_t taken, std::span<Want> wants) {
     std::int64_t left = taken;
