@@ -15,12 +15,12 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A request of a semaphore or latch that is to be delivered in the background, when no server answered in time.
+// A request of a semaphore or latch for the background to deliver, because no server answered in time.
 struct PendingRequest {
     enum class Kind {
-        change,    // is to take effect: sent anew when it came too late
-        undoing,   // takes back what another request may have done, which has done nothing when this one comes too late
-        call_off,  // the same, and it harms nobody when that is never known
+        change,    // must take effect: sent again as a new request if it came too late
+        undoing,   // takes back what another request may have done; if it comes too late, that request has done nothing
+        call_off,  // the same, but an outcome that stays unknown is not reported
     };
     using Post = std::function<void(const RequestId&, Completion)>;
 
@@ -35,8 +35,8 @@ struct PendingRequest {
     Backoff backoff{Milliseconds(50), longest_pause};
 };
 
-// What is still to be delivered for one name: each errand is sent, with pauses, until it is answered or its time is
-// over. Plain data.
+// The requests that are still to be delivered for one name. Each is resent after pauses until it is answered or its
+// time is over. Plain data.
 class PendingRequests {
 public:
     void add(PendingRequest errand) {
@@ -46,14 +46,14 @@ public:
 
     bool empty() const { return errands_.empty(); }
 
-    // The one of this number, if it is still to be delivered.
+    // Returns the request of this number; null if it is delivered or expired.
     PendingRequest* find(std::uint64_t number) {
         const auto found =
             std::find_if(errands_.begin(), errands_.end(), [&](const PendingRequest& e) { return e.number == number; });
         return found == errands_.end() ? nullptr : &*found;
     }
 
-    // What is to be sent now; taken to be on the way from here on.
+    // Returns the requests to send now and marks them as in flight.
     std::vector<PendingRequest> take_due(Instant now) {
         std::vector<PendingRequest> due;
         due.reserve(errands_.size());
@@ -64,7 +64,7 @@ public:
         return due;
     }
 
-    // Takes out those whose time is over.
+    // Removes and returns the requests whose time is over.
     std::vector<PendingRequest> take_expired(Instant now) {
         std::vector<PendingRequest> expired;
         for (const PendingRequest& errand : errands_)
@@ -77,7 +77,7 @@ public:
         std::erase_if(errands_, [&](const PendingRequest& e) { return e.number == number; });
     }
 
-    // Not answered: again after a pause.
+    // Records that a request got no reply. It is resent after a pause.
     void failed(std::uint64_t number, Instant now) {
         PendingRequest* const errand = find(number);
         if (!errand) return;
@@ -85,7 +85,7 @@ public:
         errand->next = now + errand->backoff.next();
     }
 
-    // Ends the pauses.
+    // Ends the pauses, so that all requests are due now.
     void hurry(Instant now) {
         for (PendingRequest& errand : errands_) errand.next = std::min(errand.next, now);
     }

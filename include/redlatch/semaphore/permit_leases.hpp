@@ -18,7 +18,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog
+// Manages this process's side of a semaphore whose permits have leases: the waiters, and the permits that its watchdog
 // renews.
 template <class T>
 class PermitLeases final : public Synchronizer<T, PermitProtocol> {
@@ -43,14 +43,15 @@ public:
         Instant valid_until;
         Instant renew_at;
         bool renewing = false;
-        Instant renewal_ends{};  // one that was not answered is void from then on
+        Instant renewal_ends{};  // an unanswered renewal can no longer take effect from then on
 
-        // Losing is told a little before the lease can end, because telling takes a moment too.
+        // The loss is reported a little before expiry, so that the handler runs while the lease still holds.
         Instant lost_at() const { return valid_until - Milliseconds(2); }
         Instant look_at() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
     };
 
-    // From now on they are not renewed: they are given back, or have a lease of their own. Which of them were.
+    // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were
+    // renewed.
     std::vector<Watch> unwatch(std::span<const PermitId> ids) {
         const std::lock_guard lock(mutex_);
         std::vector<Watch> were;
@@ -62,8 +63,8 @@ public:
         return were;
     }
 
-    // The same, when no renewal of theirs can take effect any more: what comes next is not prolonged by one that is on
-    // its way. Waits for an answer, or until what has none is void: for command_timeout as a rule.
+    // Does the same once no renewal of these permits can take effect any more, so that a late one cannot prolong what
+    // comes next. Waits for the replies, or until an unanswered renewal is void: usually command_timeout.
     std::vector<Watch> unwatch_settled(std::span<const PermitId> ids) {
         std::unique_lock lock(mutex_);
         const auto settled_at = [&] {
@@ -77,8 +78,8 @@ public:
         return unwatch(ids);
     }
 
-    // Gives one back, and waits for nothing. Where there is no memory for that its lease ends it, as it does for whoever
-    // dies: it is not renewed in any case.
+    // Releases a permit without waiting. Without memory for that, the permit ends with its lease, as after a crash: it
+    // is no longer renewed in any case.
     void let_go(const PermitId& id) noexcept try {
         std::unique_lock lock(mutex_);
         std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
@@ -89,7 +90,7 @@ public:
     } catch (...) {
     }
 
-    // They are not given back after all.
+    // Renews these permits again, because they were not released after all.
     void watch_again(const std::vector<Watch>& watches) {
         const std::lock_guard lock(mutex_);
         for (Watch watch : watches) {
@@ -119,7 +120,7 @@ private:
 
     Milliseconds timeout() const { return session_.options().watchdog_timeout; }
 
-    // What came after its lease was over is as good as not served, and goes back.
+    // Treats permits whose lease was over before the reply came as not served, and gives them back.
     void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) override {
         const Instant now = Clock::now();
         std::vector<Want> too_late;
@@ -152,8 +153,8 @@ private:
         if (at != never) session_.timers().schedule(*this, at);
     }
 
-    // All that are due, and what would be due soon: so that permits that were taken at different times are renewed
-    // together from then on.
+    // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
+    // are renewed together from then on.
     void renew_due(Instant now) {
         std::unique_lock lock(mutex_);
         const auto due_until = [&](Instant until) {
@@ -175,7 +176,7 @@ private:
             try {
                 wire_.post_renew(batch, [self = std::static_pointer_cast<PermitLeases>(this->shared_from_this()), batch,
                                          sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
-            } catch (...) {  // no memory: again in a moment
+            } catch (...) {  // no memory: retried after a pause
                 renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
             lock.lock();
@@ -223,7 +224,7 @@ private:
     }
 
     std::vector<Watch> watched_;
-    std::condition_variable renewals_;  // with mutex_: each answer to a renewal wakes who waits in unwatch_settled()
+    std::condition_variable renewals_;  // with mutex_: each reply to a renewal wakes unwatch_settled()
 };
 
 }  // namespace v0_1

@@ -31,22 +31,26 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// One semaphore or latch, as this process knows it: who of its threads waits, which requests are on their way, what is
-// still to be delivered. Nobody owns anything here. `Wire` knows the commands:
+// Manages one semaphore or latch in this process: the waiting threads, the requests in flight, and what is still to be
+// delivered. It records no owners. `Protocol` provides the commands:
 //   kind, key(), channel()
-//   takes                          whether asking takes something from the others (permits), so that there is an order of
-//                                  service and something to give back; for a latch asking is only looking
-//   most_at_once                   how many callers one question may serve
-//   Want                           what a caller wants, and `served`: whether the last question was successful; if it has
-//                                  renew(), that is called before it is asked for again
-//   ask(wants, ticket, deadline), decode(reply, wants) -> after which time asking again may help
-//   post_take_back(ticket, wants, done)  an acquire of unknown outcome: whatever it took, or will take, goes back
-//   post_return(ticket, wants, done)  what was taken for callers that have left goes back
+//   takes                          True if a request takes something from other callers (permits), so that there is an
+//                                  order of service and something to give back; False for a latch, which is only
+//                                  queried
+//   most_at_once                   how many callers one request may serve
+//   Want                           what a caller wants, and `served`: True if the last request succeeded; its renew(),
+//                                  if there is one, is called before each further request
+//   ask(wants, ticket, deadline), decode(reply, wants) -> how long to wait before a retry may help
+//   post_take_back(ticket, wants, done)  gives back whatever an acquire of unknown outcome took, or will take
+//   post_return(ticket, wants, done)  gives back what was taken for callers that have left
 //
-// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs. Each
-// caller sleeps in its own condition variable, the representative where it can in the transport, to receive the message
-// itself; it is woken by whoever asked for it successfully, by whoever brings news for the representative (the
-// background thread with a message, a releasing thread, a leaving representative), and by its stop token.
+// mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs. Each
+// caller sleeps on its own condition variable; the representative sleeps in the transport where possible, to receive
+// the message itself. A caller is woken by
+//   the thread whose request served it,
+//   any change of state, if it is the representative: a message (background thread), a releasing thread, a
+//     representative that leaves,
+//   its stop token.
 template <class T, template <class> class Protocol>
 class Synchronizer : public BackgroundTask {
 public:
@@ -71,7 +75,8 @@ public:
 
     // --- asking and waiting -----------------------------------------------------------------------------------
 
-    // True when `want` was served; false at the deadline or when stopped, and then nothing was taken. Throws Error.
+    // Returns true if `want` was served. Returns false if the deadline passes or a stop is requested; then nothing was
+    // taken. Throws Error.
     bool obtain(Want& want, const WaitRequest& request) {
         if (request.stop.stop_requested()) return false;
         std::unique_lock lock(mutex_);
@@ -91,15 +96,16 @@ public:
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Sends a change, `send(ticket, deadline)`, until it is answered, for unreachable_timeout. Throws Error; what has not
-    // been carried out by then is called off, lest a late copy undo what the caller does next.
+    // Sends a change by `send(ticket, deadline)` and resends it until it is answered, for at most unreachable_timeout.
+    // Throws Error. A change that has not taken effect by then is called off, so that a late copy cannot undo what the
+    // caller does next.
     template <class Send>
     Reply change(Send send) {
         return change(send, nullptr);
     }
 
-    // The same for what must arrive in the end. When no server carries it out in that time, it throws, too, but
-    // `post(ticket, done)` goes on in the background.
+    // Does the same for a change that must arrive in the end. It also throws if no server carries the change out in
+    // that time, but the background goes on to deliver it by `post(ticket, done)`.
     template <class Send, class Post>
     Reply change(Send send, const Post& post) {
         std::unique_lock lock(mutex_);
@@ -124,12 +130,12 @@ public:
         }
         lanes_.give_back(ticket);
         if (judge(reply) != ReplyClass::answered) throw wire_.commands().failure(ticket, reply);
-        // With a subscription the message will come here, too.
+        // With a subscription this process gets the message, too.
         if (!subscribed_) tell_representative();
         return reply;
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void tick(Instant now, Instant, std::vector<Renewal>&) override {
         std::unique_lock lock(mutex_);
@@ -163,7 +169,7 @@ public:
         }
     }
 
-    // Whatever the payload, the state may have changed.
+    // Any message may mean that the state has changed.
     void message(std::string_view) override {
         const std::lock_guard lock(mutex_);
         tell_representative();
@@ -175,14 +181,14 @@ public:
     }
 
 protected:
-    // For derived states that look after what was taken; with mutex_ held. Of `wants`, which were asked for from
-    // `begun` on, some were served; it may reconsider.
+    // Override to record what was taken. `wants` were requested from `begun` on, and some of them were served. An
+    // override may clear `served`. Called with mutex_ held.
     virtual void accept(std::unique_lock<std::mutex>&, std::span<Want> /* wants */, Instant /* begun */) {}
-    // Nobody is there any more to whom this belongs.
+    // Override to drop the record of `want`, which no caller claims any more. Called with mutex_ held.
     virtual void forsake(const Want&) {}
 
-    // A template, so that an explicit instantiation leaves it out where nothing is taken (clang 14 looks at no
-    // requires).
+    // A template, so that an explicit instantiation omits it where nothing is taken (clang 14 ignores a requires clause
+    // here).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
         insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
@@ -195,14 +201,14 @@ protected:
         if (const Instant at = errands_.look_at(); at != never) session_.timers().schedule(*this, at);
     }
 
-    // Delivered in the background, until it is answered or its mark has gone.
+    // Delivers a request in the background until it is answered or its mark has expired.
     void insist(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& ticket,
                 PendingRequest::Post post) {
         const Instant now = Clock::now();
         errands_.add(
             {purpose, ticket, std::move(post), now + IdempotentCommands<T>::marks_ttl(session_.options()), now});
         schedule();
-        // Sent by this thread, so that it follows the first sending on the same connection.
+        // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);
     }
 
@@ -219,7 +225,7 @@ private:
         Answer answer;
     };
 
-    // Carried out, or it never can be: sending it again is useless.
+    // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return judge(reply) == ReplyClass::answered || is_final(reply); }
 
     void rouse(Member& member) { member.sleeper.rouse(session_); }
@@ -231,7 +237,7 @@ private:
 
     // --- asking the server ------------------------------------------------------------------------------------
 
-    // How long a command is sent again.
+    // Returns for how long a command is resent.
     Milliseconds patience() const {
         const ClientOptions& options = session_.options();
         return std::min(options.unreachable_timeout, IdempotentCommands<T>::marks_ttl(options) / 2);
@@ -244,14 +250,14 @@ private:
     Instant give_up_at(const WaitRequest& request) const {
         const Instant now = Clock::now();
         if (request.one_try) return now + one_try_time();
-        // Callers in line share the time that a server was unreachable, but each gets an honest try.
+        // Waiting callers share the time for which a server was unreachable, but each gets a full try.
         const Instant give_up = deadline_after(failing_since_.value_or(now), patience());
         return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
     }
 
-    // The server's answer; nothing when there was none, as the caller's deadline or stop token wanted it. Otherwise it
-    // throws. `first`: before any waiting. That question is allowed what one try is, whatever the deadline, because only
-    // waiting is to end there: a short time must not be worse than none.
+    // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
+    // Otherwise throws. `first`: True before any waiting. The first request always gets the time of one try, because
+    // the deadline is meant for the waiting: a short timeout must not do worse than none.
     std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
                               bool first = false) {
         RequestId ticket = lanes_.take(session_.next_request());
@@ -276,7 +282,7 @@ private:
             if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
             settle(lock, ticket, wants, ticket.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
-            // Who waits for less than a server may take learns nothing from its silence: it is slow, not away.
+            // A server that got less than command_timeout counts as slow, not as unreachable.
             const Instant now = Clock::now();
             const bool perhaps_slow = ticket.may_be_done || reply.kind == Reply::Kind::no_time;
             const Instant until = request.one_try ? now : request.deadline;
@@ -296,14 +302,14 @@ private:
                     if (want.served) session_.count_acquisition();
             }
             return answer;
-        } catch (...) {  // an answer that makes no sense, too few replicas, or no memory to keep what it gave
+        } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
             for (const Want& want : wants) forsake(want);
             settle(lock, ticket, wants, true);
             throw;
         }
     }
 
-    // A question without a proper answer.
+    // Handles a request without a proper reply.
     void settle(std::unique_lock<std::mutex>& lock, const RequestId& ticket, std::span<Want> wants, bool unknown) {
         if constexpr (Protocol<T>::takes)
             if (unknown && !(ticket.is_unknowable && Protocol<T>::takes_back_by_mark))
@@ -319,7 +325,7 @@ private:
 
     bool wait(Want& want, const WaitRequest& request, const std::optional<Refusal>& refusal) {
         Member me{want};
-        // Built and destroyed without mutex_, which the callback takes.
+        // Constructed and destroyed without mutex_, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
             rouse(me);
@@ -330,7 +336,7 @@ private:
             const Instant now = Clock::now();
             if (refusal && line_.is_front(me))
                 line_.refused(me, refusal->generation, refusal->answer.hint, now, refusal->answer.there);
-            // The first one may let this one pass.
+            // The representative may let this caller pass.
             if (!line_.is_front(me) && !line_.is_within_reach(line_.front()->want, now)) rouse(*line_.front());
             listen();
             const bool is_served = wait_in_line(lock, request, me);
@@ -361,7 +367,7 @@ private:
                 sleep_until = std::min(sleep_until, step.sleep_until);
                 if (subscribed_ && std::exchange(may_watch, false)) {
                     may_watch = me.sleeper.watch(lock, session_, sleep_until);
-                    continue;  // whatever happened meanwhile
+                    continue;  // the state may have changed meanwhile
                 }
             }
             may_watch = true;
@@ -369,7 +375,7 @@ private:
         }
     }
 
-    // Asks for the first ones in line, me among them. Some may leave meanwhile.
+    // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
     void ask_for_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
         std::vector<Want> wants;
         std::vector<std::uint64_t> numbers;
@@ -416,11 +422,11 @@ private:
         const bool listened = subscribed_;
         subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
         wants_messages_ = true;
-        // Another state listens there: what has come since the question was told to that one alone.
+        // Another state is already subscribed to this channel. A message since the request reached only that state.
         if (subscribed_ && !listened) line_.news();
     }
 
-    // Out of the line; the next one decides for itself what to do.
+    // Removes the caller from the queue. If it was the representative, wakes the next one, which decides what to do.
     void leave(Member& me) {
         const bool was_front = line_.is_front(me);
         line_.leave(me);
@@ -440,15 +446,15 @@ private:
             lock.unlock();
             try {
                 post(errand);
-            } catch (...) {  // no memory, no thread: again in a moment
+            } catch (...) {  // no memory, no thread: retried after a pause
                 failed(errand.number);
             }
             lock.lock();
         }
     }
 
-    // Before a change: what was given up or is late goes ahead of it on the same connection, or a copy of that could undo
-    // the change.
+    // Sends pending requests ahead of a change on the same connection. A late copy of one could otherwise undo the
+    // change.
     void deliver_first() {
         std::unique_lock lock(mutex_);
         if (errands_.empty()) return;
@@ -456,7 +462,8 @@ private:
         deliver(lock);
     }
 
-    // Without mutex_. What was never sent needs to know first until when it is wanted.
+    // Called without mutex_. A request that was never sent needs the server's time first, to fix until when it is
+    // wanted.
     void post(const PendingRequest& errand) {
         const auto self = std::static_pointer_cast<Synchronizer>(shared_from_this());
         if (errand.ticket.wanted_until != 0) return post_stamped(self, errand);
@@ -507,7 +514,7 @@ private:
             lanes_.give_back(errand->ticket);
             errands_.remove(number);
             if (!subscribed_) tell_representative();
-            // The state may be forgotten now.
+            // The session may drop the state now.
             session_.timers().schedule(*this, Clock::now());
         } else {
             errands_.failed(number, Clock::now());
@@ -522,9 +529,9 @@ private:
 
     CallerQueue<Want> line_;
     PendingRequests errands_;
-    std::optional<Instant> failing_since_;  // no server has answered since then
+    std::optional<Instant> failing_since_;  // since then no server has replied
     bool wants_messages_ = false;
-    bool subscribed_ = false;  // confirmed, so messages do come
+    bool subscribed_ = false;  // True if the server confirmed the subscription, so messages arrive
 };
 
 }  // namespace v0_1
