@@ -27,7 +27,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A lock that can be a member of a lock over several: one that lives on one server.
+// A lock that can be a member of a lock over several: it lives on one server.
 template <class Lock>
 concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumber owner) {
     { lock.acquire(request) } -> std::same_as<bool>;
@@ -36,13 +36,13 @@ concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumbe
         owner, std::nullopt, [](const TryAnswer&) { return true; }, Receiver::poster);
 };
 
-// And one that has such a side.
+// A lock with a writer's side that can be a member.
 template <class Lock>
 concept WriteSided = requires(Lock& lock) {
     {lock.write_lock()};
 };
 
-// For how long a server has been running, by its INFO; nothing when it does not say.
+// Returns how long a server has been running according to its INFO; nothing if INFO does not contain it.
 inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
     constexpr std::string_view field = "uptime_in_seconds:";
     const std::size_t at = info.find(field);
@@ -51,24 +51,24 @@ inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
     const char* const first = info.data() + at + field.size();
     const auto [end, error] = std::from_chars(first, info.data() + info.size(), seconds);
     if (error != std::errc{} || end == first) return std::nullopt;
-    // Counted by a clock that may have been set back: then it might have begun just now.
+    // The server's clock may have been set back since its start. Then it counts as just started.
     return std::chrono::seconds(std::max<std::int64_t>(seconds, 0));
 }
 
-// One of the locks that a lock over several is made of, whatever its type and its client's.
+// Hides the type of one member of a lock over several, and the type of its client.
 class QuorumMember {
 public:
     virtual ~QuorumMember() = default;
 
     virtual const std::string& name() const = 0;
     virtual const std::string& key() const = 0;
-    virtual const void* lock() const = 0;    // the same for two objects of one lock
-    virtual const void* client() const = 0;  // the same for two locks of one client
+    virtual const void* lock() const = 0;    // equal for two objects of one lock
+    virtual const void* client() const = 0;  // equal for two locks of one client
 
     virtual bool acquire(const LockRequest& request) = 0;
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                                    std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
-    // When it throws, the hold is given back all the same, in the background or by the end of its lease.
+    // If it throws, the hold is still released, in the background or by the end of its lease.
     virtual void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                        Receiver receiver) = 0;
     virtual void attend() = 0;
@@ -79,12 +79,12 @@ public:
     virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
     virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
 
-    // How many connections its client made so far; nothing when its transport does not count them.
+    // Returns how many connections its client has made so far; nothing if its transport does not count them.
     virtual std::optional<std::uint64_t> connections() = 0;
-    // The answer to INFO.
+    // Calls `done` with the reply to INFO.
     virtual void ask_info(Completion done) = 0;
 
-    // Of its client.
+    // Access to its client.
     virtual const ClientOptions& options() = 0;
     virtual Timers& timers() = 0;
     virtual void start_background() = 0;

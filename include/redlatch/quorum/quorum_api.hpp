@@ -28,14 +28,14 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// What MultiLock and RedLock have in common: the public members of a lock, over those of its members.
+// Implements the common part of MultiLock and RedLock: the public members of a lock, on top of those of its members.
 template <class Lock>
 class QuorumApi : public LockApi<Lock> {
 public:
     QuorumApi(const QuorumApi&) = delete;
     QuorumApi& operator=(const QuorumApi&) = delete;
 
-    // The names of its members, each once, in their order.
+    // The names of its members in their order, each once.
     const std::string& name() const noexcept { return name_; }
 
     bool acquire(const LockRequest& request) { return state().acquire(request); }
@@ -43,7 +43,7 @@ public:
     Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
     std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
 
-    // Of all members: whether one of them was held.
+    // Ends the holds of all members. Returns true if one of them was held.
     bool force_release() {
         const std::vector<bool> were =
             ask_all<bool>([](QuorumMember& m, Instant limit) { return m.force_release(limit); });
@@ -51,7 +51,7 @@ public:
         return std::find(were.begin(), were.end(), true) != were.end();
     }
 
-    // Whether so many members are held that somebody may hold it.
+    // Returns true if enough members are held for the whole lock to be held.
     bool ask_locked() {
         return quorum_of(ask_all<bool>([](QuorumMember& m, Instant limit) { return m.ask_locked(limit); }));
     }
@@ -85,7 +85,8 @@ private:
         return new State(std::make_shared<QuorumState>(members_, rules_, name_, is_fork_child));
     }
 
-    // That of the parent is left alone in a forked child: its mutex may be held by a thread that does not exist here.
+    // Returns this process's state. A forked child makes a new one and leaves the parent's alone: its mutex may be held
+    // by a thread that does not exist in the child.
     QuorumState& state() {
         State* state = state_.load(std::memory_order_acquire);
         while (!(*state)->is_of_this_process()) {
@@ -105,8 +106,8 @@ private:
         return all;
     }
 
-    // The answers of all members, asked at the same time; those that fail, or do not answer within node_timeout, are
-    // left out. Throws the first failure when too few are left.
+    // Queries all members at the same time. Returns the answers without those that fail or take longer than
+    // node_timeout. If too few are left, throws the first failure.
     template <class Answer, class Ask>
     std::vector<Answer> ask_all(Ask ask) {
         std::vector<std::optional<Answer>> answers(members_.size());
@@ -125,7 +126,7 @@ private:
             try {
                 others.push_back(quiet_thread([&one, i] { one(i); }));
             } catch (const std::exception&) {
-                one(i);  // no more threads to be had, or no memory for one
+                one(i);  // no more threads, or no memory for one
             }
         }
         one(0);
@@ -139,7 +140,7 @@ private:
         return given;
     }
 
-    // What so many of the answers reach that it is true of the whole.
+    // Returns the largest value that enough of the answers reach to be true of the whole lock.
     template <class Answer>
     Answer quorum_of(std::vector<Answer> answers) const {
         std::sort(answers.begin(), answers.end(), std::greater<>());
@@ -152,7 +153,7 @@ private:
     std::atomic<State*> state_;
 };
 
-// The members from locks as they are given: by reference, or as a range of locks or of pointers to them.
+// Makes the members from locks: given by reference, or as a range of locks or of pointers to locks.
 template <class Lock>
 std::shared_ptr<QuorumMember> member_of(Lock& lock) {
     if constexpr (WriteSided<Lock>) {
@@ -179,7 +180,7 @@ std::vector<std::shared_ptr<QuorumMember>> members_of_range(Range& range) {
     return members;
 }
 
-// A range of locks, rather than a lock.
+// A range of locks, as opposed to a lock.
 template <class Range>
 concept LockRange = requires(Range& range) {
     std::begin(range);

@@ -35,17 +35,17 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A lock that is held where `needed` of its members are. All members are asked at once, and given back at once when too
-// few could be had. Whoever waits holds none: it waits for one that somebody else has, takes it, and asks the others
-// again; so no order of members makes two of them wait for each other.
+// Manages a lock that is held while `needed` of its members are held. It asks all members at once. If too few could be
+// acquired, it releases them at once. A waiter holds no member: it waits for one that another owner has, acquires it,
+// and asks the others again. So no order of members makes two callers wait for each other.
 //
-// A member that did not answer at first, or lost its part of the hold, is asked again whenever the watchdog renews.
-// What it gives counts from then on, and only if the hold was never without enough votes until then.
+// A member that did not answer at first, or lost its part of the hold, is asked again at each renewal of the watchdog.
+// Its vote counts from its reply on, and only if the hold never lacked votes until then.
 //
-// mutex_ guards all members but the constant ones. Members are asked for their times with it held, which takes their
-// mutexes; but nothing is sent, and no user code runs. A thread in take() sleeps in its round's condition variable, one
-// in give_back() in that of its releases: answers wake both, and the stop token the first. idle_ tells close() that no
-// background thread is inside a member any more.
+// mutex_ guards all members except the constant ones. It is held while the members' validity is read, which locks their
+// mutexes; but nothing is sent and no user code runs meanwhile. A thread in take() sleeps on its round's condition
+// variable, a thread in give_back() on that of its releases. Replies wake both; the stop token wakes the first. idle_
+// notifies close() when no thread is inside a member any more.
 class QuorumState final : public BackgroundTask {
 public:
     QuorumState(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules, const std::string& name,
@@ -61,10 +61,10 @@ public:
                          [this](std::size_t a, std::size_t b) { return members_[a]->key() < members_[b]->key(); });
     }
 
-    // False in a child that was forked since this was made.
+    // Returns false in a child that was forked since this object was made.
     bool is_of_this_process() const noexcept { return process_ == this_process(); }
 
-    // No other thread calls a member from here on. Nobody looks after what is held any more.
+    // Ends the supervision of the holds and reports them as lost. Afterwards no other thread calls a member.
     void close() {
         {
             std::unique_lock lock(mutex_);
@@ -76,9 +76,9 @@ public:
         client().losses().timers().forget(*this);
     }
 
-    // --- taking -----------------------------------------------------------------------------------------------
+    // --- acquiring --------------------------------------------------------------------------------------------
 
-    // True when held; false at the deadline or when stopped. Throws Error.
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
     bool acquire(LockRequest request) {
         if (request.one_try) request.deadline = never;
         check_lease(request);
@@ -96,7 +96,7 @@ public:
             if (!outcome.why && !outcome.cut_short) failing.reset();
             if (outcome.why && !failing) failing = Failure{asked, *outcome.why};
             if (outcome.why && is_for_good(*outcome.why)) throw *outcome.why;
-            // Servers that were given less than their time are slow, not away.
+            // Servers that got less than node_timeout count as slow, not as unreachable.
             const bool given_time = failing && now - failing->since >= rules_.node_timeout;
             if (failing && (now >= give_up || (now >= request.deadline && given_time))) throw failing->why;
             if ((request.one_try && !failing) || now >= request.deadline) return false;
@@ -104,7 +104,8 @@ public:
                 rest(std::min(give_up, now + pause.next()), request);
                 continue;
             }
-            // Those who had one each and gave it back must not meet again; and what came too late may do so again.
+            // Pause, so that callers that released a member each do not collide again. An acquire that came too late
+            // may also do so again.
             if (in_vain || outcome.too_late) rest(now + pause.next(), request);
             if (outcome.blocked_on)
                 waited_for = wait_for(*outcome.blocked_on, request);
@@ -120,11 +121,11 @@ public:
         return false;
     }
 
-    // --- giving back ------------------------------------------------------------------------------------------
+    // --- releasing --------------------------------------------------------------------------------------------
 
-    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when too few members could
-    // be told yet (they will be, in the background). Throws Error(errc::not_owner), and nothing else: without memory
-    // the members' holds end all the same, if only with their leases.
+    // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if too few
+    // members could be released yet (the background resends the releases). Throws Error(errc::not_owner) and nothing
+    // else: without memory the members' holds end all the same, at the latest with their leases.
     std::error_code release(OwnerNumber owner) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -138,7 +139,7 @@ public:
         Shares& shares = shares_.at(owner);
         for (Share& share : shares.of) {
             share.leaving = share.levels > remaining ? 1 : 0;
-            // And of holds that the member lost: it expects to be given those back, too.
+            // The member also expects releases of the levels that it lost.
             share.owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
             share.levels = std::min(share.levels, remaining);
         }
@@ -148,7 +149,7 @@ public:
             hold->leave();
         else
             holds_.finish(*hold);
-        std::map<OwnerNumber, Shares>::node_type last;  // keeps `shares`
+        std::map<OwnerNumber, Shares>::node_type last;  // keeps `shares` alive
         if (remaining == 0) {
             holds_.erase(owner);
             last = shares_.extract(owner);
@@ -157,13 +158,13 @@ public:
         give_back(
             lock, owner, [&](std::size_t i) { return shares.of[i].owed; }, Clock::now());
         if (!live) return errc::hold_lost;
-        if (releases.lost > 0) live_hold(owner);  // the levels that are left may be lost, too
-        // Others can have the lock as soon as too few members are left with us.
+        if (releases.lost > 0) live_hold(owner);  // the remaining levels may be lost, too
+        // Others can acquire the lock as soon as too few members are left with this owner.
         if (releases.asked - releases.done <= members_.size() - rules_.needed) return {};
         return releases.lost > 0 ? errc::hold_lost : errc::unreachable;
     }
 
-    // --- inquiry, without a command ---------------------------------------------------------------------------
+    // --- queries without a command ----------------------------------------------------------------------------
 
     Instant valid_until(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
@@ -183,14 +184,14 @@ public:
         return hold->lost->get_token();
     }
 
-    // Members may have changed: what does that mean for the holds?
+    // Recomputes the validity of all holds, because members may have changed.
     void look() {
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_) look_at(hold, Clock::now());
         schedule();
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void tick(Instant now, Instant horizon, std::vector<Renewal>&) override {
         std::vector<Part> missing, untrusted;
@@ -201,7 +202,7 @@ public:
             if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
             const Milliseconds timeout = client().options().watchdog_timeout;
             hold.renew_at = now + timeout / 3;
-            // Members are renewed now, too: their answers will be here by then.
+            // The watchdogs of the members renew now, too. Their replies will have come by then.
             Shares& shares = shares_.at(hold.owner);
             shares.look_again = now + std::max(Milliseconds(10), timeout / 60);
             for (std::size_t i = 0; i < shares.of.size(); ++i) {
@@ -236,30 +237,30 @@ public:
     void disconnected() override {}
 
 private:
-    // What a member has of an owner's hold, and from when on its vote counts.
+    // One member's share of an owner's hold, and from when its vote counts.
     struct Share {
-        std::uint32_t levels = 0;  // that the member is to be given back, those of lost holds included
-        std::uint64_t hold = 0;    // which of the member's holds it is: only as long as that one lives does it vote
+        std::uint32_t levels = 0;  // that the member has to release, including those of lost holds
+        std::uint64_t hold = 0;    // the member's hold that votes; another one does not
         Instant votes_from = never;
-        std::uint32_t leaving = 0, owed = 0;  // levels that release() gives back: of this hold, and of lost ones
+        std::uint32_t leaving = 0, owed = 0;  // levels for release() to release: of this hold, and of lost ones
     };
 
     struct Shares {
-        std::vector<Share> of;  // each member
-        Instant looked_at{};    // when the hold's validity was worked out
-        Instant look_again{};   // when it will have changed, most likely
-        Instant leases_end{};   // the last of those levels that are not under the watchdog
-        Milliseconds drift{};   // by how much the clocks may differ over its lease
+        std::vector<Share> of;  // one for each member
+        Instant looked_at{};    // when the validity was last computed
+        Instant look_again{};   // when it will most likely have changed
+        Instant leases_end{};   // the latest lease end of the levels without the watchdog
+        Milliseconds drift{};   // allowance for clock drift over its lease
     };
 
-    // A member's part of a hold.
+    // Identifies a member's part of a hold.
     struct Part {
         OwnerNumber owner;
         std::uint64_t hold;
         std::size_t member;
     };
 
-    // What is known of a member's server. More connections than then may lead to another process.
+    // What is known of a member's server. If `connections` has grown since, the server may be another process.
     struct Server {
         std::optional<std::uint64_t> connections{};
         Instant trusted_from = never;
@@ -267,14 +268,15 @@ private:
 
     struct Outcome {
         bool held = false;
-        bool too_late = false;                    // enough of them, but not for long enough
-        bool cut_short = false;                   // by the caller, before it was decided
-        std::optional<std::size_t> blocked_on{};  // a member that somebody else has
+        bool too_late = false;                    // True if enough members were held, but not for long enough
+        bool cut_short = false;                   // True if the caller ended it before it was decided
+        std::optional<std::size_t> blocked_on{};  // a member that another owner holds
         Instant again_at{};                       // otherwise when to ask again
-        std::optional<Error> why{};               // too few answered
+        std::optional<Error> why{};               // the error if too few answered
     };
 
-    // Too few have answered since then, at first for this reason; later ones may only be that it is not over yet.
+    // Since when too few members have answered, and the first reason. A later reason may only be that an earlier try is
+    // still in flight.
     struct Failure {
         Instant since;
         Error why;
@@ -287,16 +289,16 @@ private:
         std::size_t lost = 0;
     };
 
-    // The longest that one of several independent members is waited for: its server may be the one that dies.
+    // The longest wait for one of several independent members, whose server may be the one that fails.
     static constexpr Milliseconds slice{3000};
 
-    // How often a call with a limit asks once more for what others had at the same time.
+    // How often a call with a limit asks again for members that other callers had at the same time.
     static constexpr int most_again = 3;
 
     QuorumMember& client() const { return *members_.front(); }
     std::shared_ptr<QuorumState> self() { return std::static_pointer_cast<QuorumState>(shared_from_this()); }
 
-    // Without mutex_, to call members; close() waits for it.
+    // Unlocks mutex_ in order to call members. close() waits until no Inside is left.
     class Inside {
     public:
         Inside(QuorumState& state, std::unique_lock<std::mutex>& lock) : state_(state), lock_(lock) {
@@ -343,7 +345,7 @@ private:
 
     // --- a round ----------------------------------------------------------------------------------------------
 
-    // Asks all members for one level more; `waited_for` is had already.
+    // Asks all members for one more level. `waited_for` is held already.
     Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
         std::shared_ptr<QuorumRound> round;
         try {
@@ -351,7 +353,7 @@ private:
             client().start_background();
             round = std::make_shared<QuorumRound>(members_.size());
             return take(request, waited_for, give_up, round);
-        } catch (...) {  // no memory, no thread: what was had, and what is still to come, goes back
+        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
             std::unique_lock lock(mutex_);
             if (round) round->over = true;
             give_back(
@@ -364,7 +366,7 @@ private:
     Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up,
                  const std::shared_ptr<QuorumRound>& round) {
         {
-            // What of an earlier level is lost by now must not seem to have been held all the while.
+            // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
             const std::lock_guard lock(mutex_);
             live_hold(request.owner);
         }
@@ -375,7 +377,7 @@ private:
             else
                 ask(request, round, i);
         }
-        // Built and destroyed without mutex_, which the callback takes.
+        // Constructed and destroyed without mutex_, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
             round->stopped = true;
@@ -390,7 +392,7 @@ private:
             if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
             if (again == most_again || (request.deadline == never && !request.one_try)) break;
             if (round->stopped || !round->goes_first(order_)) break;
-            // Those who had the other members are giving them back, if they asked at the same time.
+            // Callers that asked at the same time and got the other members are releasing them now.
             const Instant now = Clock::now();
             const Clock::duration trip =
                 std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
@@ -408,8 +410,8 @@ private:
     void await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, Instant asked, Instant limit) {
         await(lock, round.changed, limit, [&] { return round.stopped || round.decided(rules_.needed, Clock::now()); });
         const Instant now = Clock::now();
-        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background
-        // then.
+        // The remaining members will most likely answer soon, too. Waiting for them leaves nothing to the background,
+        // whatever the outcome.
         const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
         await(lock, round.changed, soon, [&] { return round.stopped || round.complete(); });
         if (!round.complete()) stop_attending();
@@ -422,7 +424,7 @@ private:
         members_[member]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
     }
 
-    // Those that refused; whether there were any.
+    // Asks the members again that refused. Returns true if there were any.
     bool ask_again(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                    const std::shared_ptr<QuorumRound>& round) {
         bool any = false;
@@ -436,7 +438,7 @@ private:
         return any;
     }
 
-    // A member's answer; whether what it gives is wanted.
+    // Handles a member's reply. Returns true if the hold that it reports is wanted.
     bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
                   const TryAnswer& answer) {
         std::unique_lock lock(mutex_);
@@ -461,7 +463,7 @@ private:
                                       round->held(member, std::max(trusted_from, Clock::now()));
                                   round->changed.notify_all();
                               });
-                } catch (const std::bad_alloc&) {  // had, so to be given back by the round
+                } catch (const std::bad_alloc&) {  // acquired, so the round releases it
                     round->failed(member, std::nullopt);
                 }
                 break;
@@ -470,7 +472,8 @@ private:
         return true;
     }
 
-    // Enough votes: the hold is there, or has one level more. False when it took longer than the votes last.
+    // Records the hold, or one more level of it, once there are enough votes. Returns false if the acquire took longer
+    // than the votes last.
     bool accept(const LockRequest& request, QuorumRound& round, Instant begun) {
         const Instant now = Clock::now();
         const ClientOptions& options = client().options();
@@ -482,7 +485,7 @@ private:
 
         Hold* hold = live_hold(request.owner);
         const bool first = !hold;
-        // What needs memory comes first, so that a failure leaves all as it is.
+        // Steps that need memory come first, so that a failure changes nothing.
         Shares& shares = shares_[request.owner];
         shares.of.resize(members_.size());
         if (first) hold = &holds_.start(request.owner, ++last_hold_);
@@ -507,7 +510,7 @@ private:
         return true;
     }
 
-    // `limit`: until when answers were waited for.
+    // `limit`: until when the round waited for replies.
     Outcome why_not(QuorumRound& round, Instant limit) const {
         Outcome outcome;
         const bool decided = round.decided(rules_.needed, Clock::now());
@@ -530,21 +533,21 @@ private:
         return outcome;
     }
 
-    // Waits for a member that somebody else has: it, if it could be had.
+    // Waits for a member that another owner holds. Returns it if it was acquired.
     std::optional<std::size_t> wait_for(std::size_t member, const LockRequest& request) {
         LockRequest one = request;
         if (rules_.independent) one.deadline = std::min(request.deadline, Clock::now() + slice);
         try {
             if (members_[member]->acquire(one)) return member;
         } catch (const Error& error) {
-            // That of a majority's minority is found out by asking them all again.
+            // The next round shows whether only a minority fails.
             if (!rules_.independent || is_for_good(error)) throw;
             rest(Clock::now() + Milliseconds(50), request);
         }
         return std::nullopt;
     }
 
-    // A part that comes late: whether it is still wanted.
+    // Handles a member's hold that comes late. Returns true if it is still wanted.
     bool adopt(const Part& part) {
         std::unique_lock lock(mutex_);
         Hold* hold = closed_ ? nullptr : live_hold(part.owner);
@@ -552,7 +555,7 @@ private:
         Share& share = shares_.at(part.owner).of[part.member];
         const HeldPart given = members_[part.member]->part(part.owner);
         ++share.levels;
-        if (has(share, given, Clock::now())) return true;  // one level more
+        if (has(share, given, Clock::now())) return true;  // one more level
         share.hold = given.hold;
         share.votes_from = never;
         ask_for_vote(lock, part);
@@ -563,10 +566,10 @@ private:
         ask_trust(lock, part.member, [this, part](Instant trusted_from, const std::optional<Error>& why) {
             if (!why) let_vote(part, trusted_from);
         });
-    } catch (const std::bad_alloc&) {  // asked again at the next renewal
+    } catch (const std::bad_alloc&) {  // retried at the next renewal
     }
 
-    // Counts from then on.
+    // Lets the part vote from `trusted_from` on, but not before now.
     void let_vote(const Part& part, Instant trusted_from) {
         Hold* hold = live_hold(part.owner);
         if (!hold || hold->id != part.hold) return;
@@ -578,7 +581,7 @@ private:
 
     // --- which servers may vote -------------------------------------------------------------------------------
 
-    // `then(from when on, or why never)`, called with mutex_ held, now or later.
+    // Calls `then(from when the vote counts, or the error)` with mutex_ held, now or later.
     template <class Then>
     void ask_trust(std::unique_lock<std::mutex>& lock, std::size_t member, Then then) {
         if (!rules_.independent) return then(Instant::min(), std::nullopt);
@@ -592,7 +595,8 @@ private:
         });
     }
 
-    // The server answered later than it gave its part, so the process that gave it is not younger than this says.
+    // Learns the server's age from the reply to INFO. The reply is newer than the member's part, so the server process
+    // that granted the part started no later than INFO shows.
     template <class Then>
     void learn_age(std::size_t member, const std::optional<std::uint64_t>& connections, const Reply& reply,
                    const Then& then) {
@@ -600,7 +604,7 @@ private:
         if (judge(reply) != ReplyClass::answered) return then(never, error_of(reply, m.name()));
         const auto uptime = reply.kind == Reply::Kind::text ? read_uptime(reply.text) : std::nullopt;
         if (!uptime) return then(never, unexpected(reply, m.name()));
-        // Told in whole seconds, of which the last one may have just begun.
+        // INFO counts whole seconds, and the last one may have just begun.
         const auto enough = std::chrono::ceil<std::chrono::seconds>(rules_.longest_lease * 2);
         const auto age = std::clamp(*uptime - std::chrono::seconds(1), std::chrono::seconds(0), enough);
         const Instant born = Clock::now() - age;
@@ -609,9 +613,10 @@ private:
         then(servers_[member].trusted_from, std::nullopt);
     }
 
-    // --- for how long -----------------------------------------------------------------------------------------
+    // --- validity ---------------------------------------------------------------------------------------------
 
-    // One part in a hundred, and what a server's clock cannot tell.
+    // Returns the allowance for clock drift between independent servers: one percent, and 2 ms for the resolution of a
+    // server's clock.
     Milliseconds drift_over(Milliseconds lease) const {
         return rules_.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);
     }
@@ -622,7 +627,7 @@ private:
         return longest;
     }
 
-    // Until when enough of the members that vote are certainly held. Needs no memory.
+    // Returns until when enough of the voting members are certainly held. Needs no memory.
     template <class Votes>
     Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) {
         ends_.clear();
@@ -638,8 +643,8 @@ private:
         return hold.valid_until != Instant::min() && hold.lost_at() > now;
     }
 
-    // Works out anew until when a hold is valid. Votes that came since the last time count only if it was valid without
-    // them all the while; and a part that is lost votes no more, even when it is had again.
+    // Recomputes until when a hold is valid. Votes that came since the last time count only if the hold was valid
+    // without them all the time. A lost part votes no more, even if the member is acquired again.
     void look_at(Hold& hold, Instant now) {
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
@@ -655,7 +660,8 @@ private:
         shares.looked_at = now;
     }
 
-    // Members may have been taken for longer before; what that hides of a restarted server is not relied upon.
+    // Members may still have longer leases from before. These are not relied upon, because they may hide a restarted
+    // server.
     Instant end_of(const Hold& hold, Instant until) const {
         return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);
     }
@@ -670,7 +676,7 @@ private:
         return hold && hold->live() ? hold : nullptr;
     }
 
-    // The parts that are left are kept until unlock(), which still has to come.
+    // Ends a hold that is lost. Keeps the parts that are left until unlock(), which is still to come.
     void lose(Hold& hold) {
         hold.lose();
         tell_loss(hold);
@@ -699,10 +705,10 @@ private:
         if (lost_at != never) client().losses().timers().schedule(*this, lost_at);
     }
 
-    // --- giving back, together --------------------------------------------------------------------------------
+    // --- releasing, together ----------------------------------------------------------------------------------
 
-    // So many levels of each member; what came of it until all have answered, or node_timeout, or `limit`. Without
-    // memory nobody waits for the answers.
+    // Releases `how_many(i)` levels of each member i. Returns the outcome once all have replied, or after node_timeout,
+    // or at `limit`. Without memory it does not wait for the replies.
     template <class HowMany>
     Releases give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, HowMany how_many, Instant limit = never) {
         struct Shared {
@@ -744,14 +750,15 @@ private:
     void give_back(std::size_t member, OwnerNumber owner, const std::function<void(std::error_code)>& told) {
         try {
             members_[member]->release_in_background(owner, told, Receiver::poster);
-        } catch (const std::exception&) {  // no memory, no thread: the member goes on by itself, or its lease ends
+        } catch (const std::exception&) {  // no memory, no thread: the member retries by itself, or its lease ends
             told(make_error_code(std::errc::not_enough_memory));
         }
     }
 
-    // --- waiting for answers ----------------------------------------------------------------------------------
+    // --- waiting for replies ----------------------------------------------------------------------------------
 
-    // Until `done()` or `until`. Near servers' answers are received by this thread, awake; others' by the background.
+    // Waits until `done()` or `until`. This thread spins to receive replies of near servers; the background receives
+    // the others.
     template <class Done>
     void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done) {
         if (done()) return;
@@ -759,7 +766,7 @@ private:
         const auto came = [&] {
             try {
                 for (const auto& member : members_) member->attend();
-            } catch (const std::bad_alloc&) {  // then the background receives
+            } catch (const std::bad_alloc&) {  // the background receives then
             }
             const std::lock_guard look(mutex_);
             return done();
@@ -776,7 +783,7 @@ private:
     const std::vector<std::shared_ptr<QuorumMember>> members_;
     const QuorumRules rules_;
     const std::string name_;
-    std::vector<std::size_t> order_;  // the members, by their keys: the same for all who ask for them
+    std::vector<std::size_t> order_;  // the members sorted by key: the same order for all callers
     const bool is_fork_child_;
     const ProcessMark process_ = this_process();
 
@@ -784,13 +791,13 @@ private:
 
     std::mutex mutex_;
     std::condition_variable idle_;
-    std::size_t inside_ = 0;  // background threads that call members
+    std::size_t inside_ = 0;  // number of Inside objects
     bool closed_ = false;
     HoldTable holds_;
     std::uint64_t last_hold_ = 0;
     std::map<OwnerNumber, Shares> shares_;
     std::vector<Server> servers_;
-    std::vector<Instant> ends_;  // validity()'s own, with room for all members
+    std::vector<Instant> ends_;  // scratch memory of validity(), with room for all members
 };
 
 }  // namespace v0_1

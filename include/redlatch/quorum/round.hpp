@@ -15,41 +15,41 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// When the members of a lock over several make it one.
+// The rules by which members make up a lock over several.
 struct QuorumRules {
-    std::size_t needed;            // how many of them
-    Milliseconds node_timeout;     // how long they may take to answer
-    bool independent = false;      // each on a server of its own: clocks drift apart, and a young server gives no vote
-    Milliseconds longest_lease{};  // how young: no hold from before its start can be valid after that
+    std::size_t needed;            // how many members
+    Milliseconds node_timeout;     // how long a member may take to answer
+    bool independent = false;      // True if each has its own server: clocks drift apart, a young server has no vote
+    Milliseconds longest_lease{};  // a server that runs for less is young: holds from before its start may be valid
 };
 
-// One question to all members at once: what they have answered, and what follows from it. Plain data, but for the
-// condition variable, in which the asking thread sleeps; whoever owns the round guards it.
+// One request to all members at once: their replies so far, and the outcome that follows. Plain data except for the
+// condition variable on which the requesting thread sleeps. The owner of the round guards it.
 class QuorumRound {
 public:
     explicit QuorumRound(std::size_t members) : parts_(members) {}
 
-    // A vote that counts from some time on; at once, mostly.
+    // Records a vote that counts from `votes_from` on, usually at once.
     void held(std::size_t member, Instant votes_from) {
         parts_[member].kind = Kind::held;
         parts_[member].had = true;
         parts_[member].votes_from = votes_from;
     }
 
-    // Held, but whether the server may vote is still to be asked.
+    // Records a member that is held, but whose server's right to vote is not known yet.
     void held_without_vote(std::size_t member) { parts_[member].had = true; }
 
     void refused(std::size_t member) { parts_[member].kind = Kind::refused; }
 
-    // Whether it was refused and is asked once more.
+    // Marks a member that refused as asked again. Returns true if it had refused.
     bool ask_again(std::size_t member) {
         const bool was = parts_[member].kind == Kind::refused;
         if (was) parts_[member].kind = Kind::asked;
         return was;
     }
 
-    // Of those who ask at the same time, one has the first member, by an order that is the same for all of them. So it
-    // goes on, and the others give back what they have.
+    // Returns true if this caller has the first member, in an order that all callers share. Of the callers that ask at
+    // the same time one has it: that one goes on, the others release what they have.
     bool goes_first(const std::vector<std::size_t>& order) const {
         const auto first = std::find_if(order.begin(), order.end(), [this](std::size_t member) {
             return parts_[member].had || parts_[member].kind == Kind::refused;
@@ -57,7 +57,7 @@ public:
         return first != order.end() && parts_[*first].had;
     }
 
-    // `why`: nothing when it only takes too long.
+    // `why`: nothing if the member only takes too long.
     void failed(std::size_t member, std::optional<Error> why) {
         parts_[member].kind = Kind::failed;
         if (!why_) why_ = std::move(why);
@@ -67,7 +67,7 @@ public:
         return count([&](const Part& p) { return p.kind == Kind::held && p.votes_from <= now; });
     }
 
-    // Whether no answer that is still to come can change the outcome.
+    // Returns true if no outstanding reply can change the outcome.
     bool decided(std::size_t needed, Instant now) const {
         const std::size_t sure = votes(now);
         return sure >= needed || sure + unanswered() < needed;
@@ -75,14 +75,14 @@ public:
 
     bool complete() const { return unanswered() == 0; }
 
-    // Nobody waits for answers any longer.
+    // Counts the outstanding replies as failures.
     void time_is_up() {
         for (Part& part : parts_)
             if (part.kind == Kind::asked) part.kind = Kind::failed;
     }
 
-    // Whether so many members failed that the others do not matter, and why. Members whose answers are still to come
-    // have not failed: somebody who has a member may have been quicker to say so.
+    // Returns true if too many members failed for the others to make a quorum; why() returns the first error. An
+    // outstanding reply is no failure: refusals may have decided the round before it.
     bool unreachable(std::size_t needed) const { return failures() > parts_.size() - needed; }
     std::size_t failures() const {
         return count([](const Part& p) { return p.kind == Kind::failed; });
@@ -96,7 +96,7 @@ public:
         return static_cast<std::size_t>(found - parts_.begin());
     }
 
-    // When enough servers will be old enough.
+    // Returns when enough servers will be old enough to vote; `never` if too few members are held.
     Instant votes_at(std::size_t needed) const {
         std::vector<Instant> from;
         for (const Part& part : parts_)
@@ -109,11 +109,11 @@ public:
     bool had(std::size_t member) const { return parts_[member].had; }
     Instant votes_from(std::size_t member) const { return parts_[member].votes_from; }
 
-    Instant whole_time = never;  // until when a member may take to answer
+    Instant whole_time = never;  // until when a member may answer
     std::condition_variable changed;
-    bool stopped = false;    // the caller wants it no more
-    bool over = false;       // the outcome is known; later answers go to the hold below, or to nobody
-    std::uint64_t hold = 0;  // what it became
+    bool stopped = false;    // True if the caller has stopped the request
+    bool over = false;       // True if the outcome is known: later replies go to `hold`, or their holds are released
+    std::uint64_t hold = 0;  // the resulting hold; 0 for none
 
 private:
     enum class Kind { asked, held, refused, failed };
