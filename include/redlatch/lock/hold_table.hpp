@@ -100,8 +100,8 @@ struct Hold {
         renewing = false;
     }
 
-    // Reports the loss `notice` before expiry, so that callbacks start while the lease still holds. `needed` is how
-    // long reporting takes on this machine; the notice is at most a sixteenth of the lease.
+    // Sets how long before expiry the loss is reported, so that callbacks start while the lease still holds. `needed`
+    // is how long reporting takes on this machine. The notice is at most a sixteenth of the lease.
     void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
         notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
     }

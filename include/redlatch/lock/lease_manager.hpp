@@ -159,7 +159,7 @@ public:
             wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
                           session_.posting(std::move(answered), receiver));
         } catch (...) {
-            // Nothing was sent yet. The background resends the last release.
+            // Nothing was sent yet. The background sends the last release.
             lock.lock();
             end_errand();
             if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
@@ -945,7 +945,7 @@ protected:
     HoldTable holds_;
     Outbox pending_;
     std::optional<Instant> failing_since_;  // since then no server has replied
-    bool releasing_ = false;                // True while a last release is in flight
+    bool releasing_ = false;                // True while a last release or a hand-over is in flight
 
 private:
     std::size_t errands_ = 0;                     // tries and releases in flight in the background

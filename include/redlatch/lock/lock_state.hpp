@@ -30,7 +30,7 @@ inline namespace v0_1 {
 // mutex_ of the keeper guards all members. Each waiter sleeps on its own condition variable; the representative sleeps
 // in the transport where possible, to receive the message itself. A waiter is woken by
 //   the thread that hands its hold over to it,
-//   whatever changes the state, if it is the representative: a message (background thread), a releasing thread, a
+//   any change of state, if it is the representative: a message (background thread), a releasing thread, a
 //     representative that leaves,
 //   its stop token.
 template <class T, template <class> class Protocol>

@@ -61,8 +61,8 @@ public:
         const bool open = number_of(reply.elements[0], key()) <= 0;
         const std::string& round = reply.elements[1].text;
         for (Want& want : wants) {
-            // Only another round proves that the count has ended. An empty one proves nothing: its key expired long
-            // after its end.
+            // While the latch is closed, only another round proves that the count has ended. An empty one does not:
+            // its key expired long after its end, or never existed.
             want.served = open || (want.round && !round.empty() && *want.round != round);
             if (!want.round) want.round = round;
         }

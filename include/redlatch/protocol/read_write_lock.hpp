@@ -143,7 +143,7 @@ public:
         return answer;
     }
 
-    // Deletes the mark when no thread of this process waits any more.
+    // Deletes the mark that a waiting thread of this process may have left.
     void withdraw() {
         if (!marked_.exchange(false)) return;
         this->session_.posting([](const Reply&) {})(digested<scripts::write_withdraw>,

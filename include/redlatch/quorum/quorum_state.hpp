@@ -40,7 +40,7 @@ inline namespace v0_1 {
 // and asks the others again. So no order of members makes two callers wait for each other.
 //
 // A member that did not answer at first, or lost its part of the hold, is asked again at each renewal of the watchdog.
-// Its vote counts from its reply on, and only if the hold never lacked votes until then.
+// Its vote counts from its reply on at the earliest, and only if the hold never lacked votes until then.
 //
 // mutex_ guards all members except the constant ones. It is held while the members' validity is read, which locks their
 // mutexes; but nothing is sent and no user code runs meanwhile. A thread in take() sleeps on its round's condition
