@@ -15,11 +15,11 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects
-// the replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
+// Queries a server without blocking: looks the host up, connects, sends commands and collects the replies, each as far
+// as possible at the moment. So one thread can query many servers. Not thread-safe.
 class AsyncQuery {
 public:
-    // `words`: commands, encoded. `tls`: null to speak in plain.
+    // `words`: encoded commands. `tls`: null for a connection without TLS.
     void begin(const HostPort& with, std::string words, std::unique_ptr<TlsSession> tls) {
         end();
         reader_.reset();
@@ -43,10 +43,10 @@ public:
 
     bool is_over() const noexcept { return !lookup_; }
 
-    // Why TLS ended it, until the next one begins; nil when it was something else.
+    // Returns the TLS error that ended the query, until the next one begins. Nil if it ended for another reason.
     const Reply& refusal() const noexcept { return refusal_; }
 
-    // What to wait for; the descriptor is -1 while there is only time to wait for: look_again then.
+    // What to wait for. While the descriptor is -1, proceed() must be called again after look_again.
     pollfd watch() const noexcept { return {socket_.fd(), static_cast<short>(connecting_ ? POLLOUT : POLLIN), 0}; }
     Instant due(Instant now) const noexcept { return lookup_ && !socket_.is_open() ? now + look_again : never; }
 
@@ -67,7 +67,7 @@ public:
         if (!shaking_hands_) receive();
     }
 
-    // The next reply that has come. A server that does not keep to the protocol has said its last.
+    // Takes the next reply that has arrived; returns false if there is none. A protocol error ends the query.
     bool next(Reply& reply) {
         if (is_over() || connecting_ || shaking_hands_ || !socket_.is_open()) return false;
         switch (reader_.next(reply)) {
@@ -101,7 +101,7 @@ private:
         secured_ = shaking_hands_ = true;
     }
 
-    // It sends little more than a certificate, for which there is room in a new socket.
+    // Our part of the handshake is little more than a certificate, for which a new socket has room.
     void shake_hands() {
         const auto outcome = socket_.handshake();
         if (outcome == TlsSession::Handshake::unfinished) return;
@@ -111,7 +111,7 @@ private:
         end();
     }
 
-    // So few words always have room in a new socket.
+    // A new socket always has room for so few bytes.
     void say() { closed_ = !socket_.send_all(words_, {}); }
 
     void receive() {
@@ -120,7 +120,7 @@ private:
             const ssize_t got = socket_.receive(bytes.data(), bytes.size(), false);
             if (got == 0) return;
             closed_ = got < 0 || !reader_.feed(bytes.data(), static_cast<std::size_t>(got));
-            // By TLS 1.3 a server says only now whether it likes our certificate.
+            // In TLS 1.3 a server reports only here that it rejects our certificate.
             if (got < 0 && secured_)
                 if (Reply why = socket_.tls_refusal(); why.is_error()) refusal_ = std::move(why);
         }
@@ -131,12 +131,12 @@ private:
     std::string words_;
     Socket socket_;
     ReplyReader reader_;
-    std::unique_ptr<TlsSession> tls_;  // until it is connected
+    std::unique_ptr<TlsSession> tls_;  // until connected
     Reply refusal_;
     bool connecting_ = false;
     bool secured_ = false;
     bool shaking_hands_ = false;
-    bool closed_ = false;  // by the other side; what it said before is still to be read
+    bool closed_ = false;  // by the other side; earlier replies can still be read
 };
 
 }  // namespace v0_1

@@ -37,29 +37,30 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The nodes of a Redis Cluster: sends each command to the one that serves its key, follows redirections, and keeps the
-// sharded subscriptions where their channels live. What HiredisTransport is made of for a redis-cluster:// URL; the
-// functions have the meaning that they have there.
+// Connects to the nodes of a Redis Cluster for a redis-cluster:// URL. Sends each command to the node that serves its
+// key, follows redirections, and keeps each sharded subscription at the node that serves its channel. HiredisTransport
+// forwards to it; the functions mean what they mean there.
 //
-// Each node has one connection for commands and one for subscriptions, opened when first needed; several commands that
-// go together have a connection of their own until they are answered, because they may wait for replicas. We log in at the hosts
-// of the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else: a redirection to another host
-// makes us ask for that list again.
+// Each node has one connection for commands and one for subscriptions, opened on first use. Commands that are sent
+// together use a connection of their own until they are answered, because they may wait for replicas. We log in at the
+// hosts of the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else. A redirection to another
+// host makes us query that list again.
 //
-// Who serves what is asked for at the start, and again when a node redirects us, cannot be reached or does not answer:
-// one question at a time, with pauses that grow, by the thread that needs the answer or the one inside run(). A node
-// that says it is down is sent one command in a while until it carries one out; all others wait for that.
+// The slot table is queried at the start, and again when a node redirects us, cannot be reached or does not answer.
+// There is one query at a time, with growing pauses. The thread that needs the reply sends it, or the one inside run().
+// A node that reports that it is down gets one command per probe_pause until it carries one out. All other commands
+// wait for that.
 //
-// mutex_ guards all members and what belongs to it in the nodes; the connections look after themselves. No connection
-// is used and no listener told while it is held, but channels are given to subscriber links. changed_ tells threads
-// that wait for a node that there is an answer, or that a node is up again.
+// mutex_ guards all members and the fields of the nodes; the connections are thread-safe. While mutex_ is held, no
+// connection is used and no listener is notified. The exception: channels are passed to the PubSubConnections. changed_
+// wakes threads that wait for a node: there is a reply to a query, or a node is up again.
 class Cluster {
     struct Node;
 
 public:
     static constexpr unsigned most_redirects = 5;
 
-    // `wake` is called when run() is to look anew, on any thread.
+    // `wake` is called, on any thread, when run() must look again.
     Cluster(const Url& url, Milliseconds timeout, PubSub pubsub, std::function<void()> wake)
         : url_(url),
           timeout_(timeout),
@@ -74,7 +75,7 @@ public:
     Cluster(const Cluster&) = delete;
     Cluster& operator=(const Cluster&) = delete;
 
-    // A command that was posted keeps its node alive, by which it is kept itself.
+    // A posted command and its node keep each other alive: break the cycle.
     ~Cluster() {
         classic_.finish();
         for (const auto& node : nodes_) {
@@ -89,7 +90,7 @@ public:
         return std::move(call_all({&command, 1}, deadline).front());
     }
 
-    // All go where the key of the first one lives.
+    // Sends all commands to the node that serves the key of the first one.
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         if (commands.empty()) return {};
         RoutedCall course(commands.front());
@@ -131,7 +132,7 @@ public:
 
     // --- subscriptions ----------------------------------------------------------------------------------------
 
-    // Who serves the channel, and which kind it is, may not be known yet: run() finds its place.
+    // The node that serves the channel, and whether channels are sharded, may be unknown here: run() subscribes later.
     void subscribe(const std::string& channel) {
         {
             const std::lock_guard lock(mutex_);
@@ -139,7 +140,7 @@ public:
             entry.slot = key_slot(channel);
             entry.is_classic = sharded_ == false;
             if (entry.is_classic) classic_.subscribe(channel);
-            // Asked for again: the server refused it for the moment.
+            // A repeated subscribe(): the server has refused the channel for the moment.
             if (entry.at) entry.at->subscriber.subscribe(channel);
             unplaced_ = true;
         }
@@ -158,7 +159,8 @@ public:
         wake_();
     }
 
-    // How scripts reach the subscribers. Before anything is known of the servers it asks, but not for long.
+    // Returns the command that scripts publish with. While that is unknown, queries the nodes for at most patience_,
+    // then returns PUBLISH.
     std::string_view publish_command() {
         std::unique_lock lock(mutex_);
         const Instant deadline = Clock::now() + patience_;
@@ -173,8 +175,8 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // One round of poll() over the connections of all nodes. A node that does not let us connect is given an eighth of the
-    // time-out, while the others go on.
+    // Does one round of poll() over the connections of all nodes. A node that does not let us connect gets an eighth of
+    // the time-out, while the others go on.
     void run(Listener& listener, Instant deadline, WakePipe& pipe) {
         follow(listener);
         ready_.clear();
@@ -220,7 +222,7 @@ public:
     std::uint64_t reconnects() const { return sum(1); }
 
 private:
-    static constexpr Milliseconds probe_pause{250};  // between commands to a node that says it is down
+    static constexpr Milliseconds probe_pause{250};  // between commands to a node that reports that it is down
     static constexpr std::array<std::string_view, 1> asking_word{"ASKING"};
     static constexpr Command asking_command{asking_word, 0};
 
@@ -249,7 +251,7 @@ private:
                 CommandConnection::Connecting::one_attempt, nullptr, [this, &cluster] { answers(cluster); });
         }
 
-        // One of its connections was answered: the others go on trying at once.
+        // Called when one of its connections has received a reply: ends the reconnect pauses of the others.
         void answers(Cluster& cluster) noexcept {
             bool has_ended_pause = subscriber.try_again();
             each_line([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
@@ -262,7 +264,7 @@ private:
             own_lines.each(visit);
         }
 
-        // `together`: on a connection of their own, if it can be had.
+        // True `together`: on a connection of their own, if one can be opened.
         std::vector<Reply> call_all(std::span<const Command> commands, bool together, Instant deadline) {
             if (!together) return line.call_all(commands, deadline);
             bool refused = false;
@@ -276,26 +278,26 @@ private:
         OwnConnections own_lines;
         PubSubConnection subscriber;       // to sharded channels
         bool is_seed = false;              // named in the URL
-        bool is_listed = false;            // in the last answer
-        bool serves = false;               // slots, by the last answer
-        bool is_silent = false;            // could not be reached the last time
-        std::uint64_t asked = 0;           // the number of the last question to it
-        std::atomic<bool> is_down{false};  // says so itself,
-        Reply down_words;                  // in these words,
-        Instant next_probe{};              // and gets no command until then
+        bool is_listed = false;            // in the last CLUSTER SLOTS reply
+        bool serves = false;               // serves slots, by the last CLUSTER SLOTS reply
+        bool is_silent = false;            // could not be reached last time
+        std::uint64_t asked = 0;           // number of the last query to it
+        std::atomic<bool> is_down{false};  // the node reports that it is down
+        Reply down_words;                  // its error reply
+        Instant next_probe{};              // gets no command before this, while it is down
     };
 
-    // The way of a command.
+    // The routing state of one command.
     struct RoutedCall {
         explicit RoutedCall(const Command& command) {
             const std::string_view key = command.key == 0 ? command.near : command.words[command.key];
             if (command.key != 0 || !key.empty()) slot = key_slot(key);
         }
 
-        int slot = -1;  // any node will do
+        int slot = -1;  // -1: any node will do
         unsigned redirects = 0;
-        std::uint64_t changes = 0;       // how many there were when its node was looked up
-        std::shared_ptr<Node> asking{};  // go there just once, with ASKING
+        std::uint64_t changes = 0;       // value of changes_ when its node was looked up
+        std::shared_ptr<Node> asking{};  // send there once, after ASKING
     };
 
     // Commands that were posted together.
@@ -313,12 +315,12 @@ private:
 
     struct Channel {
         std::uint16_t slot = 0;
-        Node* at = nullptr;  // who was asked for it, as a sharded one
+        Node* at = nullptr;  // the node that it is subscribed at, if sharded
         bool is_classic = false;
     };
 
-    // Between a node's subscriptions and the listener: what a node refuses because it is not the one is asked of
-    // another.
+    // Sits between a node's subscriptions and the listener: subscribes elsewhere if the node refuses a channel that it
+    // does not serve.
     struct Shard final : Listener {
         Shard(Cluster& c, Node& n, Listener& l) : cluster(c), node(n), listener(l) {}
 
@@ -369,7 +371,7 @@ private:
         return some;
     }
 
-    // Whether the node may be sent a command now; while it is down, the next one only after a pause.
+    // Returns whether a command may be sent to the node now. While the node is down, one command per probe_pause may.
     static bool takes_turn(Node& node, Instant now) {
         if (!node.is_down) return true;
         if (now < node.next_probe) return false;
@@ -377,7 +379,8 @@ private:
         return true;
     }
 
-    // The node to send to, as soon as it is known and takes commands; without one at the deadline, `why`.
+    // Waits until the node is known and accepts commands, and returns it. Returns null at the deadline, with the reason
+    // in `why`.
     std::shared_ptr<Node> await_node(RoutedCall& course, Instant deadline, Reply& why) {
         std::unique_lock lock(mutex_);
         for (bool has_waited = false;; has_waited = true) {
@@ -408,8 +411,8 @@ private:
         }
     }
 
-    // After a command found nobody: asks who serves what, or waits until somebody has done so, unless that has happened
-    // meanwhile.
+    // Called after a command could not be sent. Returns at once if the slot table has changed since the node was looked
+    // up. Otherwise queries it, or waits for another thread's query.
     void await_news(const RoutedCall& course, Instant deadline) {
         std::unique_lock lock(mutex_);
         if (course.changes != changes_) return;
@@ -428,12 +431,12 @@ private:
     // --- what an answer means ---------------------------------------------------------------------------------
 
     enum class Next {
-        done,   // it is the answer
-        again,  // it is to be sent elsewhere
+        done,   // the reply is final
+        again,  // send it to another node
         later,  // it could not be sent
     };
 
-    // `reply`, to what was sent on this course, may get other words.
+    // Classifies the reply to a command of this course. A redirection gets another text.
     Next read(RoutedCall& course, Node& node, Reply& reply) {
         course.asking.reset();
         if (reply.is_unsent()) {
@@ -450,7 +453,7 @@ private:
         if (moved || reply.text.starts_with("ASK ")) {
             is_up(node);
             const std::string said = std::move(reply.text);
-            // For whom it is the last word: it was not carried out, and may be tried again.
+            // For the caller, if this reply is final: the command was not carried out and may be retried.
             reply.text = "TRYAGAIN sent from node to node; the last one said " + said;
             if (++course.redirects > most_redirects) return Next::done;
             return follow_redirect(course, node, said) ? Next::again : Next::later;
@@ -466,7 +469,7 @@ private:
         return text.starts_with("CLUSTERDOWN") || text.starts_with("LOADING") || text.starts_with("MASTERDOWN");
     }
 
-    // False when it leads to nobody whom we know.
+    // Returns false if the redirection leads to an unknown node.
     bool follow_redirect(RoutedCall& course, const Node& from, std::string_view text) {
         const auto redirect = read_redirect(text, from.place);
         const std::lock_guard lock(mutex_);
@@ -504,7 +507,7 @@ private:
         doubt_until_ = Clock::now() + doubt_lasts_;
     }
 
-    // The server may be gone, and another in its place.
+    // A server may have failed and another taken over: queries the slot table until doubt_until_.
     void doubt() {
         const std::lock_guard lock(mutex_);
         const Instant now = Clock::now();
@@ -552,7 +555,7 @@ private:
         for (std::size_t i = 0; i < commands.size(); ++i)
             receivers.push_back([this, batch, node, i](Reply reply) {
                 batch->replies[i] = std::move(reply);
-                // The answers may come on different threads.
+                // The replies may arrive on different threads.
                 if (batch->missing.fetch_sub(1) == 1) arrived(batch, *node);
             });
         batch->replies.assign(commands.size(), {});
@@ -576,7 +579,7 @@ private:
         wake_();
     }
 
-    // Takes the answer to ASKING off. Where it is a refusal, so is the answer to the command.
+    // Removes the reply to ASKING. If that is an error, the command gets it as its reply.
     static void forget_asking(std::vector<Reply>& replies) {
         if (replies[0].is_error()) replies[1] = std::move(replies[0]);
         replies.erase(replies.begin());
@@ -591,7 +594,7 @@ private:
         for (std::size_t i = 0; i < batch.done.size(); ++i) batch.done[i](std::move(batch.replies[i]));
     }
 
-    // Those that found nobody to go to.
+    // Sends the batches for which no node was known, and fails those that are overdue.
     void send_parked() {
         std::vector<std::shared_ptr<Batch>> waiting;
         {
@@ -634,7 +637,8 @@ private:
 
     Instant next_question() const { return asked_ ? std::max(next_question_, asked_until_) : next_question_; }
 
-    // Whom to ask now, if anybody: who was not silent, who serves, who has been asked longest ago.
+    // Starts a query if one is due. Returns the node to query: preferably not silent, then serving slots, then queried
+    // longest ago.
     std::shared_ptr<Node> begin_question(Instant now) {
         if (now < next_question()) return nullptr;
         if (asked_) asked_->is_silent = true;
@@ -650,7 +654,7 @@ private:
         return asked_;
     }
 
-    // The second one only until its answer is known.
+    // Includes PUBSUB SHARDNUMSUB until its reply is known.
     std::span<const Command> question() const {
         static constexpr std::array<std::string_view, 2> slots{"CLUSTER", "SLOTS"}, kinds{"PUBSUB", "SHARDNUMSUB"};
         static constexpr std::array<Command, 2> both{Command{slots, 0}, Command{kinds, 0}};
@@ -681,7 +685,7 @@ private:
         };
         const auto answers = std::make_shared<Answers>(Answers{std::vector<Reply>(words.size()), words.size()});
         std::vector<Completion> receivers;
-        // Both are of one connection: their answers come one after the other.
+        // Both use one connection: their replies arrive one after the other.
         for (std::size_t i = 0; i < words.size(); ++i)
             receivers.push_back([this, node, answers, number = node->asked, i](Reply reply) {
                 answers->replies[i] = std::move(reply);
@@ -709,7 +713,7 @@ private:
         if (!ranges) {
             node.is_silent = true;
             why_ = slots.text.empty() ? node.place.display() + " knows no slots" : slots.text;
-            // Only what no other node would answer differently.
+            // Keep only an error that every node would return.
             if (slots.is_error() && owners_.empty() && !says_down(slots.text)) refusal_ = slots;
             return;
         }
@@ -724,7 +728,7 @@ private:
         }
         left.reserve(nodes_.size());
 
-        // From here on nothing fails.
+        // Nothing fails from here on.
         bool promoted = false;
         for (const auto& one : nodes_) {
             const bool serves = masters.contains(one.get());
@@ -733,7 +737,7 @@ private:
             one->serves = serves;
             one->is_listed = listed.contains(one.get());
         }
-        // Slots that go from master to master lose nothing on the way.
+        // Slots that move from master to master lose no data: count only promotions.
         if (promoted && !owners_.empty()) ++promotions_;
         learned_ = number;
         question_wanted_ = false;
@@ -756,7 +760,8 @@ private:
         return due;
     }
 
-    // Puts every channel where its slot is now, leaves nodes that serve nothing any more, and tells the listener.
+    // Subscribes every channel where its slot is served now, leaves nodes that serve no slots any more, and notifies
+    // the listener.
     void follow(Listener& listener) {
         std::vector<std::string> interrupted;
         std::vector<std::shared_ptr<Node>> left;
@@ -785,7 +790,7 @@ private:
     void place_channels(std::vector<std::string>& interrupted) {
         unplaced_ = false;
         place_again_ = never;
-        wake_();  // what the connections are told here is sent in the next round
+        wake_();  // the next round sends the changes made here
         const Instant now = Clock::now();
         for (auto& [name, channel] : channels_) {
             if (!*sharded_) {
@@ -809,14 +814,14 @@ private:
         }
     }
 
-    // The nodes that have left the cluster, unless something of them is still under way.
+    // Drops the nodes that have left the cluster, unless something of theirs is still in use.
     void drop_nodes() {
         std::erase_if(nodes_, [this](const std::shared_ptr<Node>& node) {
             if (node->is_seed || node->is_listed || node.use_count() > 1) return false;
             bool is_opening = node->subscriber.is_opening_aside();
             node->each_line([&](const CommandConnection& line) { is_opening = is_opening || line.is_opening_aside(); });
             if (is_opening) {
-                changed_nodes_ = true;  // in the round when that has ended
+                changed_nodes_ = true;  // check again in a later round
                 return false;
             }
             const auto counts = counts_of(*node);
@@ -826,7 +831,7 @@ private:
         });
     }
 
-    // True when the channel is asked of another node, or of this one later.
+    // Returns true if the channel will be subscribed at another node, or at this one later.
     bool find_elsewhere(Node& node, const std::string& channel, const Reply& why) {
         const auto redirect = read_redirect(why.text, node.place);
         if (says_down(why.text))
@@ -852,7 +857,7 @@ private:
         unplaced_ = true;
     }
 
-    // For classic channels any node will do.
+    // Opens a connection for classic channels: any node will do.
     std::optional<Reply> open_any(Connection& link, Instant deadline) {
         std::shared_ptr<Node> node;
         {
@@ -868,7 +873,7 @@ private:
 
     // ----------------------------------------------------------------------------------------------------------
 
-    // Connections that were made, and how many of them in the place of an earlier one.
+    // Returns the number of connections made, and how many of them replaced an earlier one.
     static std::array<std::uint64_t, 2> counts_of(Node& node) {
         std::array<std::uint64_t, 2> counts{};
         node.each_line([&](const CommandConnection& line) {
@@ -889,41 +894,41 @@ private:
 
     const Url url_;
     const Milliseconds timeout_;
-    // After a node could not be reached, or did not answer: longer than until the next command to it is given up, so that
-    // it is in doubt for as long as it is silent.
+    // How long the slot table is in doubt after a node could not be reached or did not answer. Longer than the time
+    // after which the next command to it is given up, so the doubt lasts as long as the node is silent.
     const Milliseconds doubt_lasts_;
-    const Milliseconds patience_;  // with one node that is asked something others could tell, too
+    const Milliseconds patience_;  // time for one node, where others could answer too
     const std::function<void()> wake_;
 
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::vector<std::shared_ptr<Node>> nodes_;
-    std::vector<Node*> owners_;    // of each slot; empty before the first answer
-    std::optional<bool> sharded_;  // whether the channels are
-    std::uint64_t changes_ = 0;    // of owners_
+    std::vector<Node*> owners_;    // by slot; empty before the first reply
+    std::optional<bool> sharded_;  // True if channels are sharded; unknown at first
+    std::uint64_t changes_ = 0;    // number of changes of owners_
     std::uint64_t promotions_ = 0;
     std::array<std::uint64_t, 2> dropped_connections_{};
 
     std::uint64_t questions_ = 0;
-    std::uint64_t learned_ = 0;  // the number of the question that was answered last
+    std::uint64_t learned_ = 0;  // number of the last query with a usable reply
     std::shared_ptr<Node> asked_;
     Instant asked_until_{};
     Instant next_question_{};
     Instant doubt_until_{};
     bool question_wanted_ = false;
     Backoff pace_{Milliseconds(50), Milliseconds(400)};
-    std::string why_ = "none of them answers";  // of the last question that failed
+    std::string why_ = "none of them answers";  // why the last query failed
     std::optional<Reply> refusal_;
 
     std::vector<std::shared_ptr<Batch>> parked_;
     bool send_parked_ = false;
     std::map<std::string, Channel> channels_;
-    bool unplaced_ = false;        // some channel may have to go elsewhere
-    Instant place_again_ = never;  // likewise, when a node that was down is tried
+    bool unplaced_ = false;        // True if some channel may have to move
+    Instant place_again_ = never;  // likewise, when a node that was down is probed
     bool changed_nodes_ = false;
 
     PubSubConnection classic_;
-    // The serving thread's own.
+    // Used by the serving thread only.
     std::vector<std::shared_ptr<Node>> here_;
     std::vector<pollfd> ready_;
     std::uint64_t followed_ = 0;

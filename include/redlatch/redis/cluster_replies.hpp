@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-// What the nodes of a cluster say about who serves which slot. No I/O.
+// Reads the replies of cluster nodes about which node serves which slot. No I/O.
 namespace redlatch {
 inline namespace v0_1 {
 
-// Slots from `first` to `last`, and who serves them.
+// The slots from `first` to `last`, and the nodes that serve them.
 struct SlotRange {
     std::uint16_t first = 0;
     std::uint16_t last = 0;
@@ -26,7 +26,7 @@ struct SlotRange {
     std::vector<HostPort> replicas{};
 };
 
-// Where a node sends a command that it does not carry out itself: for good (MOVED), or just this once (ASK).
+// Where a node redirects a command: permanently (MOVED) or just once (ASK).
 struct Redirect {
     bool just_once = false;
     std::uint16_t slot = 0;
@@ -49,7 +49,8 @@ inline bool is_host(std::string_view text) {
            });
 }
 
-// A node in CLUSTER SLOTS. No host means the one that was asked; "?" that the node does not know it: no host then.
+// Reads a node in CLUSTER SLOTS. No host means the node that was asked. With the host "?" or the port 0 the node is
+// unknown: the result has no host.
 inline std::optional<HostPort> read_node(const Reply& node, const HostPort& asked) {
     if (node.kind != Reply::Kind::array || node.elements.size() < 2) return std::nullopt;
     const Reply& host = node.elements[0];
@@ -63,7 +64,8 @@ inline std::optional<HostPort> read_node(const Reply& node, const HostPort& aske
 
 }  // namespace detail
 
-// The answer of the node `asked` to CLUSTER SLOTS; nothing when it makes no sense, or knows of no slot.
+// Reads the reply of the node `asked` to CLUSTER SLOTS. Returns nothing if it is malformed or contains no slot with a
+// known master.
 inline std::optional<std::vector<SlotRange>> read_slots(const Reply& reply, const HostPort& asked) {
     if (reply.kind != Reply::Kind::array || reply.elements.empty()) return std::nullopt;
     std::vector<SlotRange> ranges;
@@ -89,8 +91,8 @@ inline std::optional<std::vector<SlotRange>> read_slots(const Reply& reply, cons
     return ranges;
 }
 
-// "MOVED <slot> <host>:<port>" or "ASK <slot> <host>:<port>", said by the node `asked`. The host may be missing or an
-// IPv6 address without brackets: the port follows the last colon.
+// Reads "MOVED <slot> <host>:<port>" or "ASK <slot> <host>:<port>", an error of the node `asked`. The host may be
+// missing or be an IPv6 address without brackets: the port follows the last colon.
 inline std::optional<Redirect> read_redirect(std::string_view text, const HostPort& asked) {
     Redirect redirect;
     redirect.just_once = text.starts_with("ASK ");
@@ -109,8 +111,8 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
     return redirect;
 }
 
-// Whether the servers have sharded channels (Redis 7), by the answer to PUBSUB SHARDNUMSUB, with which Redisson asks
-// the same. Who may not ask learns it from the refusal, which names the subcommand only where it exists.
+// Returns whether the servers have sharded channels (Redis 7), by the reply to PUBSUB SHARDNUMSUB. Redisson tests it by
+// the same command. If we have no right to it, the error tells: it names the subcommand only where that exists.
 inline bool has_sharded_channels(const Reply& answer) {
     return !answer.is_error() ||
            (answer.text.starts_with("NOPERM") && answer.text.find("pubsub|shardnumsub") != std::string::npos);

@@ -26,27 +26,27 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// One connection that carries the commands of many threads, without a thread of its own.
+// Carries the commands of many threads over one connection, without a thread of its own.
 //
-// A calling thread appends its command to a shared buffer. Whoever finds nobody writing writes for all, as far as the
-// connection takes it; whoever finds nobody reading reads for all, hands each reply to its owner, and passes the role
-// on when its own has come. What has no room yet is written by the reader, or by a caller that waits for room while
-// another one reads, until its own deadline. When only posted commands are left, or what lies unwritten is nobody's any
-// more, `need_driver` is called, and some thread is expected to call drive().
+// A calling thread appends its command to a shared buffer. If no thread is writing, it writes for all, as far as the
+// connection has room. If no thread is reading, it reads for all, hands each reply to its owner, and passes the reader
+// role on when its own reply has come. Bytes that found no room are written by the reader, or by a caller that waits
+// for room while another thread reads, until its own deadline. `need_driver` is called when only posted commands are
+// left, or when no thread will write the unwritten bytes. Some thread must then call drive().
 //
-// mutex_ guards everything below it, except the connection: its writing half belongs to the thread
+// mutex_ guards everything below it, except the connection. The writing half of the connection belongs to the thread
 // that set writing_, the reading half to the one that set reading_, and all of it to the one that set opening_.
-// changed_ tells threads in open() that a connection came up, failed to, or has been closed at last.
-// A thread in await() sleeps in its Exchange's parker; it is called by the reader when its replies have come, by a
-// leaving reader that wants it to read, and by whoever finds that the connection has failed.
+// changed_ wakes threads in open(): a connection came up, an attempt failed, or a failed connection is closed.
+// A thread in await() parks in its Exchange. It is woken by the reader when its replies have come, by a leaving reader
+// that passes the role on, and by the thread that finds that the connection has failed.
 class CommandConnection {
 public:
-    // Whether a call goes on trying to connect until its deadline, or returns when one attempt has failed, because its
-    // command may be wanted elsewhere by now.
+    // Whether a call tries to connect until its deadline, or returns after one failed attempt, because its command may
+    // belong to another node by now.
     enum class Connecting { until_deadline, one_attempt };
 
-    // `url` is for words only. `has_substitute`: whether another link, to the same server, is connected. `answers` is
-    // called, on any thread, when a connection has brought its first reply.
+    // `url` is for error texts only. `has_substitute` returns whether another connection to the same server is up.
+    // `answers` is called, on any thread, when a connection has received its first reply.
     CommandConnection(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
                       Connecting connecting = Connecting::until_deadline,
                       std::function<bool()> has_substitute = nullptr, std::function<void()> answers = nullptr)
@@ -60,14 +60,14 @@ public:
 
     bool is_connected() const noexcept { return connected_.load(std::memory_order_acquire); }
 
-    // Nothing that was sent here waits for an answer.
+    // Returns true if no reply is outstanding and no attempt to connect is under way.
     bool is_idle() {
         const std::lock_guard lock(mutex_);
         return in_flight() == 0 && !opening_;
     }
 
-    // `refused` is set when there was no connection, so nothing was sent: the replies say why. With a substitute that is
-    // so as soon as one attempt has failed, which has an eighth of its time.
+    // Sets `refused` if there was no connection and nothing was sent: the replies hold the reason. With a substitute,
+    // one failed attempt is enough, which takes at most an eighth of the time-out.
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline, bool* refused = nullptr) {
         std::vector<Reply> replies(commands.size());
         call_into(commands, replies.data(), deadline, refused);
@@ -80,19 +80,19 @@ public:
         return reply;
     }
 
-    // `attended`: the poster is going to call attend().
+    // True `attended`: the poster will call attend().
     void post(const Command& command, Completion done, bool attended = false) {
         auto completion = std::make_unique<Completion>(std::move(done));
         std::unique_lock lock(mutex_);
         leave_if_stale(lock);
-        // What fails beyond here, for want of memory, has changed nothing.
+        // If memory runs out from here on, nothing has changed.
         make_room(1);
         append({&command, 1});
         slots_.push_back({nullptr, std::move(completion), Clock::now() + timeout_});
         send_posted(lock, attended);
     }
 
-    // Several at once, on one connection.
+    // Posts several commands on one connection.
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
         std::vector<std::unique_ptr<Completion>> completions;
         for (Completion& one : done) completions.push_back(std::make_unique<Completion>(std::move(one)));
@@ -104,22 +104,21 @@ public:
         send_posted(lock, false);
     }
 
-    // Receives what has come, without waiting.
+    // Receives the bytes that have arrived, without waiting.
     void attend() {
         std::unique_lock lock(mutex_);
         if (in_flight() == 0 || reading_ || !connected_) return;
         reading_ = true;
         read_once(lock, false, {});
         stop_reading(lock, false);
-        // The poster comes again; others, and a driver that found us reading, do not. Without a connection the driver
-        // has been called.
+        // The poster calls attend() again. Other posters do not, nor does a driver that found this thread reading: they
+        // need the driver. Without a connection the driver has been called.
         if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(turned_away_, false)) call_driver(lock);
     }
 
     // --- for the driver ---------------------------------------------------------------------------------------
 
-    // What the driver has to watch: the descriptor (or -1) and its events, and the instant at which to call drive()
-    // anyway.
+    // What the driver must watch: the descriptor (or -1), its events, and the time at which to call drive() anyway.
     struct Watch {
         int fd = -1;
         short events = 0;
@@ -135,8 +134,8 @@ public:
         return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), reading_ ? never : front().due};
     }
 
-    // Has a connection made when posted commands wait for one (not longer than until the deadline), writes and reads
-    // what is possible, and gives up on what is overdue. Waits for nothing.
+    // Starts to connect if posted commands need a connection (until the deadline at most), writes and reads what is
+    // possible, and fails overdue commands. Does not wait.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
         if (connected_ && needs_writer()) flush(lock);
@@ -154,7 +153,7 @@ public:
         if (in_flight() > 0 && Clock::now() >= front().due) give_up(lock);
     }
 
-    // What was posted here, and finds no connection for now, goes to a link that has one.
+    // If the posted commands have no connection for now, moves them to another one that is connected.
     void hand_over_to(CommandConnection& other) {
         std::unique_lock mine(mutex_, std::defer_lock), others(other.mutex_, std::defer_lock);
         std::lock(mine, others);
@@ -170,7 +169,8 @@ public:
         other.send_posted(others, false);
     }
 
-    // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
+    // Called when the server has moved. Ends a connection to an earlier place than this one and allows a new attempt
+    // without a pause.
     void leave_before(std::uint64_t place) {
         std::unique_lock lock(mutex_);
         place_ = place;
@@ -181,8 +181,8 @@ public:
         changed_.notify_all();
     }
 
-    // Another connection has shown that the server is there: a pause before the next attempt ends. True when there was
-    // one, and the driver may have to know.
+    // Called when another connection has shown that the server is up: ends the pause before the next attempt. Returns
+    // true if there was a pause; the driver may have to know.
     bool try_again() noexcept {
         const std::lock_guard lock(mutex_);
         if (connected_ || next_attempt_ <= Clock::now()) return false;
@@ -191,7 +191,8 @@ public:
         return true;
     }
 
-    // Nothing more is to be sent here: the connection ends, and who waits for one goes elsewhere.
+    // Called when this server gets no more commands. Ends the connection; threads that wait for one route their
+    // commands elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
         link_.in_vain = true;
@@ -201,26 +202,27 @@ public:
         answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
     }
 
-    // At the end, when nobody calls it any more: what is still in flight, and what that keeps alive, is let go of.
+    // Called at the end, when no thread uses the object any more: drops the outstanding commands and what they keep
+    // alive.
     void forget_posted() noexcept {
         opening_aside_.finish();
         const std::vector<Slot> posted = std::move(slots_);
     }
 
-    // Until false, its opener may be called by nobody's thread.
+    // True while a side thread may call the opener.
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
     // ----------------------------------------------------------------------------------------------------------
 
-    // How often a connection was made.
+    // Returns how many connections were made.
     std::uint64_t connections() const noexcept { return connections_.load(std::memory_order_acquire); }
 
-    // In the child after a fork: gives back the descriptor and touches nothing else.
+    // In the child after a fork: closes the descriptor and touches nothing else.
     void close_inherited() noexcept { link_.socket.close_inherited(); }
 
 private:
-    // A thread in call_into(), on its stack. Its parker gets its final word when the replies are complete, and nobody
-    // touches the exchange after that.
+    // The state of a thread in call_into(), on its stack. Its parker gets final_word when the replies are complete; no
+    // other thread touches the exchange after that.
     struct Exchange {
         Exchange(Reply* where, std::size_t expected) : replies(where), missing(expected) {}
 
@@ -232,7 +234,7 @@ private:
         ThreadParker parker;
     };
 
-    // A reply that is still to come. Neither exchange nor done: its thread has given up on it.
+    // A reply that is outstanding. If both exchange and done are null, its thread has given up.
     struct Slot {
         Exchange* exchange;
         std::unique_ptr<Completion> done;
@@ -258,14 +260,14 @@ private:
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
         if (connected_) flush(lock);
-        // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
+        // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
         if (reading_ && !attended) turned_away_ = true;
         if ((!reading_ && !attended) || !connected_ || needs_writer()) call_driver(lock);
     }
 
     // --- the connection ---------------------------------------------------------------------------------------
 
-    // Until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
+    // Waits until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
     std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         leave_if_stale(lock);
         const std::uint64_t failures = failures_;
@@ -285,24 +287,25 @@ private:
                 if (substituted) return copy_of(why_not_);
                 wait_on(changed_, lock, std::min(next_attempt_, deadline));
             } else if (auto refusal = attempt_open(lock, std::min(deadline, now + patience))) {
-                // The driver did not try while this thread did.
+                // The driver does not connect while this thread does: let it schedule the next attempt.
                 if (in_flight() > 0) call_driver(lock);
-                // The server itself says no: asking again with the same words is useless.
+                // The server itself refuses: a retry with the same credentials is useless.
                 if (refusal->kind != Reply::Kind::not_sent) return refusal;
             }
         }
         return std::nullopt;
     }
 
-    // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken for
-    // the answer to our command.
+    // An idle connection has nothing to read. If it has, it was closed, or the next bytes would be taken for the reply
+    // to our command.
     void leave_if_stale(std::unique_lock<std::mutex>& lock) {
         if (!connected_ || in_flight() > 0 || reading_ || writing_ || !link_.socket.has_news()) return;
         fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
         next_attempt_ = {};
     }
 
-    // Why there is no connection at a caller's deadline: when no attempt had its full time, it is only that.
+    // Returns why there is no connection at the deadline of a caller: no_time unless an attempt failed for another
+    // reason than a short deadline.
     Reply why_not() const {
         if (attempt_failed_) return why_not_;
         return Reply::of(Reply::Kind::no_time, why_not_.text);
@@ -327,7 +330,7 @@ private:
             proven_ = false;
             attempt_failed_ = false;
             next_attempt_ = {};
-            // Posted commands that waited for the connection get their full time from now on.
+            // Posted commands that waited for the connection get the full time-out from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
             attempt_failed_ = !link_.in_vain && (Clock::now() < deadline || deadline >= begun + timeout_);
@@ -339,7 +342,7 @@ private:
         return refusal;
     }
 
-    // For the driver, who has no time for it.
+    // Connects on a side thread, because the driver must not wait.
     void open_aside(std::unique_lock<std::mutex>& lock, Instant deadline) noexcept {
         opening_ = true;
         lock.unlock();
@@ -363,16 +366,16 @@ private:
             auto refusal = opener_(link_, deadline);
             if (!refusal) link_.socket.set_receive_timeout(timeout_);
             return refusal;
-        } catch (...) {  // memory, or a thread for the look-up, is wanting
+        } catch (...) {  // no memory, or no thread for the look-up
             link_.socket.close();
             return Reply::of(Reply::Kind::not_sent, no_memory);
         }
     }
 
-    // Too short for an allocation.
+    // Short enough to need no allocation.
     static constexpr const char* no_memory = "out of memory";
 
-    // A copy; without its words where there is no memory for them.
+    // Copies a reply. If there is no memory, the copy has the text no_memory.
     static void answer(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
         try {
             to = from;
@@ -396,15 +399,16 @@ private:
         }
     }
 
-    // Ends the connection: everything in flight is answered, and the connection is reset as soon as no thread is inside
-    // a read or write.
+    // Ends the connection: answers everything outstanding, and closes the socket as soon as no thread is inside a read
+    // or write.
     void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) noexcept {
         if (!connected_) return;
         connected_ = false;
         why_not_ = in_words(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
         link_.socket.fail(writing_);
         broken_ = true;
-        // Whoever accepts connections only to close them is asked with pauses; short ones, for it may be chance.
+        // If a server accepts connections only to close them, retry with pauses. They are short, because this may be
+        // chance.
         if (!proven_) {
             attempt_failed_ = true;
             next_attempt_ = Clock::now() + closed_backoff_.next();
@@ -413,7 +417,7 @@ private:
         answer_all(lock, first, in_words(Reply::Kind::unanswered, "the connection to ", " ended: ", why));
     }
 
-    // What is in flight is overdue.
+    // Fails the outstanding commands, which are overdue.
     void give_up(std::unique_lock<std::mutex>& lock) noexcept {
         if (connected_)
             fail(lock, Reply::Kind::unanswered, "no answer in time");
@@ -446,7 +450,7 @@ private:
         lock.lock();
     }
 
-    // A completion looks after itself; should it fail for want of memory, nobody could be told here.
+    // Completions handle their own errors. If one throws for lack of memory, there is no caller to report to.
     static void complete(const Completion& done, Reply reply) noexcept {
         try {
             done(std::move(reply));
@@ -454,7 +458,7 @@ private:
         }
     }
 
-    // True when a connection that has failed was closed now.
+    // Returns true if it has closed a failed connection.
     bool close_if_unused() noexcept {
         if (!broken_ || reading_ || writing_) return false;
         broken_ = false;
@@ -465,8 +469,8 @@ private:
         return true;
     }
 
-    // Called by a thread that gave back reading_ or writing_. What was posted meanwhile is the driver's: it could not
-    // connect while the connection was not closed.
+    // Called by a thread that has cleared reading_ or writing_. Commands posted meanwhile are left to the driver, which
+    // could not connect before the connection was closed.
     void close_if_failed(std::unique_lock<std::mutex>& lock) {
         if (!close_if_unused()) return;
         if (in_flight() > 0) call_driver(lock);
@@ -474,14 +478,14 @@ private:
 
     // --- writing ----------------------------------------------------------------------------------------------
 
-    // Writes as far as the connection has room, and does not wait for more.
+    // Writes as far as the connection has room, without waiting.
     void flush(std::unique_lock<std::mutex>& lock) {
-        // The writer looks again before it leaves, and a reader that is handing out replies will write for those whom
-        // it wakes: one write, and one read of the server's, for many commands is what makes many threads fast.
+        // The writer looks again before it leaves. A reader that is handing out replies will write for the threads that
+        // it wakes. So many commands share one write, and one read of the server, which makes many threads fast.
         if (writing_ || handing_out_) return;
         writing_ = true;
         while (connected_ && (full_ || !out_.empty())) {
-            // What was begun goes on where it stopped.
+            // A partial write continues where it stopped.
             if (!full_) {
                 std::swap(out_, sending_);
                 unsent_ = sending_;
@@ -498,7 +502,7 @@ private:
         close_if_failed(lock);
     }
 
-    // The connection had no room for all, and nobody waits for more.
+    // Returns true if bytes found no room and no thread waits for room.
     bool needs_writer() const { return full_ && !writing_; }
 
     void wait_for_room(std::unique_lock<std::mutex>& lock, Instant deadline) {
@@ -515,7 +519,7 @@ private:
     void await(std::unique_lock<std::mutex>& lock, Exchange& exchange, Instant deadline) {
         while (!exchange.done()) {
             if (!is_in_flight(exchange)) {
-                // Taken out of the queue: its replies are being handed over at this moment.
+                // The reader has dequeued this exchange and is handing over its replies.
                 lock.unlock();
                 while (exchange.parker.park(never) != ThreadParker::final_word) {
                 }
@@ -525,7 +529,8 @@ private:
             if (now + Milliseconds(1) >= front().due) {
                 fail(lock, Reply::Kind::unanswered, "no answer in time");
             } else if (now >= deadline) {
-                // Only this thread is in a hurry: the connection is sound, and the reply is dropped when it comes.
+                // Only the deadline of this thread has passed: the connection is sound. The reply is dropped when it
+                // arrives.
                 abandon(exchange);
                 if ((needs_writer() || (!reading_ && in_flight() > 0)) && !call_reader()) call_driver(lock);
             } else if (reading_ && needs_writer()) {
@@ -538,7 +543,8 @@ private:
             } else {
                 reading_ = true;
                 reader_ = &exchange;
-                // A lone thread whose deadline is the connection's own needs no poll(): the socket has that time-out.
+                // If this thread is alone and its deadline is the connection's own, it needs no poll(): the socket has
+                // that time-out.
                 const bool alone =
                     in_flight() == exchange.missing && !full_ && deadline + Milliseconds(1) >= front().due;
                 read_once(lock, alone, std::min(deadline, front().due));
@@ -554,7 +560,7 @@ private:
         return false;
     }
 
-    // Its slots stay, so that the replies that follow find their owners.
+    // Keeps the slots, so that later replies still find their owners.
     void abandon(Exchange& exchange) noexcept {
         for (std::size_t i = head_; i < slots_.size(); ++i)
             if (slots_[i].exchange == &exchange) slots_[i].exchange = nullptr;
@@ -565,7 +571,7 @@ private:
         exchange.parker.tell(ThreadParker::final_word);
     }
 
-    // `leaving`: this thread needs no more replies, so somebody else has to read.
+    // True `leaving`: this thread needs no more replies, so another one must read.
     void stop_reading(std::unique_lock<std::mutex>& lock, bool leaving) {
         reading_ = false;
         if (!connected_)
@@ -574,8 +580,8 @@ private:
             call_driver(lock);
     }
 
-    // Finds a thread that waits for a reply and makes it read, or write. The one that sent last is the best choice: on
-    // the way to its own reply it reads everybody else's, and writes everybody else's commands on the way to its own.
+    // Wakes a thread that waits for a reply, to read or write. The one that sent last is the best choice: until its own
+    // reply comes it reads the replies of all others, and until its own command is out it writes theirs.
     bool call_reader() {
         for (std::size_t i = slots_.size(); i > head_; --i) {
             Exchange* const exchange = slots_[i - 1].exchange;
@@ -592,9 +598,10 @@ private:
         lock.lock();
     }
 
-    // Reads what has come, waiting for it until the deadline, and hands out the replies. Waits for room, too, where there
-    // was none: a thread that does so beside the reader may leave with the reply that it gets from here. `blocking`: in
-    // one system call, which a thread may use that has nobody to care for but itself.
+    // Reads the bytes that have arrived, waiting for them until the deadline, and hands out the replies. If there was
+    // no room for writing, waits for room too: a thread that waits for room beside the reader may leave when it gets
+    // its reply from here. True `blocking`: waits in one system call; only a thread that has no other thread to serve
+    // may do so.
     void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) noexcept {
         const short events = full_ ? POLLIN | POLLOUT : POLLIN;
         lock.unlock();
@@ -625,11 +632,11 @@ private:
         const bool is_first = taken > 0 && !std::exchange(proven_, true);
         if (is_first) closed_backoff_.reset();
         const bool unasked = taken < batch_.size();
-        // Told without the mutex: whom we wake would have to wait for it at once.
+        // Wake without the mutex: a woken thread would block on it at once.
         handing_out_ = finished_.size() > 1;
         lock.unlock();
         for (Exchange* exchange : finished_) exchange->parker.tell(ThreadParker::final_word);
-        // Those who were woken may have their next command ready in a moment.
+        // The woken threads may have their next command ready in a moment.
         if (finished_.size() > 1) std::this_thread::yield();
         finished_.clear();
         for (auto& [done, reply] : completions_) complete(done, std::move(reply));
@@ -649,7 +656,7 @@ private:
 
     enum class Parsed { well, malformed, no_memory };
 
-    // The replies in what was received go to batch_, and there is room to hand them out.
+    // Puts the replies from the received bytes into batch_, and reserves room for handing them out.
     Parsed parse(const char* bytes, std::size_t size) noexcept try {
         if (!link_.reader.feed(bytes, size)) return Parsed::malformed;
         for (;;) {
@@ -672,7 +679,7 @@ private:
     std::size_t in_flight() const { return slots_.size() - head_; }
     Slot& front() { return slots_[head_]; }
 
-    // Whole commands, or nothing: half a one would make nonsense of all that follow.
+    // Appends whole commands or nothing: a partial one would corrupt all that follow.
     void append(std::span<const Command> commands) {
         const std::size_t before = out_.size();
         try {
@@ -683,13 +690,13 @@ private:
         }
     }
 
-    // So that pushing that many slots allocates nothing.
+    // After this, pushing that many slots allocates nothing.
     void make_room(std::size_t more) {
         const std::size_t wanted = slots_.size() + more;
         if (wanted > slots_.capacity()) slots_.reserve(std::max(wanted, slots_.capacity() * 2));
     }
 
-    // A vector with a moving head rather than a deque: it stops allocating once it is large enough.
+    // A vector with a moving head instead of a deque: once large enough, it allocates nothing.
     void pop() {
         if (++head_ == slots_.size()) {
             slots_.clear();
@@ -712,34 +719,34 @@ private:
     std::condition_variable changed_;
     Connection link_;
     AdaptiveSpin<> brief_wait_;
-    // The reader's own: what it read, and whom it has to tell.
+    // Used by the reader only: the replies it read, the exchanges to wake and the completions to call.
     std::vector<Reply> batch_;
     std::vector<Exchange*> finished_;
     std::vector<std::pair<Completion, Reply>> completions_;
     std::string out_;          // commands to be written
-    std::string sending_;      // commands being written, the writer's own
-    std::string_view unsent_;  // what is left of them, likewise
+    std::string sending_;      // commands being written; used by the writer only
+    std::string_view unsent_;  // the unwritten rest of sending_, likewise
     std::vector<Slot> slots_;
     std::size_t head_ = 0;
     std::atomic<bool> connected_{false};
-    bool broken_ = false;          // it has failed, and is still to be closed
-    bool proven_ = false;          // this connection has brought a reply
-    bool attempt_failed_ = false;  // the last one, and not for want of time
+    bool broken_ = false;          // it has failed and must still be closed
+    bool proven_ = false;          // this connection has received a reply
+    bool attempt_failed_ = false;  // the last attempt failed, and not for lack of time
     bool opening_ = false;
     bool writing_ = false;
     bool full_ = false;  // the connection had no room for all of sending_
     bool reading_ = false;
-    Exchange* reader_ = nullptr;  // whose thread reads, if it is one in await()
-    bool turned_away_ = false;    // the driver or a poster left replies to the reader of the moment
-    bool handing_out_ = false;    // the reader wakes threads, and will flush
+    Exchange* reader_ = nullptr;  // of the reading thread, if that is in await()
+    bool turned_away_ = false;    // the driver or a poster relies on the present reader
+    bool handing_out_ = false;    // the reader wakes threads and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
-    Backoff backoff_{Milliseconds(10), longest_pause};           // after attempts that failed
-    Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply
+    Backoff backoff_{Milliseconds(10), longest_pause};           // after failed attempts
+    Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections without any reply
     Instant next_attempt_{};
-    std::uint64_t failures_ = 0;  // attempts that failed, and turn_away()
-    std::uint64_t place_ = 0;     // what is connected to an earlier one is at the wrong server
+    std::uint64_t failures_ = 0;  // failed attempts, and calls of turn_away()
+    std::uint64_t place_ = 0;     // a connection to an earlier place is at the wrong server
     std::atomic<std::uint64_t> connections_{0};
-    SideWork opening_aside_;  // last: it ends before what it uses
+    SideWork opening_aside_;  // last: it ends before the members it uses
 };
 
 }  // namespace v0_1

@@ -17,25 +17,25 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// What server a connection is wanted to.
+// The role that a server must have.
 enum class ServerRole { any, master };
 
-// Whether this answer to ROLE is a master's.
+// Returns whether this reply to ROLE is a master's.
 inline bool says_master(const Reply& role) {
     return role.kind == Reply::Kind::array && !role.elements.empty() && role.elements[0].text == "master";
 }
 
-// One connection that is logged in: a socket and the reader of its replies. Not thread-safe.
+// One logged-in connection: a socket and the reader of its replies. Not thread-safe.
 struct Connection {
     Socket socket;
     ReplyReader reader;
-    std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterTracker
-    // Set by any thread while another one is in open(), which ends soon then: another server is wanted by now.
+    std::uint64_t place = 0;  // under which it was opened, if the server may change: see MasterTracker
+    // May be set by any thread while another one is in open(), which then ends soon: another server is wanted by now.
     std::atomic<bool> in_vain{false};
 
-    // Connects, by TLS if the URL says so, logs in and selects the database, all before the deadline. Gives nothing on
-    // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or
-    // ours of the server. A server that does not have the role is none that could be reached.
+    // Connects (over TLS if the URL demands it), logs in and selects the database, all before the deadline. Returns
+    // nothing on success. Otherwise returns the reply for a command on this connection: not_sent, the error of the
+    // server, or our reason for refusing the server. A server with the wrong role counts as unreachable.
     std::optional<Reply> open(const Url& url, Instant deadline, ServerRole role = ServerRole::any) {
         std::string why;
         reader.reset();
@@ -80,14 +80,14 @@ private:
         const NumberText database(url.database);
         if (url.database != 0) add({"SELECT", database});
         if (role == ServerRole::master) add({"ROLE"});
-        // By TLS 1.3 a server says only after the handshake that it wants another certificate of ours, or one at all.
-        // Any answer will do, so this needs no right.
+        // In TLS 1.3 a server reports only after the handshake that it wants a certificate of ours, or another one. Any
+        // reply to PING will do, so this needs no access right.
         const bool only_asks = url.tls && expected == 0;
         if (only_asks) add({"PING"});
         if (expected == 0) return std::nullopt;
 
         const bool sent = socket.send_all(out, deadline);
-        std::fill(out.begin(), out.end(), '\0');  // the password need not stay in memory longer than needed
+        std::fill(out.begin(), out.end(), '\0');  // keep the password no longer than needed
         if (!sent) return silence(url);
         while (expected > 0) {
             Reply reply;
@@ -112,7 +112,7 @@ private:
 
     Reply silence(const Url& url) const {
         if (url.tls) {
-            // It may have said why before it closed, even where our own words could not be sent any more.
+            // The server may have sent the reason before it closed, even if our bytes could not be sent any more.
             char byte;
             socket.receive(&byte, 1, false);
             if (Reply refusal = socket.tls_refusal(); refusal.is_error()) return refusal;
@@ -121,7 +121,8 @@ private:
     }
 };
 
-// Opens a link to the server that is wanted at this moment, before the deadline; answers as Link::open() does.
+// Opens a connection to the server that is wanted at this moment, before the deadline. Returns the same as
+// Connection::open().
 using Opener = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
 
 }  // namespace v0_1

@@ -9,7 +9,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Appends a command as Redis wants it: an array of length-prefixed strings. hiredis offers the same, but only into
+// Appends a command in the format of Redis: an array of length-prefixed strings. hiredis offers the same, but only into
 // a new allocation each time.
 inline void append_command(std::string& out, const Command& command) {
     const auto number = [&out](char mark, std::size_t value) {

@@ -29,23 +29,25 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The Transport over one Redis server, on hiredis (0.14.1 or newer); with sentinels over the one that is the master at
-// the moment: its connections are left as soon as a sentinel tells of another. With nodes of a cluster it is a Cluster.
+// The Transport over one Redis server, on hiredis (0.14.1 or newer). With sentinels it talks to the present master, and
+// leaves its connections as soon as a sentinel announces another master. With a redis-cluster:// URL it forwards to a
+// Cluster.
 //
-// Up to `lines` connections carry the commands of all threads, each thread always on the same one; they are opened
-// when first needed, so a program of one thread has one. Where no further one can be opened (another password is set,
-// say), those that there are carry everything. Several commands that go together have a connection of their own until
-// they are answered, because they may wait for replicas, and what follows would wait with them. One more carries the
-// subscriptions. After a time-out or a
-// malformed reply a connection is closed and never reused; it is opened again with exponential back-off and jitter,
-// logged in as before. There is no thread here: see run().
+// Up to `lines` connections carry the commands of all threads, each thread always on the same one. They are opened on
+// first use, so a program with one thread has one. If a further one cannot be opened (another password is set, say),
+// the existing ones carry everything. Commands that are sent together use a connection of their own until they are
+// answered, because they may wait for replicas and would delay all that follows. One more connection carries the
+// subscriptions.
+//
+// After a time-out or a malformed reply a connection is closed and never reused. It is opened again with exponential
+// back-off and jitter, and logs in again. There is no thread here: see run().
 class HiredisTransport {
 public:
     static constexpr std::size_t lines = 4;
 
-    // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection is
-    // taken for dead. `tls`: who encrypts; where the URL wants it, Error(errc::unsupported) is thrown without. `pubsub`
-    // is for clusters.
+    // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection counts as
+    // dead. `tls`: the TLS implementation; throws Error(errc::unsupported) if the URL demands TLS and there is none.
+    // `pubsub`: for clusters only.
     explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
                               std::shared_ptr<const TlsConnector> tls = nullptr, PubSub pubsub = PubSub::automatic)
         : state_(std::make_unique<State>(with_tls(std::move(url), std::move(tls)), command_timeout, pubsub)) {}
@@ -83,7 +85,7 @@ public:
         state_->own_lines.with_one([&](CommandConnection& own) { own.post_all(commands, done); });
     }
 
-    // In a cluster the poster leaves the answer to run().
+    // In a cluster the poster leaves the reply to run().
     void post_attended(const Command& command, Completion done) {
         if (state_->cluster) return state_->cluster->post(command, std::move(done));
         line().post(command, looked_at(std::move(done)), true);
@@ -104,7 +106,7 @@ public:
         wake();
     }
 
-    // One round of poll() over the subscriber connection and those command connections that nobody else reads.
+    // Does one round of poll() over the subscriber connection and the command connections that no other thread reads.
     void run(Listener& listener, Instant deadline) {
         State& s = *state_;
         if (s.cluster) return s.cluster->run(listener, deadline, s.pipe);
@@ -147,7 +149,7 @@ public:
     std::uint64_t interrupts() const noexcept { return state_->interrupts.count(); }
     void interrupt_watch() { state_->interrupts.wake(); }
 
-    // On a single server every key may meet every other; in a cluster, those of one slot.
+    // Keys with equal routes may go into one command: all keys on a single server, the keys of one slot in a cluster.
     std::uint32_t route(std::string_view key) const noexcept { return state_->cluster ? key_slot(key) : 0; }
     std::string_view publish_command() const {
         return state_->cluster ? state_->cluster->publish_command() : "PUBLISH";
@@ -161,7 +163,7 @@ public:
         return HiredisTransport(state_->url, state_->timeout, state_->url.tls_connector, state_->pubsub);
     }
 
-    // How many connections for commands were made so far, and how many of them in the place of an earlier one.
+    // Returns how many command connections were made, and below how many of them replaced an earlier one.
     std::uint64_t connections() const {
         if (state_->cluster) return state_->cluster->connections();
         std::uint64_t sum = 0;
@@ -194,9 +196,9 @@ private:
         const PubSub pubsub;
         WakePipe pipe;
         Interrupts interrupts;
-        const std::unique_ptr<Sentinels> sentinels;  // null without
-        const std::unique_ptr<Cluster> cluster;      // null without; otherwise it does all the work
-        std::uint64_t followed = 1;                  // run()'s own: the place that was told of last
+        const std::unique_ptr<Sentinels> sentinels;  // null without sentinels
+        const std::unique_ptr<Cluster> cluster;      // null without a cluster; otherwise it does all the work
+        std::uint64_t followed = 1;                  // run()'s own: the place that the listener was last notified of
         std::vector<pollfd> ready;                   // run()'s own
         PubSubConnection subscriber;
         std::array<CommandConnection, lines> links = make_links(std::make_index_sequence<lines>());
@@ -210,7 +212,7 @@ private:
             own_lines.each(visit);
         }
 
-        // One that is, if any.
+        // Returns a connected one, or null.
         CommandConnection* connected() noexcept {
             for (CommandConnection& link : links)
                 if (link.is_connected()) return &link;
@@ -218,14 +220,14 @@ private:
         }
 
     private:
-        // One connection was answered: the others go on trying at once, whatever pause they have come to.
+        // Called when one connection has received a reply: ends the reconnect pauses of the others.
         void answers() noexcept {
             bool has_ended_pause = subscriber.try_again();
             each_link([&](CommandConnection& link) { has_ended_pause |= link.try_again(); });
             if (has_ended_pause) pipe.wake();
         }
 
-        // Which server a connection goes to.
+        // Returns how a connection finds its server.
         Opener opener() {
             if (sentinels)
                 return [this](Connection& link, Instant deadline) { return sentinels->open_master(link, deadline); };
@@ -256,13 +258,13 @@ private:
 
     std::uint64_t place() const { return state_->sentinels ? state_->sentinels->place() : 0; }
 
-    // Only a replica answers so: the master has become one.
+    // Only a replica answers so: the master was demoted.
     static bool is_misplaced(const Reply& reply) {
         return reply.is_error() &&
                (reply.text.starts_with("MASTERDOWN") || reply.text.find("READONLY") != std::string::npos);
     }
 
-    // Its connections are left at once, because perhaps nobody is inside run().
+    // Leaves its connections at once, because perhaps no thread is inside run().
     void look_at(const Reply& reply, std::uint64_t place) {
         if (!state_->sentinels || !is_misplaced(reply)) return;
         state_->sentinels->doubt(place);
@@ -278,7 +280,7 @@ private:
         };
     }
 
-    // Leaves the server that is not the master any more.
+    // Leaves the server that is no longer the master, and notifies the listener.
     void follow(Listener& listener) {
         State& s = *state_;
         const std::uint64_t place = this->place();
@@ -289,7 +291,7 @@ private:
         listener.moved();
     }
 
-    // By this line; by another where that one is refused a connection.
+    // Calls on this line, or on a connected one if this line cannot connect.
     template <class Call>
     std::invoke_result_t<Call, CommandConnection&, bool&> on_a_line(CommandConnection& line, Instant deadline,
                                                                     Call call) {

@@ -15,11 +15,12 @@
 #include <string_view>
 #include <vector>
 
-// Which server is the master: what the answers of sentinels mean, and what is believed of them. No I/O.
+// Finds out which server is the master from the replies and messages of sentinels. No I/O.
 namespace redlatch {
 inline namespace v0_1 {
 
-// What one sentinel says: who is the master, and since which failover, the first having a number above 0.
+// The answer of one sentinel: the master, and the epoch of the failover that made it master. The first failover has an
+// epoch above 0.
 struct MasterVote {
     HostPort master;
     std::uint64_t epoch = 0;
@@ -43,8 +44,8 @@ inline std::optional<HostPort> sentinel_address(std::string_view host, std::stri
 
 }  // namespace detail
 
-// From the answers to SENTINEL GET-MASTER-ADDR-BY-NAME and SENTINEL MASTER. The second only dates the first: a sentinel
-// that refuses it still has a vote.
+// Reads the replies to SENTINEL GET-MASTER-ADDR-BY-NAME and SENTINEL MASTER. The second one only adds the epoch: a
+// sentinel that refuses it still has a vote.
 inline std::optional<MasterVote> read_vote(const Reply& address, const Reply& details) {
     if (address.kind != Reply::Kind::array || address.elements.size() != 2) return std::nullopt;
     auto master = detail::sentinel_address(address.elements[0].text, address.elements[1].text);
@@ -56,7 +57,8 @@ inline std::optional<MasterVote> read_vote(const Reply& address, const Reply& de
     return vote;
 }
 
-// Whom to ask for the role, the likeliest first: who came out of the latest failover, whom most name, whom we know.
+// Returns the servers to ask for their role, the likeliest first: by the latest epoch, then by the most votes. The
+// known master is a candidate without a vote.
 inline std::vector<MasterVote> ranked(std::span<const MasterVote> votes, const std::optional<HostPort>& known) {
     struct Candidate {
         MasterVote vote;
@@ -81,7 +83,7 @@ inline std::vector<MasterVote> ranked(std::span<const MasterVote> votes, const s
     return order;
 }
 
-// The new master in a message of a sentinel about the master of this name, if it is one that tells so:
+// Returns the new master if a message of a sentinel announces one for the master of this name:
 //   +switch-master    <name> <old host> <old port> <new host> <new port>
 //   +promoted-slave   slave <new name> <new host> <new port> @ <name> <old host> <old port>
 inline std::optional<HostPort> read_announcement(std::string_view channel, std::string_view payload,
@@ -99,10 +101,10 @@ inline std::optional<HostPort> read_announcement(std::string_view channel, std::
     return std::nullopt;
 }
 
-// Where the master is believed to be, for all connections of a client. Its place has a number, which grows whenever
-// the master may have moved: what was connected under a smaller one is to be left.
+// Tracks where the master is believed to be, for all connections of a client. The place of the master has a number,
+// which grows whenever the master may have moved. Connections opened under a smaller number must be closed.
 //
-// Thread-safe: mutex_ guards all members. Nobody waits here.
+// Thread-safe: mutex_ guards all members. No function waits.
 class MasterTracker {
 public:
     std::uint64_t place() const {
@@ -115,14 +117,15 @@ public:
         return master_;
     }
 
-    // Whom to try without asking a sentinel: who was just announced, or proved to be the master a moment ago.
+    // Returns the server to try without asking a sentinel: one just announced, or one that proved to be the master at
+    // most `fresh` ago.
     std::optional<HostPort> guess(Instant now) const {
         const std::lock_guard lock(mutex_);
         if (announced_) return announced_;
         return proven_at_ && now < *proven_at_ + fresh ? master_ : std::nullopt;
     }
 
-    // A sentinel has told of a new master. False when that is no news.
+    // Called when a sentinel has announced a new master. Returns false if that is known already.
     bool announce(const HostPort& master) {
         const std::lock_guard lock(mutex_);
         if ((announced_ ? announced_ : master_) == master) return false;
@@ -131,7 +134,8 @@ public:
         return true;
     }
 
-    // What a sentinel says when it is asked: news only when it tells of a later failover than we know of.
+    // Takes the reply of a sentinel to a query. Returns true if it reports a later failover than the known one, and
+    // another master.
     bool hear(const MasterVote& vote) {
         {
             const std::lock_guard lock(mutex_);
@@ -141,7 +145,8 @@ public:
         return announce(vote.master);
     }
 
-    // A server of the place with this number refused what only a master does.
+    // Called when the server at this place refused a command that only a master carries out. Returns false if the place
+    // is an earlier one.
     bool doubt(std::uint64_t place) {
         const std::lock_guard lock(mutex_);
         if (place != place_) return false;
@@ -149,15 +154,15 @@ public:
         return true;
     }
 
-    // The guess is none any more.
+    // Called when the guess has failed: it is not returned again.
     void reject(const HostPort& master) {
         const std::lock_guard lock(mutex_);
         if (announced_ == master) announced_.reset();
         proven_at_.reset();
     }
 
-    // A connection to this server, begun when the place was `seen`, was told that it is the master. The number under
-    // which the connection counts; nothing when the master has moved meanwhile.
+    // Called when the server has confirmed that it is the master, on a connection begun when the place was `seen`.
+    // Returns the place of the connection, or nothing if the master may have moved meanwhile.
     std::optional<std::uint64_t> prove(const MasterVote& vote, std::uint64_t seen, Instant now) {
         const std::lock_guard lock(mutex_);
         if (seen != place_) return std::nullopt;
@@ -181,7 +186,7 @@ private:
 
     mutable std::mutex mutex_;
     std::uint64_t place_ = 1;
-    std::uint64_t proven_place_ = 0;  // under which somebody has connected to master_
+    std::uint64_t proven_place_ = 0;  // the place under which master_ was last proven
     std::optional<HostPort> master_;
     std::optional<HostPort> announced_;  // not proven yet
     std::optional<Instant> proven_at_;

@@ -15,24 +15,25 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Connections for what keeps the server from answering that comes after it on the same one (WAIT): each is used by one
-// caller at a time, or for what was posted together, until that is answered. So nobody else waits for it, nor takes the
-// connection for dead. There are as many as were ever needed at once; they are made and opened when first needed.
+// Connections for commands that delay all that follow on the same connection (WAIT). Each is used by one caller at a
+// time, or by one group of posted commands, until these are answered. So no other caller waits for them, or takes the
+// connection for dead. There are as many connections as were ever needed at once. They are created and opened on first
+// use.
 //
-// mutex_ guards lines_, which only grows, and what belongs to it in a line. No link is used while it is held, but looked
-// at. The links look after themselves.
+// mutex_ guards lines_, which only grows, and the fields of each line. While it is held, connections are inspected, but
+// not used. The connections are thread-safe.
 class OwnConnections {
 public:
     explicit OwnConnections(std::function<std::unique_ptr<CommandConnection>()> make) : make_(std::move(make)) {}
 
-    // Calls `use(link)` with a link that carries nothing else, and will not before all this is answered.
+    // Calls `use(link)` with a connection that carries nothing else, and will not until all of this is answered.
     template <class Use>
     auto with_one(Use use) {
         const InUse line(*this);
         return use(*line.of.link);
     }
 
-    // With all there are.
+    // Visits all connections.
     template <class Visit>
     void each(Visit visit) const {
         for (std::size_t i = 0; CommandConnection* const link = at(i); ++i) visit(*link);
@@ -44,7 +45,7 @@ private:
         bool in_use = false;
     };
 
-    // A line between take() and give back.
+    // A line between take() and its return.
     struct InUse {
         explicit InUse(OwnConnections& lines) : all(lines), of(lines.take()) {}
         InUse(const InUse&) = delete;

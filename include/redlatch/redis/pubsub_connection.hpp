@@ -21,20 +21,22 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
-// when it is lost, and then subscribed to everything again.
+// Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
+// reopened with back-off and subscribed to everything again.
 //
-// mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may say what it wants, and whoever does
-// wakes the serving thread. serving_ guards the connection and is held while the listener is told; mutex_ may be taken
-// under it. While opening_ is set the connection belongs to the thread that makes it, which wakes the serving thread.
-// The serving thread sends; it also receives, unless a thread that waits for a message watches the
-// connection itself, because then the message need not be passed from one thread to another.
+// mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may subscribe, and wakes the
+// serving thread afterwards. serving_ guards the connection and is held while the listener is notified; mutex_ may be
+// taken under it. While opening_ is set, the connection belongs to the thread that makes it, which wakes the serving
+// thread.
+// The serving thread sends. It also receives, unless a thread that waits for a message watches the connection itself,
+// which saves passing the message from thread to thread.
 class PubSubConnection {
 public:
-    // `sharded`: of one node of a cluster, whose channels may go to another node at any time. A channel of which the
-    // listener is told interrupted() is forgotten here, and is to be subscribed anew, perhaps elsewhere.
-    // `wake` makes the serving thread look at its duty() anew; it is called on any thread, as is `answers`, when a
-    // connection has brought its first reply.
+    // True `sharded`: connects to one node of a cluster, whose channels may move to another node at any time. A channel
+    // that is reported to the listener as interrupted() is forgotten here. It must be subscribed again, perhaps
+    // elsewhere.
+    // `wake` makes the serving thread look at duty() again. `answers` is called when a connection has received its
+    // first reply. Both are called on any thread.
     PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false,
                      std::function<void()> answers = nullptr)
         : opener_(std::move(open)),
@@ -48,14 +50,14 @@ public:
     void subscribe(const std::string& channel) { change(channel, true); }
     void unsubscribe(const std::string& channel) { change(channel, false); }
 
-    // The same without a word to the server, which has forgotten it by itself.
+    // Unsubscribes without a command to the server, which has dropped the channel by itself.
     void forget(const std::string& channel) noexcept {
         const std::lock_guard lock(mutex_);
         wanted_.erase(channel);
     }
 
-    // Another connection has shown that the server is there: a pause before the next attempt ends. True when there was
-    // one, and the serving thread has to know.
+    // Called when another connection has shown that the server is up: ends the pause before the next attempt. Returns
+    // true if there was a pause; the serving thread must know then.
     bool try_again() noexcept {
         const std::lock_guard lock(mutex_);
         if (opening_ || next_attempt_ <= Clock::now()) return false;
@@ -65,7 +67,8 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // What the serving thread has to watch: the descriptor (or -1) and its events, and when to call serve() anyway.
+    // What the serving thread must watch: the descriptor (or -1), its events, and the time at which to call serve()
+    // anyway.
     struct Duty {
         int fd = -1;
         short events = 0;
@@ -74,7 +77,7 @@ public:
 
     Duty duty() {
         const std::lock_guard serving(serving_);
-        // The watching thread says a word when it leaves while somebody waits.
+        // A leaving watcher wakes the serving thread if another thread was turned away.
         const int events = (watched_ ? 0 : POLLIN) | (full_ ? POLLOUT : 0);
         if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
         if (watched_) return {};
@@ -82,8 +85,8 @@ public:
         return {-1, 0, wanted_.empty() || opening_ ? never : next_attempt_};
     }
 
-    // Has a connection made if it is time to (until the deadline at most), asks for what is newly wanted, and tells the
-    // listener what has come. Waits for nothing.
+    // Starts to connect if it is time to (until the deadline at most), sends the changes of subscriptions, and notifies
+    // the listener of all that has arrived. Does not wait.
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
         or_begin_anew(listener, [&] {
@@ -93,11 +96,12 @@ public:
         });
     }
 
-    // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
+    // Called when the server has moved. Ends a connection to an earlier place than this one and allows a new attempt
+    // without a pause.
     void leave_before(std::uint64_t place, Listener& listener) {
         const std::lock_guard serving(serving_);
         if (is_open() && link_.place < place) {
-            // Who watches it sees its end.
+            // The watching thread notices the end.
             if (watched_)
                 link_.socket.fail();
             else
@@ -113,14 +117,14 @@ public:
     // --- a waiting thread -------------------------------------------------------------------------------------
 
     enum class Watch {
-        done,   // something was told, or it was interrupted, or the deadline has come
+        done,   // the listener was notified, or an interrupt came, or the deadline
         taken,  // another thread watches
-        lost,   // there is no connection to watch, or it needs the serving thread
+        lost,   // no connection to watch, or it needs the serving thread
     };
 
-    // Receives in place of the serving thread, until something has come, the deadline passes, or the interrupts are not
-    // those that were `seen` any more. For a thread that was turned away the serving thread receives from then on: either
-    // it finds the place free at its second look, or who leaves finds its mark.
+    // Receives in place of the serving thread, until something arrives, the deadline passes, or the number of
+    // interrupts is no longer `seen`. If a thread is turned away, the serving thread receives from then on: the
+    // turned-away thread finds the role free at its second try, or the leaving watcher finds turned_away_ set.
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
             turned_away_ = true;
@@ -136,9 +140,9 @@ public:
 
     void close_inherited() noexcept { link_.socket.close_inherited(); }
 
-    // At the end: its opener is called no more.
+    // Called at the end. Afterwards the opener is not called any more.
     void finish() noexcept { opening_aside_.finish(); }
-    // Until false, its opener may be called by nobody's thread.
+    // True while a side thread may call the opener.
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
 private:
@@ -147,13 +151,13 @@ private:
         return !opening_ && link_.socket.is_open();
     }
 
-    // The serving thread closes nothing while watched_ is set, so the descriptor stays what it is during poll().
+    // The serving thread closes nothing while watched_ is set, so the descriptor stays valid during poll().
     Watch watch_once(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         std::unique_lock serving(serving_, std::try_to_lock);
         if (!serving || !is_open()) return Watch::lost;
         std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}}};
         serving.unlock();
-        // From here on nobody else takes an interrupt from the pipe.
+        // No other thread drains the pipe from here on.
         if (interrupts.count() != seen) return Watch::done;
         ::poll(ready.data(), ready.size(), poll_timeout(deadline));
         interrupts.drain();
@@ -163,7 +167,7 @@ private:
         return link_.socket.is_open() ? Watch::done : Watch::lost;
     }
 
-    // Should it fail, for want of memory, the serving thread finds nothing changed.
+    // If memory runs out, the serving thread finds nothing changed.
     void change(const std::string& channel, bool wanted) {
         const std::lock_guard lock(mutex_);
         changes_.emplace_back(channel, wanted);
@@ -178,8 +182,8 @@ private:
         }
     }
 
-    // Where memory is wanting, something that came or was to be sent may be lost: the next connection begins anew, and
-    // everybody then looks for himself.
+    // If memory runs out, received or unsent data may be lost: ends the connection. After the next one is subscribed,
+    // every waiter checks for itself.
     template <class Work>
     void or_begin_anew(Listener& listener, Work work) noexcept {
         try {
@@ -187,7 +191,7 @@ private:
         } catch (...) {
             try {
                 lose(listener);
-            } catch (...) {  // who was not told now is told of the next subscription
+            } catch (...) {  // the next subscription notifies the rest
             }
         }
     }
@@ -206,7 +210,7 @@ private:
         if (!opening_aside_.begin([this, until = std::min(deadline, now + timeout_)] { open(until); })) opened(false);
     }
 
-    // On a thread of its own.
+    // Runs on a side thread.
     void open(Instant deadline) noexcept {
         bool done = false;
         try {
@@ -227,7 +231,7 @@ private:
         if (!has_moved) next_attempt_ = Clock::now() + backoff_.next();
     }
 
-    // Everything that is wanted now is asked for; older wishes are part of it. False where there is no memory for that.
+    // Subscribes to all wanted channels, which includes all earlier changes. Returns false if there is no memory.
     bool want_all() noexcept {
         try {
             changes_.clear();
@@ -238,19 +242,19 @@ private:
         }
     }
 
-    // As far as there is room; the rest in the next rounds.
+    // Sends as far as there is room; the next rounds send the rest.
     void send_changes() {
         std::vector<std::pair<std::string, bool>> changes;
         {
             const std::lock_guard lock(mutex_);
             changes.swap(changes_);
         }
-        // One command for many channels, as long as the wish is the same.
+        // One command for consecutive channels with the same change.
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].second;
             std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
                                                        : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
-            // Sharded channels of several slots do not go into one.
+            // Sharded channels of several slots must not share a command.
             const std::size_t most = sharded_ ? 2 : 513;
             for (; i < changes.size() && changes[i].second == wanted && words.size() < most; ++i) {
                 words.push_back(changes[i].first);
@@ -260,7 +264,7 @@ private:
         }
         if (out_.empty() && !full_) return;
         std::string_view unsent = out_;
-        // A failed write shows as the end of the connection in receive().
+        // receive() sees a failed write as the end of the connection.
         full_ = link_.socket.send_some(unsent) == Socket::Sent::some;
         out_.erase(0, out_.size() - unsent.size());
     }
@@ -282,14 +286,14 @@ private:
         }
     }
 
-    // False when the frame is none that a subscriber gets.
+    // Returns false if the reply is none that a subscriber gets.
     bool deliver(Listener& listener, const Reply& reply) {
         if (reply.is_error()) {
-            // Errors come in the order of the requests, but without a channel's name.
+            // Errors come in the order of the requests, but do not name the channel.
             if (asked_.empty()) return false;
             const std::string channel = std::move(asked_.front());
             asked_.erase(asked_.begin());
-            // Who gave a channel up that has gone elsewhere by itself is refused that, too.
+            // SUNSUBSCRIBE is refused too if the slot has moved: do not report that.
             if (!sharded_ || is_wanted(channel)) listener.refused(channel, reply);
             return true;
         }
@@ -347,12 +351,12 @@ private:
     const std::function<void()> answers_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
-    std::atomic<bool> turned_away_{false};  // a thread that wanted to watch found another one
+    std::atomic<bool> turned_away_{false};  // True if a thread that wanted to watch found another one
     Connection link_;
-    std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
-    std::string out_;                 // still to be written
-    bool full_ = false;               // the connection had no room for all of it
-    bool proven_ = false;             // this connection has brought a reply
+    std::vector<std::string> asked_;  // not confirmed yet, in the order of the requests
+    std::string out_;                 // unwritten commands
+    bool full_ = false;               // the connection had no room for all of out_
+    bool proven_ = false;             // this connection has received a reply
     Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;
@@ -360,8 +364,8 @@ private:
     std::vector<std::pair<std::string, bool>> changes_;
     Instant next_attempt_{};
     bool opening_ = false;
-    std::uint64_t opening_from_ = 0;  // what is being connected to an earlier place is at the wrong server
-    SideWork opening_aside_;          // last: it ends before what it uses
+    std::uint64_t opening_from_ = 0;  // an attempt in progress for an earlier place reaches the wrong server
+    SideWork opening_aside_;          // last: it ends before the members it uses
 };
 
 }  // namespace v0_1

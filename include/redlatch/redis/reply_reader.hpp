@@ -17,19 +17,19 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Turns received bytes into replies: hiredis parses, we build Reply objects in place and refuse what is larger,
-// deeper or stranger than any answer to our commands, before anything is allocated for it.
+// Parses received bytes into replies. hiredis parses; we build Reply objects in place. Replies that are larger, deeper
+// or stranger than any reply to our commands are refused before anything is allocated for them.
 class ReplyReader {
 public:
     static constexpr std::size_t most_bytes = 1 << 20;  // of one reply
     static constexpr std::size_t most_elements = 8192;  // of one reply, over all its arrays
-    static constexpr int most_depth = 8;                // of arrays within arrays
+    static constexpr int most_depth = 8;                // of nested arrays
 
     enum class Outcome { incomplete, reply, malformed };
 
     ReplyReader() { reset(); }
 
-    // Forgets everything: for a new connection.
+    // Forgets everything, for a new connection.
     void reset() {
         reader_.reset(redisReaderCreateWithFunctions(&functions()));
         if (!reader_) throw std::bad_alloc();
@@ -37,17 +37,17 @@ public:
         begin_reply(0);
     }
 
-    // From now on the errors of the server are read without their words where these repeat a part of the secret.
+    // From now on, errors of the server that repeat a part of the secret are cut down to their code word.
     void withhold(std::string_view secret) { secret_ = secret; }
 
-    // Takes what was received. False when the reader cannot go on.
+    // Takes received bytes. Returns false if the reader cannot continue.
     bool feed(const char* bytes, std::size_t size) {
         bytes_of_reply_ += size;
         return redisReaderFeed(reader_.get(), bytes, size) == REDIS_OK;
     }
 
-    // The next complete reply, if there is one. Throws std::bad_alloc where there is no memory for it; what comes after is
-    // malformed then.
+    // Returns the next complete reply, if there is one. Throws std::bad_alloc if there is no memory for it; everything
+    // after it is malformed then.
     Outcome next(Reply& out) {
         void* parsed = nullptr;
         if (redisReaderGetReply(reader_.get(), &parsed) != REDIS_OK) {
@@ -73,7 +73,7 @@ private:
         elements_left_ = most_elements;
     }
 
-    // Where the object of a task goes: the root, or its place in the array around it.
+    // Returns the object that a task fills: the root, or its element of the array around it.
     static Reply& slot(const redisReadTask* task) {
         if (task->parent == nullptr) return static_cast<ReplyReader*>(task->privdata)->root_;
         return static_cast<Reply*>(task->parent->obj)->elements[static_cast<std::size_t>(task->idx)];
@@ -84,12 +84,12 @@ private:
         return nullptr;
     }
 
-    // The callbacks run inside C code: an exception must not pass, so a failed allocation is a refusal.
+    // The callbacks run inside C code, which no exception may cross: a failed allocation refuses the reply.
     static void* make_text(const redisReadTask* task, const char* bytes, std::size_t size) noexcept try {
         Reply& reply = slot(task);
         switch (task->type) {
             case REDIS_REPLY_STRING:
-                // hiredis 0.14 skips the two bytes after a string without looking at them; they are in its buffer.
+                // hiredis 0.14 skips the two bytes after a string unchecked; they are in its buffer.
                 if (bytes[size] != '\r' || bytes[size + 1] != '\n') return nullptr;
                 [[fallthrough]];
             case REDIS_REPLY_STATUS: reply.kind = Reply::Kind::text; break;
@@ -97,7 +97,7 @@ private:
                 reply.kind = Reply::Kind::error;
                 reply.text = quotable({bytes, size}, static_cast<ReplyReader*>(task->privdata)->secret_);
                 return &reply;
-            default: return nullptr;  // a RESP3 type, which we never asked for
+            default: return nullptr;  // a RESP3 type; we never ask for RESP3
         }
         reply.text.assign(bytes, size);
         return &reply;
@@ -127,7 +127,7 @@ private:
         return &reply;
     }
 
-    // Generic lambdas, because the argument types differ between the versions of hiredis.
+    // Generic lambdas, because the argument types differ between versions of hiredis.
     static redisReplyObjectFunctions& functions() {
         static redisReplyObjectFunctions table = [] {
             redisReplyObjectFunctions f{};
@@ -141,7 +141,7 @@ private:
                 return make_integer(task, number);
             };
             f.createNil = [](const redisReadTask* task) -> void* {
-                if (task->type == REDIS_REPLY_NIL) return nullptr;  // that of RESP3; ours come as texts and arrays
+                if (task->type == REDIS_REPLY_NIL) return nullptr;  // nil of RESP3; RESP2 sends it as string or array
                 slot(task).kind = Reply::Kind::nil;
                 return &slot(task);
             };
@@ -154,7 +154,7 @@ private:
 
     template <class Functions>
     static void refuse_resp3(Functions& f) {
-        // A null function would make hiredis invent an object of its own instead of refusing.
+        // With a null function hiredis would create an object of its own instead of refusing.
         if constexpr (requires { f.createDouble; })
             f.createDouble = [](const redisReadTask*, double, char*, std::size_t) -> void* { return nullptr; };
         if constexpr (requires { f.createBool; })
@@ -166,7 +166,7 @@ private:
     Reply root_;
     std::size_t bytes_of_reply_ = 0;
     std::size_t elements_left_ = 0;
-    bool no_memory_ = false;  // is why a callback refused, and not the bytes
+    bool no_memory_ = false;  // True if a callback refused for lack of memory
 };
 
 }  // namespace v0_1

@@ -30,7 +30,7 @@ inline void append_words(std::string& out, std::initializer_list<std::string_vie
     append_command(out, Command{{words.begin(), words.size()}, 0});
 }
 
-// The answers to these two are a vote.
+// The replies to these two commands are a vote.
 inline std::string questions_for_vote(std::string_view master) {
     std::string out;
     append_words(out, {"SENTINEL", "GET-MASTER-ADDR-BY-NAME", master});
@@ -40,7 +40,8 @@ inline std::string questions_for_vote(std::string_view master) {
 
 }  // namespace detail
 
-// Begins to talk to one of the sentinels, by TLS where the URL says so.
+// Begins to query one sentinel, over TLS if the URL demands it. If there is no TLS session, sets `why` and begins
+// nothing.
 inline void begin_talk(AsyncQuery& talk, const Url& url, const HostPort& sentinel, std::string words,
                        std::string& why) {
     std::unique_ptr<TlsSession> tls;
@@ -48,9 +49,9 @@ inline void begin_talk(AsyncQuery& talk, const Url& url, const HostPort& sentine
     if (!url.tls || tls) talk.begin(sentinel, std::move(words), std::move(tls));
 }
 
-// What the sentinels of a URL say, all asked at the same time. Those that take much longer than the first, or beyond
-// the deadline, have no vote. `why` tells what a sentinel without one said, and is an error when TLS is why nobody says
-// a thing.
+// Returns the votes of the sentinels of a URL, which are queried all at once. Sentinels that answer after the deadline,
+// or more than `patience` after the first vote, have no vote. `why` receives the last answer that was no vote; until
+// any sentinel has answered, it receives TLS errors.
 inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, Reply& why) {
     constexpr Milliseconds patience{200};
     struct Asked {
@@ -94,17 +95,17 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
     }
 }
 
-// The master that the sentinels of a URL name: opens connections to it, and hears when it moves.
+// Opens connections to the master that the sentinels of a URL name, and learns when the master moves.
 //
 // open_master(), doubt() and place() may be called by any thread; the rest by the serving thread only.
 class Sentinels {
 public:
-    // `on_move` is called when the place has a new number, on any thread.
+    // `on_move` is called, on any thread, when the number of the place has grown.
     Sentinels(const Url& url, std::function<void()> on_move)
         : url_(url), on_move_(std::move(on_move)), watchers_(url.sentinels.size()) {}
 
-    // Opens a link to the master: to whom was just announced or proven; else to whom the sentinels name; without them
-    // to whom we know. In any case only to a server that says itself that it is the master.
+    // Opens a connection to the master. Tries the server that was just announced or proven, then those that the
+    // sentinels name, then the known one. Accepts only a server that reports itself as the master.
     std::optional<Reply> open_master(Connection& link, Instant deadline) {
         const std::uint64_t seen = view_.place();
         const Instant now = Clock::now();
@@ -128,14 +129,14 @@ public:
 
     std::uint64_t place() const { return view_.place(); }
 
-    // A server of that place answered as only one does that is not the master.
+    // Called when the server at that place answered as only a replica does.
     void doubt(std::uint64_t place) {
         if (view_.doubt(place)) on_move_();
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // What it has to watch, and when to call serve() anyway.
+    // Adds what the serving thread must watch. Returns when to call serve() anyway.
     Instant watch(std::vector<pollfd>& ready) const {
         const Instant now = Clock::now();
         Instant due = never;
@@ -150,13 +151,13 @@ public:
         return due;
     }
 
-    // Listens to every sentinel for news of the master. Waits for nothing.
+    // Listens to every sentinel for a new master. Does not wait.
     void serve() {
         for (std::size_t i = 0; i < watchers_.size(); ++i) {
             Watcher& watcher = watchers_[i];
             if (watcher.talk.is_over()) {
                 if (Clock::now() < watcher.next_attempt) continue;
-                // First the question, then the subscription: a connection with one answers no questions.
+                // Queries first, then the subscription: a subscribed connection answers no queries.
                 std::string words = detail::questions_for_vote(url_.master);
                 detail::append_words(words, {"SUBSCRIBE", "+switch-master", "+promoted-slave"});
                 watcher.answers.clear();
@@ -177,7 +178,7 @@ public:
 private:
     struct Watcher {
         AsyncQuery talk;
-        std::vector<Reply> answers;  // to the questions
+        std::vector<Reply> answers;  // to the queries
         Backoff backoff{Milliseconds(20), longest_pause};
         Instant next_attempt{};
     };
