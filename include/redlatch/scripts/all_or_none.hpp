@@ -3,16 +3,16 @@
 
 #include <string_view>
 
-// Access rights may allow some commands of a script and refuse others in its middle, and what was written before such a
-// refusal stays. So what may be refused comes first, or is undone.
+// Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
+// written before a refusal stays. So commands that may be refused come first, or are undone.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts::detail {
 
-// Put before the scripts that use it.
+// Precedes the scripts that use it.
 inline constexpr std::string_view all_or_none{R"lua(
--- Makes all changes or, should one be refused (access rights may allow some and not others), none: each may say what
--- undoes it. Answer: nil, or the refusal.
+-- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
+-- the command that undoes it. Returns nil, or the error.
 local function all_or_none(changes)
     for i = 1, #changes do
         local reply = redis.pcall(unpack(changes[i]))

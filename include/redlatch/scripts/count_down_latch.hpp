@@ -4,12 +4,12 @@
 #include "redlatch/scripts/request_marks.hpp"
 #include "redlatch/scripts/script.hpp"
 
-// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" when the
-// count came to zero or the latch was deleted, "1" when a count was set. The channel is no KEY: for a name with a {tag}
-// it lies in another slot than the latch.
+// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" if the count
+// reached zero or the latch was deleted, "1" if a count was set. The channel is no KEY: for a name with a {tag} it is
+// in another slot than the latch.
 //
-// A second key, the round, is ours: it changes whenever a count ends, and stays long enough for waiters that look only
-// after the next count was set to see that theirs is over.
+// A second key, the round, is ours alone. It changes whenever a count ends. It exists long enough for waiters that look
+// only after the next count was set: they see that theirs has ended.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -17,8 +17,8 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view count_down_latch_set{R"lua(
--- KEYS: latch, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again,
--- count (at least 1), channel, publish command.
+-- KEYS: latch, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
+-- publish command.
 -- Answer: 1 = set; 0 = there is a count already.
 local latch, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
@@ -36,10 +36,10 @@ return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends), {publ
 )lua"};
 
 inline constexpr std::string_view count_down_latch_lower{R"lua(
--- KEYS: latch, marks, round.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
--- again, by how much ('all' = delete), channel, publish command.
--- Answer: the count before, 0 = there was none; and the round, a text, nil for none. For a request that was carried out
--- already, the count alone. Never below zero: the key is deleted, which waiters are told.
+-- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, by how much
+-- ('all' = delete), channel, publish command.
+-- Answer: the count before, 0 = there was none; and the round, a text, if the count goes on, nil for none. If the
+-- request was carried out before, the count alone. At zero, never below, the key is deleted and waiters are notified.
 local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local by, channel, publish = ARGV[6], ARGV[7], ARGV[8]
@@ -56,7 +56,7 @@ if not text then
     return refusal or {0, false}
 end
 local old = redis.call('get', round)
--- First what Redis allows when its memory is full.
+-- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, text), keep(marks, now, ends)}
 if by ~= 'all' and tonumber(by) < count then
     table.insert(changes, {'decrby', latch, by})

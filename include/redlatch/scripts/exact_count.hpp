@@ -3,15 +3,16 @@
 
 #include <string_view>
 
-// What a key holds that should be a number is not always one, and Lua takes much for a number that is none for Redis:
-// '0x10', 'nan', ' 7'. Above 2^53 it has not even whole numbers. So scripts look before they change anything.
+// A key that should hold a number may hold something else. Lua accepts texts as numbers that Redis does not: '0x10',
+// 'nan', ' 7'. Above 2^53 it does not represent every whole number. So scripts check the text before they change
+// anything.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts::detail {
 
-// Put before the scripts that use it.
+// Precedes the scripts that use it.
 inline constexpr std::string_view exact_count{R"lua(
--- The whole number that is written in the text; nil where there is none, or none that is exact here.
+-- Returns the whole number in the text; nil if there is none, or none that Lua represents exactly.
 local function count_in(text)
     if text ~= '0' and not string.find(text, '^-?[1-9]%d*$') then return nil end
     local number = tonumber(text)

@@ -8,17 +8,17 @@
 
 #include <string_view>
 
-// The scripts of the fair lock. The lock itself is the hash of the reentrant lock, and as there everything that is
-// sent twice takes effect once: a hold count is absolute, a waiter has one place. What is late names a hold or a place
-// that is gone, or says that it is wanted no more.
+// The scripts of the fair lock. The lock itself is the hash of the reentrant lock. As there, everything that is sent
+// twice takes effect once: a hold count is absolute, a waiter has one place. A late command names a hold or a place
+// that is gone, or is past the time until which it is wanted.
 //
-// The queue is Redisson's: a list of the waiting owners, the first is the next, and a sorted set that says until when
-// each of them counts as alive, in milliseconds of the server's clock. Beside it stands a sorted set that only we
-// know, the slots: a waiter of ours refreshes its slot every few seconds, so when it dies it is in nobody's way for
-// long. For a waiter that has no slot, one of Redisson's, the other set's word counts, and is never changed by us.
+// The queue is Redisson's: a list of the waiting owners, the next one first, and a sorted set with the time until which
+// each of them counts as alive, in milliseconds of the server's clock. Beside it we keep a sorted set of our own, the
+// slots. Each of our waiters refreshes its slot every few seconds, so a dead one blocks the others only briefly. For a
+// waiter without a slot, one of Redisson's, the time in the shared set counts, which we never change.
 //
-// When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. A time in
-// the shared set is therefore our slot's, and one such patience more for each waiter of that kind before us.
+// When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. So our time in the
+// shared set is that of the slot, plus one such patience for each waiter of Redisson's before us.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -33,9 +33,9 @@ local now = time_in_ms()
 
 local function text(number) return string.format('%.0f', number) end
 
--- The first waiter that is alive, for how long it certainly is, whether dead ones had to be taken out before it, and until
--- when it is alive. A waiter of whom no time is known is dead, too, so its times go first: whatever is refused, it stays
--- dead.
+-- Returns the first live waiter, for how many ms it certainly is alive, whether dead waiters before it were removed,
+-- and the time until which it is alive. A waiter without a time counts as dead too. So its times are removed first:
+-- whatever is refused afterwards, it stays dead.
 local function first_alive()
     local purged = false
     while true do
@@ -50,8 +50,8 @@ local function first_alive()
     end
 end
 
--- How many waiters are none of ours, where so many of ours have a slot and are yet to queue up. Slots of those whom a
--- foreign client has taken out of the queue are forgotten here.
+-- Returns how many waiters are foreign. `coming`: how many of ours have a slot but no place in the queue yet. Removes
+-- the slots of our waiters that a foreign client has taken out of the queue.
 local function foreign_waiters(coming)
     for _, gone in ipairs(redis.call('zrangebyscore', slots, '-inf', text(now), 'limit', '0', '100')) do
         if not redis.call('zscore', timeouts, gone) then redis.call('zrem', slots, gone) end
@@ -64,9 +64,9 @@ local function wake(waiter)
     return redis.call(publish, channel .. waiter, '0')
 end
 
--- Who becomes the first while somebody holds the lock: after how many ms it is time to ask, if no message comes before.
--- That is a number above those that mean something to Redisson's waiters. Refused, it is no harm: who is not told asks when
--- the present holder's lease is over.
+-- Notifies the first waiter while the lock is held: in how many ms to ask again if no message comes before. The number
+-- is larger than those that mean something to Redisson's waiters. A refusal does no harm: a waiter that is not notified
+-- asks when the present holder's lease ends.
 local function tell_next()
     local head = first_alive()
     local left = redis.pcall('pttl', lock)
@@ -75,8 +75,7 @@ local function tell_next()
     end
 end
 
--- Adds to `changes`: a queue that everybody has forgotten goes, an hour after the last of its times, of which `ends` is
--- one.
+-- Adds to `changes`: an abandoned queue expires an hour after the last of its times, of which `ends` is one.
 local function limit_keys(changes, ends)
     local last = redis.call('zrange', timeouts, '-1', '-1', 'withscores')[2] or now
     local ttl = text(math.max(last, ends) - now + 3600000)
@@ -87,10 +86,9 @@ end
 )lua";
 
 inline constexpr std::string_view fair_acquire = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted
--- count (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), until when it is wanted.
--- Answer: nil = held; n >= 0 = blocked, and n ms later it is time to ask again without any message; -2 = the hold that
--- should be re-entered is gone.
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted count
+-- (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), wanted until.
+-- Answer: nil = held; n >= 0 = blocked, ask again after n ms without a message; -2 = the hold to re-enter is gone.
 local owner, count, lease, slot, wanted_until = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('hget', lock, owner)
@@ -144,14 +142,14 @@ return left + rest
 )lua";
 
 inline constexpr std::string_view fair_release = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner,
--- count that remains, lease in ms for a remaining hold.
--- Answer: nil = not held by the owner (any more); n >= 0 = released, the next waiter's n listeners told;
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, remaining count,
+-- lease in ms for a remaining hold.
+-- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners of the next waiter notified;
 -- -1 = still held.
 local owner, count, lease = ARGV[3], ARGV[4], ARGV[5]
 local current = redis.call('hget', lock, owner)
 if not current then
-    -- A hold that ran out woke nobody.
+    -- A hold that expired has woken no waiter.
     if redis.call('exists', lock) == 0 then wake(first_alive()) end
     return nil
 end
@@ -162,9 +160,9 @@ return wake(head)
 )lua";
 
 inline constexpr std::string_view fair_leave = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owners that want nothing any
--- more: neither a place, nor a hold that an answer did not tell of.
--- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owners that give up:
+-- both their place and a hold of which no reply came.
+-- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
 local free = redis.call('exists', lock) == 0
 for i = 3, #ARGV do
     local owner = ARGV[i]
@@ -184,14 +182,15 @@ return now
 )lua";
 
 inline constexpr std::string_view fair_refresh = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, until when it
--- is wanted, then up to 100 waiters.
--- Answer: for each of them 1 = it goes on waiting, 0 = it has no place any more.
--- On this occasion dead waiters at the head are taken out, and a head whose lock is free is told so.
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, wanted
+-- until, then up to 100 waiters.
+-- Answer: for each of them 1 = still waiting, 0 = it has no place any more.
+-- Also removes dead waiters from the head of the queue, and wakes the first waiter if the lock is free.
 local slot, wanted_until = ARGV[3], ARGV[4]
 if now > tonumber(wanted_until) then return late(now) end
 local free, foreign_there = redis.call('exists', lock) == 0, foreign_waiters(0) > 0
--- Whatever of the rest is refused, what was done of it is true. Under maxmemory Redis refuses ZADD to a script that has not written before.
+-- If a later command is refused, all that was written before it is still correct. Under maxmemory Redis refuses ZADD to
+-- a script that has not written before, so PEXPIRE comes first.
 local limits = {}
 limit_keys(limits, now + slot)
 local refusal = all_or_none(limits)

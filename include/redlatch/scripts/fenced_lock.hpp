@@ -9,9 +9,9 @@
 
 #include <string_view>
 
-// The scripts that the fenced lock has instead of the reentrant lock's: each new hold gets a fencing token, greater
-// than all before. The counter is at the same time a clock: should it be lost with the server's data, the server's
-// time in microseconds has gone on meanwhile. It never gets a TTL and is never deleted, and stays below 2^53, where
+// The scripts in which the fenced lock differs from the reentrant lock: each new hold gets a fencing token, greater
+// than all before. The counter is a clock as well: if it is lost with the server's data, the server's time in
+// microseconds has advanced meanwhile. The counter never gets a TTL, is never deleted, and stays below 2^53, where
 // Lua's numbers are exact.
 namespace redlatch {
 inline namespace v0_1 {
@@ -20,13 +20,13 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view fenced_token{R"lua(
--- The last token, 0 for none yet; nil where the counter holds what is none.
+-- Returns the last token, 0 for none yet; nil if the counter does not hold a token.
 local function last_token(counter)
     local last = count_in(redis.call('get', counter) or '0')
     if last and last >= 0 then return last end
     return nil
 end
--- A greater one; nil where there is none, or the last was the last that there can be.
+-- Returns a greater one; nil if there is none, or the last one was the largest possible.
 local function next_token(counter)
     local last = last_token(counter)
     if not last then return nil end
@@ -41,8 +41,8 @@ end
 )lua"};
 
 inline constexpr std::string_view fenced_acquire{R"lua(
--- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms, until when it is wanted.
--- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
+-- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
+-- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold to re-enter is gone.
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local now = time_in_ms()
@@ -63,7 +63,7 @@ if redis.call('exists', lock) == 0 then
 end
 local current = redis.call('hget', lock, owner)
 if not current and count ~= '1' then return {-2, 0} end
--- Where this owner may be a reader, which is no hold of ours.
+-- In a read-write lock this owner may be a reader, which is not a hold of this lock.
 if redis.call('hexists', lock, 'mode') == 1 then
     return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
@@ -72,20 +72,20 @@ if not current then
     if left == -1 then return no_lease() end
     return {0, left}
 end
--- The same command once more, or reentry: the token is that of the hold, for none was drawn since.
+-- A resend or a reentry: the token is that of the hold, because none was drawn since.
 local token = last_token(counter)
 if not token then return no_token() end
 return enter_again(lock, owner, current, count, lease) or {1, token}
 )lua"};
 
 inline constexpr std::string_view fenced_hand_over{R"lua(
--- KEYS: lock, token counter, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, until when
--- it is wanted.
+-- KEYS: lock, token counter, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted
+-- until.
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
 local lock, counter, channel = KEYS[1], KEYS[2], KEYS[3]
 local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if redis.call('hexists', lock, heir) == 1 then
-    -- By an earlier sending, which drew the last token.
+    -- An earlier copy has done it, and drew the last token.
     local token = last_token(counter)
     if not token then return no_token() end
     return {1, token}
@@ -104,7 +104,7 @@ if drawn.err then
     put_back(lock, owner, count, left)
     return drawn
 end
--- Others who wait count on a longer lease than there is now.
+-- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
 )lua"};

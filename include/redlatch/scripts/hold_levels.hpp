@@ -6,17 +6,18 @@
 
 #include <string_view>
 
-// How the locks write whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. Should a
-// command be refused, the hash is what it was: it is never left without a lease, nor with a holder whom nobody knows of.
+// Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
+// command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
+// of.
 //
-// A last release is the exception: it stands even where the user may not tell those who wait, and is refused all the
-// same. They ask again when the lease would have been over.
+// A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
+// error. The waiters ask again when the lease would have ended.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts::detail {
 
 inline constexpr std::string_view first_level{R"lua(
--- A hold that was just written gets its lease: nil, or the refusal. Better no lock than one for ever.
+-- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
 local function give_lease(lock, lease)
     local limited = redis.pcall('pexpire', lock, lease)
     if type(limited) ~= 'table' then return nil end
@@ -26,7 +27,7 @@ end
 )lua"};
 
 inline constexpr std::string_view more_levels{R"lua(
--- The hold is there and gets this count; its lease becomes no shorter: nil, or the refusal.
+-- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
 local function enter_again(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
     if current ~= count then redis.call('hincrby', lock, owner, count - current) end
@@ -39,7 +40,7 @@ end
 )lua"};
 
 inline constexpr std::string_view fewer_levels{R"lua(
--- The same with fewer levels: -1 = still held, or the refusal.
+-- The same with fewer levels. Returns -1 = still held, or the error.
 local function leave_level(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
     local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
@@ -49,13 +50,13 @@ end
 )lua"};
 
 inline constexpr std::string_view next_owner{R"lua(
--- The hold is the owner's as it was, whatever was written since.
+-- Restores the hold of the owner, whatever was written since.
 local function put_back(lock, owner, count, left)
     redis.pcall('del', lock)
     redis.pcall('hset', lock, owner, count)
     if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
 end
--- The heir takes the owner's place: nil, or the refusal.
+-- Puts the next owner in the owner's place. Returns nil, or the error.
 local function replace(lock, owner, count, heir, lease, left)
     redis.call('pexpire', lock, lease)
     local reply = redis.pcall('hincrby', lock, heir, '1')

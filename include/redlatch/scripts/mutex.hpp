@@ -7,12 +7,12 @@
 
 #include <string_view>
 
-// The scripts of the plain mutex. Key: a string, the holder's value, with a TTL; whoever else locks by SET NX PX writes
-// just that. The value is new for each hold, so that a command may be sent twice, or come late: it finds another value,
-// and does nothing.
+// The scripts of the plain mutex. Key: a string, the value of the holder, with a TTL: the same as other programs write
+// that lock by SET NX PX. The value is new for each hold. So a command that is sent twice, or comes late, finds another
+// value and does nothing.
 //
-// Order of writes: under maxmemory Redis refuses SET, unless the script has written before; so what must always succeed
-// begins with PEXPIRE or DEL.
+// Order of writes: under maxmemory Redis refuses SET, unless the script has written before. So scripts that must always
+// succeed begin with PEXPIRE or DEL.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -20,8 +20,8 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view mutex_acquire{R"lua(
--- What SET lock value NX PX lease is, for a value that may be there already, and with an answer that says more.
--- KEYS: lock.  ARGV: value, lease in ms, until when it is wanted.
+-- Does the same as SET lock value NX PX lease, but accepts its own value if it is set already, and returns the PTTL.
+-- KEYS: lock.  ARGV: value, lease in ms, wanted until.
 -- Answer: OK = held; n >= -1 = blocked, the holder's PTTL.
 local lock = KEYS[1]
 local value, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3]
@@ -36,8 +36,8 @@ return redis.status_reply('OK')
 )lua"};
 
 inline constexpr std::string_view mutex_give_up{R"lua(
--- KEYS: lock.  ARGV: values that are wanted no more.
--- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+-- KEYS: lock.  ARGV: values to give up.
+-- Answer: the server's clock. A copy of a request with one of them may still take effect until it is no longer wanted.
 local now = time_in_ms()
 local current = redis.call('get', KEYS[1])
 for i = 1, #ARGV do
@@ -47,7 +47,7 @@ return now
 )lua"};
 
 inline constexpr std::string_view mutex_hand_over{R"lua(
--- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms, until when it is wanted.
+-- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms, wanted until.
 -- Answer: 1 = the next holder has it; nil = neither of them does.
 local lock = KEYS[1]
 local value, heir, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -56,14 +56,14 @@ if current == heir then return 1 end
 if current ~= value then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
--- Should the second be refused, the hold is the owner's still, who gives it back by another command.
+-- If SET is refused, the owner still holds the lock and releases it by another command.
 redis.call('pexpire', lock, lease)
 redis.call('set', lock, heir, 'px', lease)
 return 1
 )lua"};
 
 inline constexpr std::string_view mutex_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the value of each lock.
+-- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
 local now = time_in_ms()
@@ -71,7 +71,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local renewed = {}
 for i, lock in ipairs(KEYS) do
     local current = redis.pcall('get', lock)
-    -- A key that became something else is lost, and no reason to let the others expire.
+    -- A key of another type is lost, but the other locks must not expire for that.
     if type(current) == 'table' and not string.find(current.err, 'WRONGTYPE', 1, true) then return current end
     renewed[i] = 0
     if current == ARGV[i + 2] then
@@ -97,7 +97,7 @@ inline constexpr std::string_view mutex_hand_over = joined<detail::wanted_until,
 inline constexpr std::string_view mutex_renew = joined<detail::wanted_until, detail::mutex_renew>;
 
 inline constexpr std::string_view mutex_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
+-- KEYS: lock.  Answer: PTTL; -2 = not held.
 if not redis.call('get', KEYS[1]) then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};

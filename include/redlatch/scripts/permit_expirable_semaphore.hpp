@@ -4,10 +4,11 @@
 #include "redlatch/scripts/request_marks.hpp"
 #include "redlatch/scripts/script.hpp"
 
-// The scripts of the semaphore whose permits have leases. Keys: a string, the permits that are available, as the
-// semaphore's; and a sorted set of the permits that are taken: id -> the time when its lease is over, in ms since 1970
-// by the server's clock. A permit whose time is over counts as available; whoever looks puts it back. Message: the
-// new number of permits, when there are any; it goes out before the number changes, as the semaphore's.
+// The scripts of the semaphore whose permits have leases. Keys: a string, the number of available permits, as for the
+// semaphore; and a sorted set of the permits that are taken: id -> the end of its lease, in ms since 1970 by the
+// server's clock. A permit whose lease has ended counts as available; the next script that finds it puts it back.
+// Message: the new number of permits, if there are any. It is published before the number changes, as for the
+// semaphore.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -15,7 +16,7 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view permit_clock{R"lua(
--- The time of a permit that ends only by its release. Redisson's.
+-- The end of a permit without a lease, as in Redisson.
 local never = 922337203685477
 local function ends_at(now, lease)
     return string.format('%.0f', lease == '-1' and never or now + lease)
@@ -24,22 +25,24 @@ end
 
 inline constexpr std::string_view permit_sweep{R"lua(
 local function no_count() return redis.error_reply('WRONGTYPE the key holds no number of permits') end
--- The permits whose lease is over: how many. And the removal of their ids, to be made last, because nothing undoes it.
--- Permits that would be more than Redisson can read stay where they are until there is room.
+-- Returns how many permits have an ended lease, and the change that removes their ids. That change must come last,
+-- because nothing undoes it. If there would be more permits than Redisson can read, the permits stay until there is
+-- room.
 local function leases_over(leases, now, available)
     local over = redis.call('zcount', leases, '0', whole(now))
     if available + over > most then over = 0 end
     return over, {'zremrangebyscore', leases, '0', whole(now)}
 end
--- Adds to `changes`: so many permits more are available, or fewer. Before it, what might be refused afterwards: it
--- removes nothing. Redis allows the first one when its memory is full, and then lets the rest through, too.
+-- Adds to `changes`: that many permits become available (fewer, if negative). Before that come commands of the kinds
+-- that follow later and might be refused; they remove nothing. Redis allows the first one when its memory is full, and
+-- then all later writes.
 local function put_back(changes, semaphore, leases, channel, publish, available, permits)
     table.insert(changes, {'zrem', leases, ''})
     table.insert(changes, {'zremrangebyscore', leases, '1', '0'})
     if available + permits > 0 then table.insert(changes, {publish, channel, whole(available + permits)}) end
     table.insert(changes, {'incrby', semaphore, whole(permits), undo = {'incrby', semaphore, whole(-permits)}})
 end
--- Puts back what is over, by itself: nil, or the refusal.
+-- Puts back the permits whose lease has ended, and does nothing else. Returns nil, or the error.
 local function sweep(semaphore, leases, channel, publish, available, now)
     local over, removal = leases_over(leases, now, available)
     if over == 0 then return end
@@ -55,12 +58,11 @@ inline constexpr std::string_view changes_permits =
     joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command
--- that is sent again, publish command; then for each caller, in the order in which they are to be served: how many
--- permits (negative where those behind may be served although there are not enough for this one), their lease in ms
--- (-1 = for ever), their ids.
--- Answer: how many permits were taken: for the first callers, as far as they go round; after how many ms the next lease
--- is over, -1 = unknown; and, where none were taken, how many there are in all.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command; then for each caller, in the order of service: how many permits (negative if callers behind may be served
+-- when there are too few for this one), their lease in ms (-1 = without a lease), their ids.
+-- Answer: the number of permits taken: by the callers in their order, as far as there are enough; after how many ms the
+-- next lease ends, -1 = unknown; and, if none were taken, how many permits there are in all.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local publish = ARGV[6]
@@ -93,7 +95,7 @@ if taken == 0 then
     if not first or tonumber(first) >= never then return {0, -1, all} end
     return {0, math.max(1, tonumber(first) - now), all}
 end
--- First, so that Redis refuses it when its memory is full.
+-- First a write that Redis refuses when its memory is full.
 local changes = {mark(marks, lane, request, whole(taken)), keep(marks, now, ends)}
 if over > 0 then
     put_back(changes, semaphore, leases, channel, publish, present, over - taken)
@@ -114,16 +116,17 @@ return refusal or {taken, -1}
 )lua"};
 
 inline constexpr std::string_view permit_take_back{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, until
--- when that is wanted, margin in ms, '1' for a command that is sent again, publish command, the ids that it may have taken.
--- Answer: how many it had taken; they are given back, once. Copies of it that are still on their way take none.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know,
+-- wanted until of that acquire, margin in ms, '1' for a resend, publish command, the ids that it may have taken.
+-- Answer: the number of these ids that were taken; they are given back, once. Copies of the acquire in flight take
+-- none.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local before, own = outcome_of(marks, lane, request)
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
 local now = time_in_ms()
--- First what Redis allows when its memory is full.
+-- First a write that Redis allows when its memory is full.
 local changes = {{'zrem', leases, ''}}
 if own then
     table.insert(changes, mark(marks, lane, request, 0, before))
@@ -141,9 +144,9 @@ return all_or_none(changes) or #held
 )lua"};
 
 inline constexpr std::string_view permit_release{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
--- permit ids.
--- Answer: 1 = all were released; 0 = at least one is unknown or its lease is over, and none was.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, permit ids.
+-- Answer: 1 = all were released; 0 = at least one is unknown or its lease has ended, and none was released.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local before = outcome_of(marks, lane, request)
@@ -163,7 +166,7 @@ for i = 7, #ARGV do
 end
 local over, removal = leases_over(leases, now, present + #ids)
 local ends = wanted_until + margin
--- First what Redis allows when its memory is full.
+-- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
 put_back(changes, semaphore, leases, channel, publish, present, #ids + over)
 for _, id in ipairs(ids) do table.insert(changes, {'zrem', leases, id}) end
@@ -172,9 +175,9 @@ return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_set_lease{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
--- permit id, lease in ms (-1 = for ever).
--- Answer: 1 = done; 0 = the permit is unknown or its lease is over.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, permit id, lease in ms (-1 = without a lease).
+-- Answer: 1 = done; 0 = the permit is unknown or its lease has ended.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local id, lease = ARGV[7], ARGV[8]
@@ -200,8 +203,8 @@ return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_set_total{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
--- number of permits, those that are taken included.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, number of permits, including those that are taken.
 -- Answer: 1.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
@@ -224,8 +227,8 @@ return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_add{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
--- by how many permits there are to be more or fewer.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, the change of the number of permits.
 -- Answer: 1.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
@@ -237,7 +240,7 @@ if now > wanted_until then return late(now) end
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
 local total = present + permits
--- All permits may be put back one day.
+-- All taken permits may be put back one day.
 if permits > 0 and total + redis.call('zcard', leases) > most or permits < 0 and total < -most then
     return too_many()
 end
@@ -262,7 +265,7 @@ return refusal or {redis.call('get', semaphore), taken}
 
 inline constexpr std::string_view permit_remaining{R"lua(
 -- KEYS: leases.  ARGV: permit id.
--- Answer: what its lease has left in ms, -1 = it is for ever, nil = it is unknown or its lease is over.
+-- Answer: how many ms its lease has left, -1 = it has no lease, nil = it is unknown or its lease has ended.
 local ends = tonumber(redis.call('zscore', KEYS[1], ARGV[1]) or '0')
 if ends >= never then return -1 end
 local left = ends - time_in_ms()
@@ -271,7 +274,7 @@ return left
 )lua"};
 
 inline constexpr std::string_view permit_renew{R"lua(
--- KEYS: leases.  ARGV: lease in ms, until when it is wanted, up to 100 permit ids.
+-- KEYS: leases.  ARGV: lease in ms, wanted until, up to 100 permit ids.
 -- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
 local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local now = time_in_ms()

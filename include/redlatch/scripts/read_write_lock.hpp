@@ -10,15 +10,15 @@
 #include <cstddef>
 #include <string_view>
 
-// The scripts of the read-write lock. Keys, as Redisson has them:
+// The scripts of the read-write lock. Keys, as in Redisson:
 //   name                               a hash: mode -> read or write; <reader> -> its count; <writer>:write -> its count
 //   {name}:<reader>:rwlock_timeout:<i> for i = 1 … count: '1', whose TTL is the lease of that level of the read hold
-// The TTL of the hash is that of the longest hold. A read hold lasts as long as one of its timeout keys: the field
-// alone may be a dead reader's. Below, `tag` is the name in its braces, where the names of the timeout keys begin.
+// The TTL of the hash is that of the longest hold. A read hold lasts as long as any of its timeout keys: a field alone
+// may belong to a dead reader. Below, `tag` is the name in braces, with which the names of the timeout keys begin.
 //
-// Counts are absolute, as in the scripts of RLock, and what gives back or renews begins with a PEXPIRE or DEL, which a
-// server that is out of memory lets through. The mark of a waiting writer is ours alone: a reader of ours that holds
-// nothing yet stays out while it is there.
+// Counts are absolute, as in the scripts of RLock. Releasing and renewing begin with PEXPIRE or DEL, which a server
+// that is out of memory allows. The mark of a waiting writer is ours alone: while it exists, a reader of ours without a
+// hold does not enter.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -26,8 +26,8 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view read_lease{R"lua(
--- What the longest read hold has left, that of `but` left out; -2 when there is none. Takes out the fields of those that
--- have run out.
+-- Returns how many ms the longest read hold has left, except that of `but`; -2 if there is none. Removes the fields of
+-- expired ones.
 local function read_lease(lock, tag, but)
     local longest = -2
     local fields = redis.call('hgetall', lock)
@@ -47,7 +47,7 @@ end
 )lua"};
 
 inline constexpr std::string_view read_level{R"lua(
--- What undoes that the lease of a level is written; `left`: what it had left before.
+-- Returns the change that undoes writing the lease of a level. `left`: the TTL before.
 local function lease_again(timeout, left)
     if left > 0 then return {'set', timeout, '1', 'px', left} end
     return {'del', timeout}
@@ -56,9 +56,8 @@ end
 
 inline constexpr std::string_view read_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
--- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field of the writer who asks, if it is one, tag, until
--- when it is wanted.
--- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
+-- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until.
+-- Answer: nil = held; n >= -1 = blocked for n ms; -2 = the hold to re-enter is gone.
 local lock, mark = KEYS[1], KEYS[2]
 local owner, count, lease, writer, tag, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = time_in_ms()
@@ -77,7 +76,8 @@ if current == 0 then
         return redis.call('pttl', lock)
     end
 end
--- Sent before; or after a release that has not arrived, whose leases stay with the level below.
+-- This level exists if the command is a resend. Levels above it exist if a release has not arrived: this one inherits
+-- their leases.
 local level = -2
 for i = current, tonumber(count), -1 do
     local left = redis.call('pttl', timeout .. i)
@@ -100,8 +100,8 @@ for i = count + 1, current do table.insert(changes, {'del', timeout .. i}) end
 return all_or_none(changes)
 )lua"};
 
-// The owner gives levels back. What is answered: nil = not held by the owner (any more); 0 = released, nobody was told;
-// n = released, n listeners told; -1 = still held.
+// Releases levels of a read hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners notified;
+// n = released, n listeners notified; -1 = still held.
 inline constexpr std::string_view read_release{R"lua(
 -- KEYS: lock, channel.
 local lock, channel = KEYS[1], KEYS[2]
@@ -111,7 +111,7 @@ local function release(owner, count, lease, publish, tag)
     local current = mode and redis.call('hget', lock, owner)
     if not current then return nil end
     if count ~= '0' then
-        -- The hold lasts as long as the longest of its leases, so the level below inherits.
+        -- The hold lasts as long as the longest of its leases: the level below inherits it.
         local level = redis.call('pttl', timeout .. count)
         lease = math.max(lease, level)
         for i = count + 1, tonumber(current) do
@@ -141,11 +141,11 @@ local function release(owner, count, lease, publish, tag)
                                    undo = before > 0 and {'pexpire', lock, before}})
         end
     end
-    -- The last: nothing undoes that.
+    -- As the last change, because nothing undoes it.
     for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
     local refusal = all_or_none(changes)
     if refusal then return refusal end
-    -- Waiting writers count on a lease, perhaps on a much longer one than there is now.
+    -- Waiting writers rely on the earlier lease, which may have been much longer: wake them.
     if left == -2 or left and left * 2 < before then return redis.call(publish, channel, '0') end
     return 0
 end
@@ -153,9 +153,9 @@ end
 
 inline constexpr std::string_view write_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
--- ARGV: the owner's field, wanted count (1 = a first hold), lease in ms, tag, who leaves the mark,
--- TTL of the mark in ms ('0' = leave none), until when it is wanted.
--- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
+-- ARGV: the field of the owner, wanted count (1 = a first hold), lease in ms, tag, the id of the client that leaves the
+-- mark, TTL of the mark in ms ('0' = leave none), wanted until.
+-- Answer: nil = held; n >= -1 = blocked for n ms; -2 = the hold to re-enter is gone.
 local lock, mark = KEYS[1], KEYS[2]
 local writer, count, lease, tag, who, mark_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = time_in_ms()
@@ -172,7 +172,7 @@ if mode then
     if left ~= -2 then
         if mark_ttl == '0' then return left end
         redis.pcall('set', mark, who, 'px', mark_ttl)
-        -- Asks again in time to renew the mark.
+        -- The writer must ask again in time to renew the mark.
         local refresh = math.floor(mark_ttl / 2)
         return left == -1 and refresh or math.min(left, refresh)
     end
@@ -180,12 +180,12 @@ if mode then
 elseif redis.call('exists', lock) == 1 then
     return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
--- The last: readers get their turn after every writer; another one that waits marks it anew.
+-- The mark is deleted last: readers get their turn after every writer. Another waiting writer sets it again.
 return all_or_none({{'hset', lock, 'mode', 'write', writer, '1', undo = {'hdel', lock, 'mode', writer}},
                     {'pexpire', lock, lease}, {'del', mark}})
 )lua"};
 
-// As read_release.
+// Like read_release.
 inline constexpr std::string_view write_release{R"lua(
 -- KEYS: lock, channel.
 local lock, channel = KEYS[1], KEYS[2]
@@ -197,7 +197,7 @@ local function release(writer, count, lease, publish, tag)
     if left == -2 then
         redis.call('del', lock)
     else
-        -- The writer goes on as a reader, and others may join it.
+        -- The writer still holds as a reader, and others may join it.
         local before, changes = redis.call('pttl', lock), {}
         if left >= 0 then
             table.insert(changes, {'pexpire', lock, math.max(1, left),
@@ -224,7 +224,7 @@ return holders
 )lua"};
 
 inline constexpr std::string_view read_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the owner of a read hold of each lock.
+-- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of a read hold of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
 -- readers may have longer leases.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
@@ -236,7 +236,7 @@ for i, lock in ipairs(KEYS) do
     local count = redis.pcall('hget', lock, owner)
     renewed[i] = 0
     if type(count) == 'table' then
-        -- A key that became something else is lost, and no reason to let the others expire.
+        -- A key of another type is lost, but the other locks must not expire for that.
         if not string.find(count.err, 'WRONGTYPE', 1, true) then return count end
         count = 0
     end
@@ -253,7 +253,7 @@ return renewed
 )lua"};
 
 inline constexpr std::string_view read_remaining_lease{R"lua(
--- KEYS: lock.  ARGV: tag.  Answer: what the longest read hold has left in ms; -1 = no TTL; -2 = there is none.
+-- KEYS: lock.  ARGV: tag.  Answer: how many ms the longest read hold has left; -1 = no TTL; -2 = there is none.
 return read_lease(KEYS[1], ARGV[1])
 )lua"};
 
@@ -276,7 +276,7 @@ inline constexpr std::string_view write_give_up =
     joined<detail::wanted_until, detail::leaving_levels, detail::read_lease, detail::write_release, detail::give_up>;
 
 inline constexpr std::string_view read_hold_count{R"lua(
--- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
+-- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil if it has none, or all its leases have ended.
 local lock, owner, tag = KEYS[1], ARGV[1], ARGV[2]
 local count = redis.call('hget', lock, owner)
 for i = 1, tonumber(count or 0) do
@@ -302,8 +302,8 @@ return redis.call('pttl', KEYS[1])
 )lua"};
 
 inline constexpr std::string_view write_withdraw{R"lua(
--- KEYS: mark of a waiting writer, channel.  ARGV: who left it, publish command.
--- A writer waits no more: readers need not, either.
+-- KEYS: mark of a waiting writer, channel.  ARGV: the id of the client that left it, publish command.
+-- Answer: 1 = removed, readers need not wait any longer; 0 = the mark is not of this client.
 local mark, channel = KEYS[1], KEYS[2]
 local who, publish = ARGV[1], ARGV[2]
 if redis.call('get', mark) ~= who then return 0 end

@@ -8,27 +8,26 @@
 
 #include <string_view>
 
-// How a script that changes a number does so once, however often its command is sent, in whatever order the copies
-// arrive, and however late. Each command carries a lane and a request number: a client sends one request at a time in a
-// lane, and its numbers only grow. A hash beside the key, one a client, keeps for each lane the last request that was
-// carried out and what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way
-// finds that of a later request and does nothing, and there are never more marks than commands were on their way at
-// once.
+// Makes a script that changes a number take effect once, however often its command is sent, in whatever order the
+// copies arrive, and however late. Each command carries a lane and a request number. A client sends one request at a
+// time in a lane, with growing numbers. A hash beside the key, one per client, keeps for each lane the last request
+// that was carried out and its outcome. So a copy finds its own mark and repeats the answer, and a delayed copy finds
+// the mark of a later request and does nothing. There are never more marks than there were commands in flight at once.
 //
-// All copies say until when the request is wanted, by the server's clock, and change nothing beyond that instant. Its
-// mark stays for a margin longer. So as long as a copy could take effect the mark is there; and whoever asks within the
-// margin and finds no mark knows that no copy has taken effect, nor will.
+// All copies of a request carry the same time until which it is wanted, by the server's clock, and change nothing after
+// it. The mark stays for a margin longer. So the mark exists as long as a copy could take effect. If a client looks
+// within the margin and finds no mark, no copy has taken effect, and none will.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
 
 namespace detail {
 
-// Put before the scripts that use it.
+// Precedes the scripts that use it.
 inline constexpr std::string_view request_marks{R"lua(
 local function whole(number) return string.format('%.0f', number) end
--- What came of this request, if it was carried out already, or of a later one of its lane; nil if it is still to be
--- carried out. And whether it is of this very request.
+-- Returns the outcome of this request if it was carried out, or of a later one of its lane; nil if it was not carried
+-- out. And whether the outcome is that of this very request.
 local function outcome_of(marks, lane, request)
     local mark = redis.call('hget', marks, lane)
     if not mark then return nil, false end
@@ -36,8 +35,8 @@ local function outcome_of(marks, lane, request)
     if tonumber(last) < tonumber(request) then return nil, false end
     return tonumber(outcome), last == request
 end
--- Two changes for all_or_none(). The outcome is an integer, as text where it may be large. `before`: the outcome that
--- this one replaces. Undone, it leaves no hash that nobody limits.
+-- mark() and keep() return changes for all_or_none(). The outcome is an integer, as text if it may be large. `before`:
+-- the outcome that this one replaces. Undoing a mark leaves no hash without a TTL.
 local function mark(marks, lane, request, outcome, before)
     local undo = {'del', marks}
     if before then
@@ -47,19 +46,19 @@ local function mark(marks, lane, request, outcome, before)
     end
     return {'hset', marks, lane, request .. ':' .. outcome, undo = undo}
 end
--- Marks stay until `ends`, and longer where that was said before. Redis allows this when its memory is full, and then
--- lets the rest of the script through, too.
+-- Keeps the marks until `ends`, or longer if that was set before. Redis allows this when its memory is full, and then
+-- all later writes of the script.
 local function keep(marks, now, ends)
     return {'pexpire', marks, whole(math.max(redis.call('pttl', marks), ends - now, 1))}
 end
--- The largest number that Java's int holds: Redisson reads no larger one.
+-- The largest value of Java's int: Redisson reads no larger one.
 local most = 2147483647
 local function too_many() return redis.error_reply('TOOMANY there would be more than 2147483647') end
 )lua"};
 
 inline constexpr std::string_view request_void{R"lua(
--- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, until when it is wanted, margin in ms.
--- Answer: 1 = it has not been carried out, and copies that are still on their way will not be; 0 = it has been.
+-- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, wanted until, margin in ms.
+-- Answer: 1 = it has not been carried out, and copies in flight will not be; 0 = it has been.
 local marks = KEYS[1]
 local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if outcome_of(marks, lane, request) then return 0 end

@@ -10,7 +10,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A Lua script and the digest by which EVALSHA calls it.
+// A Lua script and its SHA-1 digest, by which EVALSHA calls it.
 struct Script {
     std::string_view text;
     std::array<char, 40> sha1;
@@ -20,8 +20,7 @@ struct Script {
     constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
 };
 
-// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a
-// program uses.
+// The script of a text. The compiler computes the digest, slowly: only for the scripts that a program uses.
 template <const std::string_view& text>
 inline constexpr Script digested{text};
 
@@ -39,7 +38,7 @@ inline constexpr auto joined_array = [] {
 
 }  // namespace detail
 
-// The text of a script that shares its beginning with others.
+// The text of a script that shares its first parts with others.
 template <const std::string_view&... parts>
 inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), detail::joined_array<parts...>.size()};
 

@@ -4,11 +4,11 @@
 #include "redlatch/scripts/request_marks.hpp"
 #include "redlatch/scripts/script.hpp"
 
-// The scripts of the semaphore. Key: a string, the permits that are available; absent means none. Message: the new
-// number of permits, when there are any and there are more than before. A TTL on the key is kept.
+// The scripts of the semaphore. Key: a string, the number of available permits; absent means none. Message: the new
+// number of permits, if there are any and more than before. A TTL on the key is kept.
 //
-// A message goes out before the number changes, which nobody can tell, because a script is one step. So nothing has
-// changed yet where the user may not publish.
+// A script publishes before it changes the number. Clients cannot tell, because a script is atomic. So nothing has
+// changed yet if the user has no right to publish.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -16,11 +16,11 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view semaphore_acquire{R"lua(
--- KEYS: semaphore, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
--- again, then the permits that each caller wants, in the order in which they are to be served; as a negative number,
--- where those behind may be served although there are not enough for this one.
--- Answer: how many permits were taken: for the first callers, as far as they go round. Where none were taken, how many
--- there are, as a negative number.
+-- KEYS: semaphore, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, then the permits that
+-- each caller wants, in the order of service; as a negative number, if callers behind may be served when there are too
+-- few for this one.
+-- Answer: the number of permits taken: by the callers in their order, as far as there are enough. If none were taken,
+-- the number of available permits, negated.
 local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)
@@ -43,15 +43,15 @@ if taken > 0 then
     return all_or_none({mark(marks, lane, request, whole(taken)), keep(marks, now, ends),
                         {'decrby', semaphore, whole(taken)}}) or taken
 end
--- An earlier copy may still be on its way.
+-- An earlier copy may still arrive.
 local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
 return refusal or -math.max(available, 0)
 )lua"};
 
 inline constexpr std::string_view semaphore_give_back{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, until when
--- that is wanted, margin in ms, '1' for a command that is sent again, publish command.
--- Answer: how many permits it had taken; they are given back, once. Copies of it that are still on their way take none.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, wanted
+-- until of that acquire, margin in ms, '1' for a resend, publish command.
+-- Answer: the number of permits it had taken; they are given back, once. Copies of it in flight take none.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local taken, own = outcome_of(marks, lane, request)
@@ -75,8 +75,8 @@ return all_or_none(changes) or taken
 )lua"};
 
 inline constexpr std::string_view semaphore_add{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is
--- sent again, permits (may be negative), publish command, '1' = only if the semaphore exists.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, permits (may be
+-- negative), publish command, '1' = only if the semaphore exists.
 -- Answer: 1 = added; 0 = there is no such semaphore.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
@@ -93,7 +93,7 @@ end
 if not count_in(available or '0') then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 local total = (available or 0) + permits
 if permits > 0 and total > most or permits < 0 and total < -most then return too_many() end
--- First what Redis allows when its memory is full.
+-- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
 if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
@@ -101,8 +101,8 @@ return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view semaphore_set{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is
--- sent again, permits, publish command.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, permits, publish
+-- command.
 -- Answer: 1 = set; 0 = the semaphore exists already.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
@@ -122,9 +122,8 @@ return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view semaphore_drain{R"lua(
--- KEYS: semaphore, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
--- again.
--- Answer: how many permits were available; now there is none. Negative when some were owed.
+-- KEYS: semaphore, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend.
+-- Answer: the number of permits that were available; now there are none. Negative if some were owed.
 local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)

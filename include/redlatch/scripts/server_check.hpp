@@ -7,10 +7,10 @@ namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
 
-// Tries what the other scripts use, on a key of its own, which is gone afterwards.
+// Tries the commands that the other scripts use, on a key of its own, which it deletes.
 inline constexpr std::string_view server_check{R"lua(
--- KEYS: a key that nobody uses.  ARGV: the channel and the command of a message.
--- Answer: the names of the commands that this user may not call.
+-- KEYS: a key that is not in use.  ARGV: the channel and the command of a message.
+-- Answer: the names of the commands that this user has no right to.
 local key = KEYS[1]
 local refused = {}
 local function try(name, ...)
