@@ -19,8 +19,8 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The addresses of a host, before a deadline. The system's look-up of a name has none, so it runs in a thread of its
-// own, which is left alone when it takes too long. Numeric addresses need no look-up, and no thread.
+// Looks up the addresses of a host before a deadline. The system's look-up has no deadline, so it runs on a thread of
+// its own, which is detached if it takes too long. Numeric addresses need no look-up and no thread.
 class Resolver {
 public:
     Resolver(const Resolver&) = delete;
@@ -35,8 +35,8 @@ public:
         }
     }
 
-    // `error` is 0, or one of getaddrinfo()'s codes; EAI_AGAIN when the deadline came first. The addresses live as
-    // long as the result.
+    // Waits for the result. `error` is 0 or one of getaddrinfo()'s codes; EAI_AGAIN if the deadline came first. The
+    // addresses live as long as the returned object.
     static std::shared_ptr<const Resolver> run(const std::string& host, int port, Instant deadline, int& error) {
         std::shared_ptr<const Resolver> lookup = start(host, port);
         Question& question = *lookup->question_;
@@ -50,7 +50,7 @@ public:
         return lookup;
     }
 
-    // The same for who does not wait: is_done() says whether there is a result.
+    // Starts a look-up without waiting: is_done() returns whether there is a result.
     static std::shared_ptr<Resolver> start(const std::string& host, int port) {
         const std::shared_ptr<Resolver> lookup(new Resolver);
         const std::string service = std::to_string(port);
@@ -65,12 +65,12 @@ public:
         return question_->is_done;
     }
 
-    // Null before there is a result, and when there is no such host.
+    // Returns null before there is a result, and if there is no such host.
     const addrinfo* addresses() const noexcept { return question_->found; }
 
 private:
-    // What the thread works on, which may outlive who asked. mutex guards the rest; done tells the waiting thread that
-    // there is a result.
+    // The state that the thread works on; it may outlive the caller. mutex guards the rest. done wakes the waiting
+    // thread when there is a result.
     struct Question {
         Question() = default;
         Question(const Question&) = delete;
@@ -104,8 +104,8 @@ private:
 
     Resolver() = default;
 
-    // The program may close the shared object that this code is in, and the thread comes back to it from the look-up.
-    // Nobody can close it after the last instruction of the thread, so it stays for good.
+    // The program may unload the shared object that contains this code, while the thread still returns to it from the
+    // look-up. Nothing can unload it after the last instruction of the thread, so it stays loaded.
     static void keep_code_loaded() noexcept {
         const KeepErrno kept;
         Dl_info object{};

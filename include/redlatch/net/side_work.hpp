@@ -10,8 +10,9 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Work that waits for the network (a name, a connection, a log-in), for a thread that must not: it is done on a thread
-// of its own, which exists as long as the work lasts. One piece of work at a time; one thread at a time begins it.
+// Runs work that waits for the network (a look-up, a connection, a log-in) for a thread that must not wait: on a thread
+// of its own, which exists as long as the work lasts. There is one piece of work at a time, and one thread at a time
+// may begin it.
 class SideWork {
 public:
     SideWork() = default;
@@ -19,7 +20,7 @@ public:
     SideWork& operator=(const SideWork&) = delete;
     ~SideWork() { finish(); }
 
-    // False when there is no thread for it. The work must not throw, and must have told of its end before it returns.
+    // Returns false if no thread can be created. The work must not throw, and must report its end before it returns.
     template <class Work>
     bool begin(Work work) noexcept {
         finish();
@@ -35,10 +36,10 @@ public:
         return thread_.joinable();
     }
 
-    // Until false, it may use whatever the work refers to.
+    // Returns true while the work may use the objects it refers to.
     bool is_busy() const noexcept { return busy_; }
 
-    // Waits for its end.
+    // Waits until the work has ended.
     void finish() noexcept {
         if (thread_.joinable()) thread_.join();
     }

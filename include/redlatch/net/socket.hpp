@@ -29,7 +29,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// How long poll() may wait until `deadline`, in its own unit: rounded up, so that it never returns early and spins.
+// Returns the time-out for poll() until `deadline`, in ms: rounded up, so that poll() never returns early and spins.
 inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
     if (deadline == never) return -1;
     if (deadline <= now) return 0;
@@ -37,10 +37,10 @@ inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
     return static_cast<int>(std::min<Milliseconds::rep>(ms, 3'600'000));
 }
 
-// A connected stream socket. Own code rather than hiredis's, which creates sockets that leak into exec'd children,
-// gives each address of a host the full time-out, and writes without MSG_NOSIGNAL.
+// A connected stream socket. We do not use those of hiredis: they leak into exec'd children, give each address of a
+// host the full time-out, and are written to without MSG_NOSIGNAL.
 //
-// With a TlsSession everything goes through it, in both directions. One thread may receive while another sends.
+// With a TlsSession all bytes pass through it, in both directions. One thread may receive while another sends.
 class Socket {
 public:
     Socket() = default;
@@ -62,14 +62,15 @@ public:
     }
     ~Socket() { close(); }
 
-    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers the look-up
-    // of the host's name and all of its addresses together. `in_vain`: another thread wants the server no more.
+    // Connects before the deadline, or returns a closed socket with the reason in `why`. The deadline covers the
+    // look-up of the host and all of its addresses together. `in_vain`: true when another thread no longer wants this
+    // server.
     static Socket connect(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
         return url.path.empty() ? connect_tcp(url, deadline, why, in_vain) : connect_unix(url, deadline, why, in_vain);
     }
 
-    // Begins to connect, and waits for nothing: the socket becomes writable when the outcome is there, which
-    // connect_error() tells. Closed when it failed at once.
+    // Begins to connect without waiting. The socket becomes writable when there is a result; connect_error() returns
+    // it. Returns a closed socket if connecting fails at once.
     static Socket begin_connect(const addrinfo& to) noexcept {
         Socket socket = make(to.ai_family);
         if (!socket.is_open()) return socket;
@@ -80,7 +81,7 @@ public:
         return socket;
     }
 
-    // 0 when it is connected.
+    // Returns 0 if connected, otherwise the error number.
     int connect_error() const noexcept {
         int error = 0;
         socklen_t length = sizeof error;
@@ -90,7 +91,7 @@ public:
     int fd() const noexcept { return fd_; }
     bool is_open() const noexcept { return fd_ >= 0; }
 
-    // In order; after fail() by a reset.
+    // Closes in order; after fail(), by a reset.
     void close() noexcept {
         if (fd_ < 0) return;
         if (std::exchange(failed_, false))
@@ -102,28 +103,29 @@ public:
         ::close(std::exchange(fd_, -1));
     }
 
-    // In the child after a fork. The session goes on in the parent, so nothing is said in it; and its memory is left
-    // alone, for its locks may be in any state.
+    // For the child after a fork. The parent still uses the session, so nothing is sent in it. Its memory is not freed,
+    // because its locks may be in any state.
     void close_inherited() noexcept {
         static_cast<void>(tls_.release());
         failed_ = false;
         close();
     }
 
-    // The connection is of no more use. Wakes a thread that sleeps in it; the descriptor stays valid until close(), which
-    // drops what the kernel holds unsent: it would go on delivering that for half a minute. Not even the end of what we
-    // send is told here, for it would come behind all that; unless a thread is `writing`, which nothing else wakes.
+    // Marks the connection as unusable and wakes a thread that sleeps in a read. The descriptor stays valid until
+    // close(), which drops the unsent bytes in the kernel: these would be delivered for another half a minute. fail()
+    // does not shut down our sending side, because that end would follow the unsent bytes. The exception is a thread
+    // that is `writing`, which nothing else wakes.
     void fail(bool writing = false) noexcept {
         if (fd_ < 0) return;
         failed_ = true;
         ::shutdown(fd_, writing ? SHUT_RDWR : SHUT_RD);
     }
 
-    // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not
+    // From now on all bytes are encrypted. The handshake comes first: call handshake() until it no longer returns
     // unfinished.
     void secure_by(std::unique_ptr<TlsSession> session) noexcept { tls_ = std::move(session); }
 
-    // One step, with what has come. An answer in this direction is short: there is room for it in a new connection.
+    // Does one step with the bytes that have arrived. Our bytes are few: a new connection has room for them.
     TlsSession::Handshake handshake() const noexcept {
         std::array<char, 4096> bytes;
         const ssize_t got = receive_as_is(bytes.data(), bytes.size(), false);
@@ -133,16 +135,16 @@ public:
         return send_as_is(to_send) == Sent::all ? outcome : TlsSession::Handshake::failed;
     }
 
-    // Why TLS has failed, if it has.
+    // Returns why TLS has failed, if it has.
     Reply tls_refusal() const { return tls_->refusal(); }
 
     enum class Sent { all, some, failed };
 
-    // Sends what there is room for, without waiting, and takes it off `bytes`. After `some` the connection waits for room
-    // (poll() tells of it, POLLOUT), and the next bytes must begin with those that are left. Never raises SIGPIPE.
+    // Sends as many bytes as there is room for, without waiting, and removes them from `bytes`. After `some`, the
+    // connection waits for room (POLLOUT), and the next call must begin with the remaining bytes. Never raises SIGPIPE.
     Sent send_some(std::string_view& bytes) noexcept {
         if (!tls_) return send_as_is(bytes);
-        // In pieces, so that a long pipeline is not in memory once more.
+        // In pieces, so that a long pipeline is not copied in memory as a whole.
         constexpr std::size_t piece = 64 * 1024;
         for (;;) {
             if (const Sent sent = send_as_is(sealed_); sent != Sent::all) return sent;
@@ -153,7 +155,7 @@ public:
         }
     }
 
-    // Sends all bytes before the deadline, or says no.
+    // Sends all bytes before the deadline, or returns false.
     bool send_all(std::string_view bytes, Instant deadline) noexcept {
         for (;;) {
             const Sent sent = send_some(bytes);
@@ -162,22 +164,23 @@ public:
         }
     }
 
-    // Received bytes, 0 when there are none (yet), -1 when the connection has ended. Waits only when `blocking`,
-    // and then no longer than the time-out given to set_receive_timeout(). With TLS it may have more for the next call,
-    // which poll() does not know of, unless there was room for TlsSession::full_room, or for more than has come.
+    // Returns the number of received bytes, 0 if there are none (yet), -1 if the connection has ended. Waits only if
+    // `blocking`, and then at most the time-out given to set_receive_timeout(). With TLS there may be more bytes for
+    // the next call, which poll() does not report. There are none if `room` was TlsSession::full_room, or larger than
+    // the number returned.
     ssize_t receive(char* bytes, std::size_t room, bool blocking) const noexcept {
         return tls_ ? receive_decrypted(bytes, room, blocking) : receive_as_is(bytes, room, blocking);
     }
 
-    // Whether there is something to read, be it the end of the connection; of one that should be silent, for with TLS
-    // this reads it.
+    // Returns true if there is something to read, or the connection has ended. Only for a connection that should be
+    // idle: with TLS this consumes the byte.
     bool has_news() const noexcept {
         char byte;
         if (tls_) return receive_decrypted(&byte, 1, false) != 0;
         return ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
     }
 
-    // True when the socket is ready (or has failed, which the next read or write will tell), false at the deadline.
+    // Returns true if the socket is ready (or has failed, which the next read or write returns), false at the deadline.
     bool wait(short events, Instant deadline) const noexcept {
         pollfd ready{fd_, events, 0};
         for (;;) {
@@ -188,7 +191,8 @@ public:
         }
     }
 
-    // The same, but false soon after another thread has said that it is in vain: nothing can wake this one.
+    // The same, but returns false soon after another thread has set `in_vain`. It polls for that, because nothing can
+    // wake it.
     bool wait(short events, Instant deadline, const std::atomic<bool>& in_vain) const noexcept {
         for (;;) {
             if (in_vain.load(std::memory_order_relaxed)) return false;
@@ -228,7 +232,7 @@ private:
             if (got == 0) return -1;
             if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
             if (errno != EINTR) return -1;
-            if (blocking) return 0;  // the time-out would begin anew: the caller looks at its deadline
+            if (blocking) return 0;  // a retry would start the time-out again: the caller checks its deadline
         }
     }
 
@@ -236,20 +240,20 @@ private:
         if (const ssize_t rest = tls_->decrypt({}, bytes, room)) return rest;
         std::array<char, TlsSession::most_fed> sealed;
         const ssize_t got = receive_as_is(sealed.data(), sealed.size(), blocking);
-        // An end without a goodbye is one: replies tell themselves whether they are complete.
+        // An end without close_notify is a normal end: replies show by themselves whether they are complete.
         if (got <= 0) return got;
         return tls_->decrypt({sealed.data(), static_cast<std::size_t>(got)}, bytes, room);
     }
 
-    // Without waiting: it goes out, or not. Not in the middle of something.
+    // Sends close_notify if there is room, without waiting. Not after a partly sent record.
     void say_goodbye() const noexcept {
         if (!sealed_.empty()) return;
         std::string_view words = tls_->goodbye();
         send_as_is(words);
     }
 
-    // Linux resets a connection that is connected to nothing, also when a forked child has the descriptor, too.
-    // Elsewhere the last close() does. A unix socket has nothing unsent.
+    // On Linux, connecting to AF_UNSPEC resets the connection, even if a forked child also has the descriptor.
+    // Elsewhere the last close() resets it. A unix socket has no unsent bytes.
     void reset() const noexcept {
         const linger none{1, 0};
         ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &none, sizeof none);
@@ -297,7 +301,7 @@ private:
             return {};
         }
         for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {
-            // Addresses that are still to come keep their share of the time.
+            // Leave a share of the time for the addresses that follow.
             const Instant now = Clock::now();
             const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;
             Socket socket = make(a->ai_family);
@@ -311,13 +315,13 @@ private:
         return {};
     }
 
-    // 0, or the error number.
+    // Returns 0 or the error number.
     int finish_connect(const sockaddr* address, socklen_t size, Instant deadline,
                        const std::atomic<bool>& in_vain) noexcept {
         if (fd_ < 0) return errno;
         const int flags = ::fcntl(fd_, F_GETFL);
         if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
-        // A unix socket whose backlog is full answers EAGAIN and has to be asked again.
+        // connect() to a unix socket with a full backlog fails with EAGAIN and must be retried.
         while (::connect(fd_, address, size) != 0) {
             if (errno == EISCONN) break;
             if (errno == EINTR) continue;
@@ -341,7 +345,7 @@ private:
         ::setsockopt(fd_, level, option, &value, sizeof value);
     }
 
-    // Small commands go out at once; a peer that vanished is noticed within 30 s even when nothing is sent.
+    // Sends small commands at once. Notices within 30 s that the peer has vanished, even if nothing is sent.
     void set_tcp_options() const noexcept {
         set_option(IPPROTO_TCP, TCP_NODELAY, 1);
         set_option(SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -357,8 +361,8 @@ private:
 
     int fd_ = -1;
     bool failed_ = false;
-    std::unique_ptr<TlsSession> tls_;  // null: in plain
-    std::string_view sealed_;          // what it has encrypted and is still to be sent
+    std::unique_ptr<TlsSession> tls_;  // null: no TLS
+    std::string_view sealed_;          // encrypted bytes that are not sent yet
 };
 
 }  // namespace v0_1

@@ -22,11 +22,12 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Where one thread sleeps until another one has a word for it. On Linux a futex, because the word can then be left
-// without any mutex, for which a woken thread would have to queue again; elsewhere a condition variable.
+// Parks one thread until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on which a
+// woken thread would block again. Elsewhere it is a condition variable.
 //
-// The owner may destroy the parker as soon as it has read final_word: tell() touches it no more after storing that
-// (a futex wake-up on an address that is gone by then wakes nobody, or somebody who has to expect that).
+// On Linux the owner may destroy the parker as soon as it has read final_word: tell() does not access it after storing
+// that. (A futex wake-up on an address that is gone wakes no thread, or one that must expect spurious wake-ups.)
+// Elsewhere it may do so only after park() has returned final_word.
 class ThreadParker {
 public:
     static constexpr std::uint32_t silence = 0;
@@ -44,7 +45,7 @@ public:
         if (old == asleep) ::syscall(futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
     }
 
-    // Until there is a word, or until the deadline. Takes `look` away, leaves final_word.
+    // Parks until there is a word or the deadline passes. Resets `look`, keeps final_word.
     std::uint32_t park(Instant deadline) noexcept {
         Time until{};
         if (deadline != never) {
@@ -58,7 +59,7 @@ public:
         while ((word = word_.load(std::memory_order_acquire)) == asleep) {
             const long slept = ::syscall(futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
                                          deadline == never ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
-            // Too late: unless a word came at this very moment.
+            // The deadline has passed, unless a word came at this very moment.
             if (slept != 0 && errno == ETIMEDOUT &&
                 word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel))
                 return silence;
@@ -92,11 +93,11 @@ private:
 #endif
 
 private:
-    static constexpr std::uint32_t asleep = 3;  // silence, and the owner must be woken
+    static constexpr std::uint32_t asleep = 3;  // like silence, and the owner must be woken
 
 #if defined(__linux__)
-    // The kernel's own idea of a time, which is not the C library's where that has made 32 bits 64. The clock that counts
-    // from the start of the system has room enough in 32. Newer systems of 32 bits know no such call any more.
+    // The kernel's time type. It differs from the C library's if that has 64-bit time on a 32-bit system. 32 bits are
+    // enough for a clock that counts from the start of the system. Newer 32-bit systems have no SYS_futex.
 #if defined(SYS_futex)
     static constexpr long futex = SYS_futex;
     struct Time {

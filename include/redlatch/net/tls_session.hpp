@@ -14,37 +14,37 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// One connection's encryption. It does no input or output: a Socket carries the bytes. So there is nothing in it that
-// waits, and a program that does without TLS needs no library for it.
+// The encryption of one connection. It does no input or output: a Socket carries the bytes. So it never waits, and a
+// program without TLS needs no TLS library.
 //
-// One thread may encrypt while another decrypts. What it gives to be sent is valid until its next call by the sending
-// thread, and must be sent whole and in order.
+// One thread may encrypt while another decrypts. The bytes to send are valid until the next call by the sending thread,
+// and must be sent completely and in order.
 class TlsSession {
 public:
     enum class Handshake { unfinished, done, failed };
 
-    // A call with room for so much leaves nothing behind that was fed to it, which no poll() would ever tell of: the
-    // rest of one record, and what one such call may be fed with.
+    // A decrypt() with full_room bytes of room leaves nothing behind that poll() would not report. It has room for the
+    // rest of one record, and for the bytes that one call may be given (most_fed).
     static constexpr std::size_t most_fed = 16 * 1024;
     static constexpr std::size_t full_room = 16 * 1024 + most_fed;
 
     virtual ~TlsSession() = default;
 
-    // One step: takes what was received, which may be nothing, and gives what is to be sent, also when it failed.
+    // Does one step: takes the received bytes, which may be none, and returns the bytes to send, even if it failed.
     virtual Handshake handshake(std::string_view received, std::string_view& to_send) noexcept = 0;
 
-    // Empty when that is impossible.
+    // Returns an empty string if encryption has failed.
     virtual std::string_view encrypt(std::string_view plain) noexcept = 0;
 
-    // As Socket::receive() answers: the bytes decrypted, 0 when there are none yet, -1 when the connection is of no
-    // more use. Nothing received: the rest that had no room before.
+    // Returns the same as Socket::receive(): the number of decrypted bytes, 0 if there are none yet, -1 if the
+    // connection is unusable. With nothing received, returns the rest that had no room before.
     virtual ssize_t decrypt(std::string_view received, char* plain, std::size_t room) noexcept = 0;
 
-    // The last words of a connection that ends in order.
+    // Returns the bytes that end the connection in order.
     virtual std::string_view goodbye() noexcept = 0;
 
-    // What a command on this connection shall be answered when TLS has failed, with or without a reason that it knows:
-    // an error when there can be no trust, which is told at once; not_sent when another try may do better.
+    // Returns the reply for a command on this connection after TLS has failed, for a known reason or not: an error if
+    // the server cannot be trusted, which is reported at once; not_sent if a retry may succeed.
     virtual Reply refusal() const = 0;
 };
 
@@ -53,7 +53,7 @@ class TlsConnector {
 public:
     virtual ~TlsConnector() = default;
 
-    // Null when that is impossible for now, with the reason in `why`. Throws std::bad_alloc at most.
+    // Returns null if that is impossible for now, with the reason in `why`. Throws only std::bad_alloc.
     virtual std::unique_ptr<TlsSession> session(const HostPort& server, std::string& why) const = 0;
 };
 

@@ -13,7 +13,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Ends a poll() from another thread. Calls between two drains cost one write together.
+// Ends a poll() from another thread. All calls between two drains cost one write.
 class WakePipe {
 public:
     WakePipe() {
@@ -29,16 +29,15 @@ public:
 
     void wake() noexcept {
         if (woken_.exchange(true)) return;
-        // There is room for it, so only chance can make it fail.
+        // The pipe has room for one byte: a failure is temporary.
         const char byte = 0;
         for (int tries = 0; tries < 10; ++tries)
             if (::write(fds_[1], &byte, 1) == 1) return;
         woken_.exchange(false);
     }
 
-    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done
-    // after drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next
-    // drain().
+    // A wake() before woken_ is reset needs no byte of its own: the draining thread does the work of that caller after
+    // drain(). A later wake() writes a new byte. A byte that is not written yet belongs to the next drain().
     void drain() noexcept {
         if (!woken_.load()) return;
         std::array<char, 16> bytes;
@@ -68,8 +67,9 @@ private:
     std::atomic<bool> woken_{false};
 };
 
-// Wake-ups for threads that take turns in a poll(), where the one inside may take from the pipe what was meant for the
-// next. So they are counted, too: who comes with an older count than the present one has been woken already.
+// Wakes threads that take turns in a poll(), where the thread inside may drain a wake-up that was meant for the next
+// one. So wake-ups are counted as well: a thread that arrives with an older count than the present one has been woken
+// already.
 class Interrupts {
 public:
     std::uint64_t count() const noexcept { return count_.load(); }
