@@ -51,9 +51,10 @@ inline namespace v0_1 {
 // A node that reports that it is down gets one command per probe_pause until it carries one out. All other commands
 // wait for that.
 //
-// mutex_ guards all members and the fields of the nodes; the connections are thread-safe. While mutex_ is held, no
-// connection is used and no listener is notified. The exception: channels are passed to the PubSubConnections. changed_
-// wakes threads that wait for a node: there is a reply to a query, or a node is up again.
+// mutex_ guards the members, except those of the serving thread, and the fields of the nodes. The connections are
+// thread-safe. While mutex_ is held, no connection is used and no listener is notified. The exception: channels are
+// passed to the PubSubConnections. changed_ wakes threads that wait for a node: there is a reply to a query, or a node
+// is up again.
 class Cluster {
     struct Node;
 
@@ -428,7 +429,7 @@ private:
                                                     : "no node of " + url_.display() + " serves the slot of this key");
     }
 
-    // --- what an answer means ---------------------------------------------------------------------------------
+    // --- the meaning of a reply -------------------------------------------------------------------------------
 
     enum class Next {
         done,   // the reply is final
@@ -623,7 +624,7 @@ private:
         return due;
     }
 
-    // --- who serves what --------------------------------------------------------------------------------------
+    // --- the slot table ---------------------------------------------------------------------------------------
 
     void want_question() {
         question_wanted_ = true;

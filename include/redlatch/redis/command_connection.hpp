@@ -209,7 +209,7 @@ public:
         const std::vector<Slot> posted = std::move(slots_);
     }
 
-    // True while a side thread may call the opener.
+    // Returns true while a side thread may call the opener.
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
     // ----------------------------------------------------------------------------------------------------------
@@ -399,8 +399,8 @@ private:
         }
     }
 
-    // Ends the connection: answers everything outstanding, and closes the socket as soon as no thread is inside a read
-    // or write.
+    // Ends the connection: answers everything outstanding, and resets the connection as soon as no thread is inside a
+    // read or write.
     void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) noexcept {
         if (!connected_) return;
         connected_ = false;

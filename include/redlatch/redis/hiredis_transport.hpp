@@ -34,10 +34,10 @@ inline namespace v0_1 {
 // Cluster.
 //
 // Up to `lines` connections carry the commands of all threads, each thread always on the same one. They are opened on
-// first use, so a program with one thread has one. If a further one cannot be opened (another password is set, say),
-// the existing ones carry everything. Commands that are sent together use a connection of their own until they are
-// answered, because they may wait for replicas and would delay all that follows. One more connection carries the
-// subscriptions.
+// first use, so a program with one thread has one. If a further one cannot be opened (for example, because the password
+// was changed), the existing ones carry everything. Commands that are sent together use a connection of their own until
+// they are answered, because they may wait for replicas and would delay all that follows. One more connection carries
+// the subscriptions.
 //
 // After a time-out or a malformed reply a connection is closed and never reused. It is opened again with exponential
 // back-off and jitter, and logs in again. There is no thread here: see run().

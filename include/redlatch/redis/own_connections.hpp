@@ -26,7 +26,7 @@ class OwnConnections {
 public:
     explicit OwnConnections(std::function<std::unique_ptr<CommandConnection>()> make) : make_(std::move(make)) {}
 
-    // Calls `use(link)` with a connection that carries nothing else, and will not until all of this is answered.
+    // Calls `use(link)` with a connection that carries nothing else until all of this is answered.
     template <class Use>
     auto with_one(Use use) {
         const InUse line(*this);

@@ -123,8 +123,9 @@ public:
     };
 
     // Receives in place of the serving thread, until something arrives, the deadline passes, or the number of
-    // interrupts is no longer `seen`. If a thread is turned away, the serving thread receives from then on: the
-    // turned-away thread finds the role free at its second try, or the leaving watcher finds turned_away_ set.
+    // interrupts is no longer `seen`. A thread that finds another one watching is turned away; when that one leaves,
+    // the serving thread receives. That is never missed: either the thread finds the role free at its second try, or
+    // the leaving watcher finds turned_away_ set and wakes the serving thread.
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
             turned_away_ = true;
@@ -142,7 +143,7 @@ public:
 
     // Called at the end. Afterwards the opener is not called any more.
     void finish() noexcept { opening_aside_.finish(); }
-    // True while a side thread may call the opener.
+    // Returns true while a side thread may call the opener.
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
 private:
