@@ -23,18 +23,19 @@ inline namespace v0_1 {
 
 class HiredisTransport;
 
-// A connection to Redis, and what the primitives made from it share: one identity, one watchdog, one background
-// thread (from the first hold on, joined when the last of client and primitives is gone). Any number of threads may
-// use it at once. Primitives keep alive what they need: they may outlive the client they were made from.
+// Connects to Redis and owns everything that the primitives made from it share: one identity, one watchdog and one
+// background thread. The background thread starts with the first hold. It is joined when the client and the last of its
+// primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs, so it may
+// outlive its client.
 //
-// Nothing is connected until the first use; a server that is away is an error of the call that needs it.
+// The constructor does not connect; the first use does. If the server cannot be reached, the call that needs it fails.
 template <class T = HiredisTransport>
 class Client {
     static_assert(detail::explain_transport<T>());
 
 public:
-    // redis://[user[:password]@]host[:port][/db], unix:///path[?db=n], or another that Url knows. Throws Error for a
-    // URL or an option that cannot work, errc::unsupported for rediss:// without options.tls.
+    // Accepts redis://[user[:password]@]host[:port][/db], unix:///path[?db=n] and the other forms that Url parses.
+    // Throws Error for a URL or an option that cannot work, and errc::unsupported for rediss:// without options.tls.
     explicit Client(std::string_view url,
                     ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
         : Client(transport(Url::parse(url), checked(options)), options) {}
@@ -45,18 +46,19 @@ public:
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
-    // The random UUID of this client in this process: owners of its holds are "<id>:<number>", with a new
-    // number for each hold.
+    // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
+    // for each hold.
     std::string id() const { return core_->session().uuid(); }
 
     Stats stats() const { return core_->session().stats(); }
 
-    // What about the server endangers the locks on it, a sentence each: eviction, persistence, replicas, access rights,
-    // buffers. Empty when all is well. What this user may not ask is a warning, too. About eight round trips, and a key
-    // that is gone afterwards; meant for the start of a service. Throws Error(errc::unreachable).
+    // Returns one sentence for each property of the server that endangers the locks on it: eviction, persistence,
+    // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
+    // query is a warning, too. Takes about eight round trips and leaves no key behind. Meant for the start of a
+    // service. Throws Error(errc::unreachable).
     std::vector<std::string> check_server() const { return redlatch::check_server(core_->session()); }
 
-    // For the primitives.
+    // Used by the primitives.
     const std::shared_ptr<SessionHandle<T>>& core() const noexcept { return core_; }
 
 private:
@@ -85,7 +87,7 @@ private:
     std::shared_ptr<SessionHandle<T>> core_;
 };
 
-// A URL in any kind of string means hiredis.
+// A URL in any string type selects HiredisTransport.
 template <std::convertible_to<std::string_view> Text>
 Client(Text) -> Client<HiredisTransport>;
 template <std::convertible_to<std::string_view> Text>

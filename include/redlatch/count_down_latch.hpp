@@ -22,29 +22,31 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A count of the whole fleet on whose end any number of threads wait: the std::latch of several processes, and what
-// Redisson's RCountDownLatch is in Java. Unlike std::latch the count is set by try_set_count(), may be counted down
-// below what is left (it ends at zero), and can be set anew when it has ended. Without a count nobody waits.
+// Lets any number of threads in many processes wait until a shared count reaches zero: a std::latch across processes,
+// and the counterpart of Redisson's RCountDownLatch. It differs from std::latch in three ways:
+//   - try_set_count() sets the count, and may set it again after it has ended.
+//   - Counting down by more than is left ends the count at zero.
+//   - While there is no count, waiting returns at once.
 //
-// Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same latch.
-// Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but std::bad_alloc.
-// A server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails with
-// errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once.
+// Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
+// latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
+// If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails with
+// errc::unreachable. A command may be resent after a lost reply and still takes effect once.
 template <class T = HiredisTransport>
 class CountDownLatch {
 public:
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
     CountDownLatch(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
-    // As given, without the client's key_prefix.
+    // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
 
-    // The greatest count: what Redisson can read.
+    // Returns the largest count, which is the largest that Redisson can read.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
 
-    // Sets the count, unless there is one: whether it did. One round trip, as all that do not wait. Throws
-    // Error(errc::invalid_argument) for what is not from 1 to max().
+    // Sets the count if there is none. Returns true if it was set. One round trip, like every member that does not
+    // wait. Throws Error(errc::invalid_argument) if `count` is not from 1 to max().
     bool try_set_count(std::ptrdiff_t count) {
         check(count, 1, "a count must be from 1 to 2147483647");
         State& latch = state();
@@ -57,7 +59,7 @@ public:
         return detail::answer([&] { return try_set_count(count); }, false, ec);
     }
 
-    // What is left to count down; 0 when there is no count.
+    // Returns the number left to count down, or 0 if there is no count.
     std::ptrdiff_t count() const {
         return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, ask_number(state().session(), state().key())));
     }
@@ -65,11 +67,13 @@ public:
         return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
     }
 
-    // Counts down; at zero all waiters go on. Nothing happens when there is no count, or for n = 0. Should no server
-    // carry it out in time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the
-    // background as long as the process lives, for a minute and a half or more; if that fails too, the event
-    // unlock_not_delivered tells. So do not count down again then. Throws Error(errc::invalid_argument) for a negative
-    // n.
+    // Counts down by n. At zero all waiters return. Does nothing if there is no count or n is 0. Throws
+    // Error(errc::invalid_argument) if n is negative.
+    //
+    // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the
+    // count-down is not lost: the client retries it in the background for a minute and a half or more, while the
+    // process lives. So do not count down again after such an error. If the retries fail too, the event
+    // unlock_not_delivered reports it.
     void count_down(std::ptrdiff_t n = 1) {
         check(n, 0, counts_down_by);
         if (n > 0) lower(n);
@@ -79,16 +83,16 @@ public:
     }
     void count_down(std::error_code& ec) { count_down(1, ec); }
 
-    // Whether there is nothing left to count down.
+    // Returns true if there is nothing left to count down.
     [[nodiscard]] bool try_wait() const { return wait_for_end({.one_try = true}); }
     [[nodiscard]] bool try_wait(std::error_code& ec) const {
         return detail::answer([&] { return try_wait(); }, false, ec);
     }
 
-    // Waits until the count has ended that was there at the call: it came to zero, was reset, or its key expired. That
-    // another was set since does not matter. A waiting thread sends nothing but one question in 5 to 10 seconds, in
-    // case that a message is lost, and a process with many waiting threads no more than that.
-    //   wait(token)   gives up when a stop is requested; then, and only then, returns a bool: whether the count has ended
+    // Waits until the count that was set at the time of the call has ended: it reached zero, was reset, or its key
+    // expired. A count set after that does not matter. A waiting thread sends one query every 5 to 10 seconds, in case
+    // a message was lost. A process with many waiting threads sends no more than that.
+    //   wait(token)   returns early if a stop is requested; only this form returns a bool: true if the count has ended
     //   wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>
     requires StopOption<Tail...>
@@ -98,9 +102,9 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
 
-    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether the count has
-    // ended. Rounded up to the next millisecond; zero or less is one look, the largest value is for ever. May be given
-    // std::stop_token and std::error_code&.
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the count
+    // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
+    // indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopOption<Tail...>
     [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
@@ -113,7 +117,8 @@ public:
         return timed(deadline_at(when), tail...);
     }
 
-    // count_down(n), then wait(…) for the end of the same count. One round trip where that was the last one.
+    // Calls count_down(n), then wait(…) for the end of the same count. Takes one round trip if this call ended the
+    // count.
     template <class... Tail>
     requires StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
@@ -132,7 +137,7 @@ public:
     requires StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
 
-    // Ends the count without counting down, as if it had come to zero: waiters go on. Whether there was one.
+    // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
     bool reset() {
         State& latch = state();
         const Reply reply = latch.change([&](const RequestId& ticket, Instant deadline) {
@@ -147,7 +152,7 @@ public:
 private:
     using State = Synchronizer<T, LatchProtocol>;
 
-    // To wait is const, as it is for std::latch.
+    // Waiting is const, as it is for std::latch.
     State& state() const { return binding_.state(); }
 
     void check(std::ptrdiff_t n, std::ptrdiff_t least, const char* rule) const {

@@ -10,21 +10,21 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Why an operation failed. The values are grouped by what a caller can do about them.
+// Tells why an operation failed. The values are grouped by what a caller can do about them.
 enum class errc {
-    invalid_argument = 1,  // refused before anything was sent; mend the call
-    not_owner,             // this thread never took what it tries to give back
-    would_deadlock,        // waiting would be for ever, for oneself
-    unknown_permit,        // no such permit, or its lease is over
-    hold_lost,             // the hold ended before its unlock: lease over, key deleted, ended by force
-    unreachable,           // no server that could have done it answered in the time allowed (none at all, or one that
-                           // is loading, or only a replica); the outcome may be unknown
+    invalid_argument = 1,  // rejected before anything was sent; fix the call
+    not_owner,             // this thread never acquired what it tries to release
+    would_deadlock,        // this thread would wait for itself indefinitely
+    unknown_permit,        // there is no such permit, or its lease has expired
+    hold_lost,             // the hold ended before its unlock: expired, key deleted, or force-released
+    unreachable,           // no server able to do it replied in time (none replied at all, or the server is loading or
+                           // is only a replica); the outcome may be unknown
     overloaded,            // the server refuses for now: out of memory, busy, too few replicas, too many clients
-    rejected,              // for good: credentials, access rights, a script error; a certificate, on either side
-    wrong_type,            // the key belongs to something else
-    protocol_error,        // the answer makes no sense; the connection was closed
-    unsupported,           // recognised, but this build cannot do it
-    not_replicated,        // fewer replicas than required have confirmed it; what was taken is given back
+    rejected,              // refused for good: credentials, access rights, a script error, a certificate of either side
+    wrong_type,            // the key belongs to another kind of object
+    protocol_error,        // the reply makes no sense; the connection was closed
+    unsupported,           // recognised, but not possible with this build
+    not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
 };
 
 }  // namespace v0_1
@@ -36,7 +36,8 @@ struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
 namespace redlatch {
 inline namespace v0_1 {
 
-// Visible, for codes of another category are never equal: it must be one for all shared objects of the process.
+// Exported, so that all shared objects of a process use one category: codes of different categories never compare
+// equal.
 [[gnu::visibility("default")]] inline const std::error_category& error_category() noexcept {
     class Category final : public std::error_category {
         const char* name() const noexcept override { return "redlatch"; }
@@ -59,7 +60,7 @@ inline namespace v0_1 {
             return "unknown error";
         }
 
-        // So that portable code can compare with std::errc.
+        // Lets portable code compare with std::errc.
         std::error_condition default_error_condition(int value) const noexcept override {
             switch (static_cast<errc>(value)) {
                 case errc::invalid_argument: return std::errc::invalid_argument;
@@ -77,15 +78,15 @@ inline namespace v0_1 {
 
 inline std::error_code make_error_code(errc code) noexcept { return {static_cast<int>(code), error_category()}; }
 
-// Thrown by every operation that fails. what() reads "<name>: <what happened>; <what to try>: <category text>";
-// it never holds a password, and it quotes foreign text escaped and shortened.
+// Reports a failed operation. what() reads "<name>: <what happened>; <what to try>: <category text>". It never contains
+// a password. Foreign text in it is escaped and shortened.
 class [[gnu::visibility("default")]] Error : public std::system_error {
 public:
     Error(errc code, std::string_view name, const std::string& what_happened)
         : std::system_error(make_error_code(code), name.empty() ? what_happened : escaped(name) + ": " + what_happened),
           name_(name) {}
 
-    // The name of the primitive, empty when the error belongs to the client.
+    // Returns the name of the primitive, or an empty string if the error belongs to the client.
     const std::string& name() const noexcept { return name_; }
 
 private:

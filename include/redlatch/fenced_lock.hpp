@@ -17,19 +17,22 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A lock whose holds are numbered: each hold has a fencing token greater than those of all holds before it, also after
-// a server has lost its data. Hand the token to what the lock protects, and let that refuse a token smaller than one
-// it has seen: then a holder that lost its lease without knowing, and writes late, does no harm.
+// Provides a reentrant distributed lock with fencing tokens: the token of each hold is greater than those of all holds
+// before it, even after a server has lost its data. Pass the token to the protected resource, and let the resource
+// reject any token smaller than one it has seen. Then a late write by a holder that lost its lease without noticing
+// does no harm.
 //
-// Otherwise like RLock, and the lock of Redisson's RFencedLock of that name. A nested lock() keeps the token of its
-// hold. The counter's key, redisson_lock_token:{name}, stays on the server for ever: it is what makes tokens grow.
+// Otherwise it is like RLock. It is the same lock as a Redisson RFencedLock of that name. A nested lock() keeps the
+// token of its hold. The key of the counter, redisson_lock_token:{name}, stays on the server without a TTL, because it
+// makes the tokens grow.
 template <class T = HiredisTransport>
 class FencedLock : public NamedLock<FencedLock<T>, T, LockState<T, FencedProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
     FencedLock(Client<T>& client, std::string_view name) : FencedLock::NamedLock(client.core(), name) {}
 
-    // The token of this thread's hold. No command. Throws Error(errc::not_owner) when it holds nothing (any more).
+    // Returns the token of this thread's hold. Sends no command. Throws Error(errc::not_owner) if this thread holds
+    // nothing or holds it no longer.
     [[nodiscard]] std::int64_t token() {
         const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
         if (!mine) throw Error(errc::not_owner, this->name(), "this thread holds no lock whose token it could have");
@@ -41,7 +44,8 @@ public:
         return mine.value_or(0);
     }
 
-    // lock(), and the token; with a std::stop_token or a std::error_code& an optional, empty when it is not held.
+    // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
+    // empty if the lock is not held.
     template <class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
@@ -56,7 +60,7 @@ public:
         }
     }
 
-    // try_lock(), try_lock_for(), try_lock_until(), and the token: empty when it is not held.
+    // Call try_lock(), try_lock_for() or try_lock_until() and return the token, or nothing if the lock is not held.
     template <class... Tail>
     requires TryOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
@@ -78,7 +82,7 @@ public:
     }
 
 private:
-    // Empty also when the hold was lost in this very moment: its unlock() will say so.
+    // Returns nothing also if the hold was lost at this very moment; its unlock() will report the loss.
     std::optional<std::int64_t> token_if(bool held) {
         return held ? this->state().token(this_thread_number()) : std::nullopt;
     }

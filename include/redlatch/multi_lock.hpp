@@ -13,21 +13,21 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Several locks as one: all of them, or none. They may be of different kinds, names and servers, and are the same locks
-// to everybody who takes them one by one; what Redisson's MultiLock is in Java.
+// Combines several locks into one: a hold has all of them or none. Members may differ in kind, name and server. They
+// stay ordinary locks for code that takes them one by one. The counterpart of Redisson's MultiLock.
 //
 //   redlatch::MultiLock both{from, to};           // or a range: MultiLock(std::vector<RLock<>*>)
 //   std::lock_guard guard{both};
 //
-// Members are asked at the same time: one round trip, one command each, and as many to give them back. Who waits holds
-// none of them, so it does not matter in which order different threads name them. A hold is valid for as long as all
-// parts of it are; is_locked(), hold_count() and remaining_lease() say what is true of all members.
+// The client queries all members at the same time. Acquiring takes one round trip and one command per member; releasing
+// takes as many. A waiting call holds none of the members, so threads may name them in any order. A hold is valid as
+// long as all of its parts are. is_locked(), hold_count() and remaining_lease() report what is true of all members.
 //
-// Reentrant where its members are. Members must outlive this object; a hold belongs to the object that took it. Neither
-// copied nor moved; any number of threads may use one object.
+// Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it. Neither
+// copyable nor movable. Any number of threads may use one object.
 class MultiLock : public QuorumApi<MultiLock> {
 public:
-    // Throws Error(errc::invalid_argument) for a lock that is named twice. Sends nothing.
+    // Throws Error(errc::invalid_argument) if a lock is named twice. Sends nothing.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit MultiLock(Locks&... locks)
         : MultiLock(Whole{}, members_of(locks...)) {}
@@ -42,7 +42,7 @@ private:
     MultiLock(Whole, const Members& members)
         : QuorumApi(sorted(members), QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {}
 
-    // By name, so that those who wait meet at the same one.
+    // Sorts by name, so that all waiters meet at the same member.
     static Members sorted(Members members) {
         if (members.empty()) throw Error(errc::invalid_argument, {}, "a MultiLock needs a member");
         for (std::size_t i = 0; i < members.size(); ++i)

@@ -17,32 +17,32 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The lock of the Redis documentation: SET name value NX PX lease takes it, deleting the key if it holds that value
-// gives it back. The key is the name itself (behind the client's key_prefix), so it excludes, and is excluded by,
-// everybody who locks that way, in whatever language. Each hold has a value of its own: "<client id>:<thread
-// number>:<number>".
+// Provides the distributed lock of the Redis documentation: SET name value NX PX lease acquires it, and deleting the
+// key if it still has that value releases it. The key is the name itself, after the client's key_prefix. So this lock
+// and every other client that locks this way, in any language, exclude each other. Each hold has its own value:
+// "<client id>:<thread number>:<number>".
 //
-// Not reentrant: to the thread that holds it lock() and its kin throw Error(errc::would_deadlock), try_lock() too,
-// where std::mutex would be undefined; at once, and nothing is sent. A hold that was lost is no hold: that thread asks
-// like anybody else.
+// Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) in the thread that
+// holds the lock; std::mutex would be undefined there. They throw at once and send nothing. A lost hold does not count:
+// its thread may acquire the lock again like any other.
 //
-// Nobody is told of a release by this scheme. So a waiting process asks again after pauses that grow, as a SpinLock
-// does, one command a pause whatever the number of its waiting threads; threads of one process hand the lock over among
-// themselves. Taking a free lock and giving it back is one command each; a try in vain takes two, because the plain
-// command does not say why it is refused. Where the server can delete by value itself (Redis 8.4, Valkey 9) that is
-// used: the first release of a client finds out, at the price of two commands where it cannot.
+// Releases publish no message. So a waiting process retries after growing pauses, as a SpinLock does: one command per
+// pause, however many of its threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
+// lock is one command and releasing it is another. A failed attempt takes two, because the plain command does not
+// report why it was refused. Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The
+// first release of a client finds out whether the server can; it costs two commands if the server cannot.
 //
-// Otherwise like RLock: the watchdog, leases, lost(), the errors. Other kinds of lock of that name are refused with
+// The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.
 template <class T = HiredisTransport>
 class Mutex : public NamedLock<Mutex<T>, T, LockState<T, MutexProtocol>> {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
-    // which the first is longer than the longest. Sends nothing.
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
+    // first is longer than the longest. Sends nothing.
     Mutex(Client<T>& client, std::string_view name, SpinOptions options = {})
         : Mutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
-    // --- for LockApi and for composed locks: for an owner that is told -------------------------------------------
+    // --- used by LockApi and by composed locks: the caller names the owner --------------------------------------
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
@@ -51,7 +51,8 @@ public:
 
     bool ask_locked(Instant limit = never) { return value(limit).has_value(); }
 
-    // One at most. Without a command when this process knows of no hold: nobody else can have taken one in its name.
+    // Returns at most 1. Sends no command if this process has no hold on record for this owner, because no other
+    // process can have acquired one in its name.
     int ask_hold_count(OwnerNumber owner, Instant limit = never) {
         const std::uint64_t hold = this->state().part(owner).hold;
         return hold != 0 && value(limit) == this->state().wire().text(hold).view() ? 1 : 0;
@@ -65,7 +66,7 @@ public:
     }
 
 private:
-    // The present holder's.
+    // Returns the value of the current holder.
     std::optional<std::string> value(Instant limit) {
         auto& state = this->state();
         return ask_text(

@@ -32,33 +32,33 @@ inline namespace v0_1 {
 template <class T>
 class Permit;
 
-// A number of permits that the whole fleet shares, each of which has an id and a lease: so the permits of a process
-// that dies come back. What Redisson's RPermitExpirableSemaphore is in Java. A permit without a lease is renewed by
-// this client's watchdog until it is released; should that fail, the event hold_lost tells.
+// Provides a distributed semaphore in which each permit has an id and a lease, so the permits of a process that dies
+// become available again. The counterpart of Redisson's RPermitExpirableSemaphore. The client's watchdog renews a
+// permit taken without a lease until it is released. If renewal fails, the event hold_lost reports it.
 //
-// Within a process waiting threads are served in the order of their arrival. Neither copied nor moved; any number of
-// threads may use one object, and two objects of one name are the same semaphore. Each member throws Error, or with a
-// trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A server that cannot be reached is
-// tried for ClientOptions::unreachable_timeout, then the call fails with errc::unreachable. Every command may be sent
-// twice, because its answer was lost, and takes effect once; an acquire that fails, is stopped or times out keeps no
-// permit. Each member is one round trip, but for waiting.
+// Within a process, waiting threads are served in order of arrival. Neither copyable nor movable. Any number of threads
+// may use one object. Two objects with the same name are the same semaphore. Each member throws Error; with a trailing
+// std::error_code& it stores the code and throws only std::bad_alloc. If the server cannot be reached, a call retries
+// for ClientOptions::unreachable_timeout, then fails with errc::unreachable. A command may be resent after a lost reply
+// and still takes effect once. An acquire that fails, is stopped or times out keeps no permit. Each member is one round
+// trip, except for waiting.
 template <class T = HiredisTransport>
 class PermitExpirableSemaphore {
 public:
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
     PermitExpirableSemaphore(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
-    // As given, without the client's key_prefix.
+    // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
 
-    // The greatest number of permits, and how many may be taken at once.
+    // max() returns the largest number of permits; max_at_once() how many one call may acquire.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
     static constexpr std::ptrdiff_t max_at_once() noexcept { return 10'000; }
 
-    // --- how many there are -----------------------------------------------------------------------------------
+    // --- number of permits --------------------------------------------------------------------------------------
 
-    // Sets the number of permits, unless the semaphore exists: whether it did.
+    // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
@@ -70,7 +70,8 @@ public:
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
 
-    // Sets it in any case, those that are taken included: there may be fewer available than none then.
+    // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
+    // become negative.
     void set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
@@ -82,7 +83,7 @@ public:
         detail::answer([&] { return set_permits(permits), true; }, false, ec);
     }
 
-    // Changes it by n, from -max() to max().
+    // Changes the number of permits by n, which must be from -max() to max().
     void add_permits(std::ptrdiff_t n) {
         check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
@@ -94,8 +95,8 @@ public:
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
-    // How many are there, are taken, and both together; 0 for a semaphore that does not exist. A permit whose lease is
-    // over is available.
+    // Return the number of available permits, of acquired permits, and the sum of both; 0 if the semaphore does not
+    // exist. A permit whose lease has expired is available.
     std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(state().wire().count().available); }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
@@ -112,16 +113,16 @@ public:
         return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
     }
 
-    // --- taking -----------------------------------------------------------------------------------------------
+    // --- acquiring ----------------------------------------------------------------------------------------------
 
-    // Takes a permit, waiting for it. A waiting thread sends nothing until a permit is released or the next lease is
-    // over, but one question in 5 to 10 seconds, in case that a message is lost; a process with many waiting threads no
-    // more.
-    //   acquire()                   a permit that the watchdog renews: a PermitId
-    //   acquire(Lease{d})           it comes back by itself after d and is never renewed
-    //   acquire(Lease::forever())   it comes back only by a release, whatever becomes of this process
-    //   acquire(…, token), acquire(…, ec)   gives up when a stop is requested, stores the error instead of throwing
-    //                               it: a std::optional<PermitId>
+    // Acquires a permit and waits for it if necessary. A waiting thread sends nothing until a permit is released or the
+    // next lease expires, except one query every 5 to 10 seconds, in case a message was lost. A process with many
+    // waiting threads sends no more than that.
+    //   acquire()                   returns the PermitId of a permit that the watchdog renews
+    //   acquire(Lease{d})           the permit becomes available again after d and is never renewed
+    //   acquire(Lease::forever())   only a release makes the permit available again, even if this process dies
+    //   acquire(…, token), acquire(…, ec)   returns a std::optional<PermitId>: gives up if a stop is requested, or
+    //                               stores the error instead of throwing it
     template <class... Tail>
     requires PermitOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) {
@@ -132,14 +133,15 @@ public:
             return *std::move(id);
     }
 
-    // The same for n permits at once, from 1 to max_at_once(); without any when it was stopped or failed.
+    // Acquires n permits at once, from 1 to max_at_once(). Returns an empty vector if it was stopped or failed.
     template <class... Tail>
     requires PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(never, tail...), tail...);
     }
 
-    // Takes a permit, or n, if they are there: one try, even if others wait. May be given a lease and std::error_code&.
+    // Acquires one permit or n permits if they are available: one attempt, even if others wait. Accepts a lease and
+    // std::error_code&.
     template <class... Tail>
     requires(PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
         [[nodiscard]] std::optional<PermitId> try_acquire(Tail&&... tail) {
@@ -151,9 +153,9 @@ public:
         return take(n, {.one_try = true}, tail...);
     }
 
-    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock. Rounded up to the next
-    // millisecond; zero or less is one try, the largest value is for ever. May be given a lease, std::stop_token and
-    // std::error_code&.
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Timeouts are rounded up
+    // to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts a lease,
+    // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -179,11 +181,12 @@ public:
         return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
     }
 
-    // --- giving back ------------------------------------------------------------------------------------------
+    // --- releasing ----------------------------------------------------------------------------------------------
 
-    // Gives permits back, all or none of them. Throws Error(errc::unknown_permit) when one is not held (any more): it
-    // was released already, or its lease was over. Should no server answer, it fails with errc::unreachable, but goes
-    // on in the background, and what is under the watchdog is not renewed any more in any case.
+    // Releases all of the permits or none. Throws Error(errc::unknown_permit) if one is not held: it was released
+    // already, or its lease has expired. The watchdog then goes on renewing those that it renewed before. If no server
+    // replies, the call fails with errc::unreachable, but the client retries it in the background and the watchdog no
+    // longer renews these permits.
     void release(const PermitId& id) { release(std::span(&id, 1)); }
     void release(std::span<const PermitId> ids) {
         if (!try_release(ids)) throw unknown(ids.size() == 1 ? "this permit" : "one of these permits");
@@ -195,7 +198,7 @@ public:
         detail::answer([&] { return release(ids), true; }, false, ec);
     }
 
-    // The same, but tells by its result whether they were held.
+    // Does the same, but returns false instead of throwing errc::unknown_permit.
     [[nodiscard]] bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
     [[nodiscard]] bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
@@ -222,8 +225,8 @@ public:
 
     // --- leases -----------------------------------------------------------------------------------------------
 
-    // From now on the permit has this lease, and is not renewed by a watchdog any more. Throws
-    // Error(errc::unknown_permit) when it is not held.
+    // Gives the permit this lease. The watchdog no longer renews it. Throws Error(errc::unknown_permit) if the permit
+    // is not held.
     void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, PermitLease::of(lease)); }
     void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, PermitLease::of(lease)); }
     void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
@@ -233,8 +236,8 @@ public:
         detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
     }
 
-    // What the permit's lease has left by the server's clock, nothing when it is not held; milliseconds::max() for
-    // ever.
+    // Returns the remaining lease of the permit by the server's clock, nothing if the permit is not held, and
+    // milliseconds::max() if its lease never expires.
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
         return state().wire().remaining(id);
     }
@@ -307,18 +310,18 @@ private:
 template <class T>
 PermitExpirableSemaphore(Client<T>&, std::string_view) -> PermitExpirableSemaphore<T>;
 
-// Holds one permit and gives it back at the end of its scope, in peace: a permit whose lease was over meanwhile, or a
-// server that cannot be reached, is no exception there; ask release(ec) to know. The semaphore must outlive it.
+// Holds one permit and releases it at the end of its scope. The destructor does not throw, even if the permit has
+// expired or the server cannot be reached; call release(ec) to learn the result. The semaphore must outlive it.
 template <class T = HiredisTransport>
 class [[nodiscard]] Permit {
 public:
-    // Takes one, waiting for it: under the watchdog, or with a lease.
+    // Acquires a permit and waits for it if necessary: under the watchdog, or with a lease.
     explicit Permit(PermitExpirableSemaphore<T>& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
     template <class AnyLease>
     requires(detail::tail_rank<AnyLease> == 1) Permit(PermitExpirableSemaphore<T>& semaphore, const AnyLease& lease)
         : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
 
-    // Looks after one that is held already.
+    // Takes ownership of a permit that is held already.
     Permit(PermitExpirableSemaphore<T>& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
     Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
@@ -327,23 +330,23 @@ public:
         std::swap(id_, other.id_);
         return *this;
     }
-    // Posts the release, and waits for nothing.
+    // Posts the release and does not wait for the reply.
     ~Permit() {
         const KeepErrno kept;
         if (id_) semaphore_->let_go(*id_);
     }
 
-    // Nothing after release() and detach().
+    // Returns the id, or nothing after release() and detach().
     const std::optional<PermitId>& id() const noexcept { return id_; }
 
-    // Gives it back now, and does nothing the second time.
+    // Releases the permit now. The second call does nothing.
     void release(std::error_code& ec) {
         const KeepErrno kept;
         ec.clear();
         if (const std::optional<PermitId> id = std::exchange(id_, std::nullopt)) semaphore_->release(*id, ec);
     }
 
-    // From now on it is the caller's.
+    // Passes ownership of the permit to the caller.
     [[nodiscard]] PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
 
 private:

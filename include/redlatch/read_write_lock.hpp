@@ -21,27 +21,28 @@ namespace redlatch {
 inline namespace v0_1 {
 
 struct ReadWriteOptions {
-    // While a writer of this object waits, readers that hold nothing yet stay out, so that a stream of readers cannot
-    // starve it; after every writer they get a turn. So a reader must not wait for a thread that is yet to become one.
-    // Readers in Java do not know of it. It costs a waiting process a command every 2.5 s, and readers up to 5 s when
-    // that process dies.
+    // If true, readers that hold nothing yet stay out while a writer of this object waits, so that a stream of readers
+    // cannot starve it. After every writer the readers get a turn. So a reader must not wait for a thread that is yet
+    // to become one. Readers in Java ignore this option. It costs a waiting process one command every 2.5 s, and delays
+    // readers by up to 5 s if that process dies.
     bool writer_preference = false;
 };
 
-// A lock of the whole fleet that many readers hold at a time, or one writer. What Redisson's ReadWriteLock is in
-// Java, and the same lock as one of that name there; an RLock of that name is another thing, and refused.
+// Provides a distributed lock that many readers or one writer hold at a time. The counterpart of Redisson's
+// ReadWriteLock and the same lock as one of that name there. An RLock of that name is a different kind of lock and is
+// refused.
 //
-// Each hold has its own lease: a reader that died blocks writers until its lease is over, and no longer than that,
-// whatever other readers do. Reentrant on both sides. A writer may take the read side, too, and go on as a reader when
-// it gives back the write side; a reader that asks for the write side would wait for itself and gets
-// errc::would_deadlock, even from try_lock().
+// Each hold has its own lease: a reader that died blocks writers only until its lease expires, whatever other readers
+// do. Reentrant on both sides. A writer may take the read side as well, and stays a reader when it releases the write
+// side. A reader that requests the write side would wait for itself, so it gets errc::would_deadlock, even from
+// try_lock().
 //
 // Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
-// LockApi are the writer's. Two objects of one name are the same lock; neither copied nor moved; any number of
-// threads may use one object. Destroying the object while held ends no hold.
+// LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number
+// of threads may use one object. Destroying the object ends no hold.
 template <class T = HiredisTransport>
 class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
-    // What both sides are: a lock with all its members, which asks in its own way what the server has of it.
+    // Implements what both sides share: all members of a lock, with queries of their own.
     template <class Self, template <class> class Protocol>
     class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
     public:
@@ -65,14 +66,14 @@ class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
     };
 
 public:
-    // The readers' side: held by many at a time.
+    // The read side: many threads may hold it at a time.
     class ReadLock final : public Side<ReadLock, ReadProtocol> {
         friend ReadWriteLock;
         using Side<ReadLock, ReadProtocol>::Side;
     };
 
-    // The writer's side. Throws Error(errc::would_deadlock), before anything is sent, to a thread that holds the read
-    // side only.
+    // The write side. acquire() throws Error(errc::would_deadlock), before it sends anything, in a thread that holds
+    // only the read side.
     class WriteLock final : public Side<WriteLock, WriteProtocol> {
     public:
         bool acquire(const LockRequest& request) {
@@ -95,20 +96,20 @@ public:
         const ReadWriteOptions options_;
     };
 
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
     ReadWriteLock(Client<T>& client, std::string_view name, ReadWriteOptions options = {})
         : read_(client, name), write_(client, name, read_, options) {}
 
-    // As given, without the client's key_prefix.
+    // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return read_.name(); }
 
-    // Each side as a lock of its own, for whoever takes one: valid as long as this object.
+    // Return each side as a lock of its own, valid as long as this object.
     ReadLock& read_lock() noexcept { return read_; }
     WriteLock& write_lock() noexcept { return write_; }
 
-    // The readers' side, as LockApi describes it for the writer's: one round trip when no writer holds the lock, the
-    // same trailing arguments, the same errors.
+    // The members of the read side. LockApi documents the same members for the write side: one round trip if no writer
+    // holds the lock, the same trailing arguments, the same errors.
     template <class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
@@ -132,7 +133,7 @@ public:
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
-    // --- for LockApi and for composed locks: the writer's side, for an owner that is told ------------------------
+    // --- used by LockApi and by composed locks: the write side; the caller names the owner ----------------------
 
     bool acquire(const LockRequest& request) { return write_.acquire(request); }
     std::error_code release(OwnerNumber owner) { return write_.release(owner); }

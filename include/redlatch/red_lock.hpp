@@ -14,38 +14,38 @@ namespace redlatch {
 inline namespace v0_1 {
 
 struct RedLockOptions {
-    // How long a server may take to answer before the others decide without it.
+    // The time a server may take to reply before the others decide without it.
     Milliseconds node_timeout{500};
-    // The longest lease that anybody takes this lock with; zero is the watchdog_timeout of its first client. A server
-    // that has been running for less gives no vote, because it may have lost, in its restart, a lock that is still
-    // valid. The same in all processes that use this lock.
+    // The longest lease that any process takes this lock with; zero means the watchdog_timeout of its first client. A
+    // server that has been running for less does not vote, because a restart may have lost a lock that is still valid.
+    // Use the same value in all processes that use this lock.
     Milliseconds longest_lease{0};
 };
 
-// A lock on a majority of independent servers, which survives the loss of the others: of their process, their memory or
-// their connection. Members are locks of one name, each on a server of its own (no replicas of each other), RLock or
-// any other lock.
+// Provides a lock on a majority of independent servers. It survives the loss of a minority: of their process, memory or
+// connection. Members are locks with one name, each on a server of its own (none a replica of another), of type RLock
+// or any other lock type.
 //
 //   redlatch::RLock a{redis1, "orders"}, b{redis2, "orders"}, c{redis3, "orders"};
 //   redlatch::RedLock orders{a, b, c};
 //
-// After the Redlock algorithm of the Redis documentation: all are asked at the same time; the hold is valid from when
-// they were asked until the leases of a majority end, less what their clocks may drift apart. Two commands a server for
-// taking and giving back, one more after each connection (INFO, for the server's age). A minority that is dead, frozen
-// or unreachable costs no error, and one node_timeout at most. Members that could not be had are asked again whenever
-// the watchdog renews, and lost() is requested when the majority is gone. What no majority of leases can promise, a
-// process that is stopped for longer than its lease, needs fencing.
+// It follows the Redlock algorithm of the Redis documentation. All members are queried at the same time. The hold is
+// valid from the time of the query until the leases of a majority expire, less the possible drift of their clocks. An
+// acquire and its release cost two commands per server, plus one after each new connection (INFO, for the server's
+// age). A minority that is dead, frozen or unreachable causes no error and costs at most one node_timeout. Each renewal
+// by the watchdog retries the members that are not held. A stop is requested on lost() when the majority is lost. No
+// majority of leases protects against a process that pauses for longer than its lease; that requires fencing tokens.
 //
-// How old a server is it tells by its wall clock, which nobody else can check: one that restarts empty, and whose clock
-// is set forward within longest_lease after that, votes too early. Nor is a server known to have lost its data when it
-// went on running (FLUSHALL). Either is one of the faults of which a minority may have one.
+// A server computes its age from its wall clock, which nothing else can verify. A server that restarts empty, and whose
+// clock is set forward within longest_lease after that, votes too early. Data loss without a restart (FLUSHALL) is not
+// detected either. Both count among the faults that only a minority of the servers may have.
 //
-// Right after all servers were started, nobody gets the lock for longest_lease. Reentrant where its members are.
-// Members must outlive this object; a hold belongs to the object that took it. Neither copied nor moved; any number of
-// threads may use one object.
+// For longest_lease after all servers were started, no process can acquire the lock. Reentrant if its members are.
+// Members must outlive this object. A hold belongs to the object that took it. Neither copyable nor movable. Any number
+// of threads may use one object.
 class RedLock : public QuorumApi<RedLock> {
 public:
-    // Throws Error(errc::invalid_argument) for two members of one client, which are on one server, and for options that
+    // Throws Error(errc::invalid_argument) if two members use one client, and so one server, and for options that
     // cannot work. Sends nothing.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit RedLock(Locks&... locks)

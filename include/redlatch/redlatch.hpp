@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// Everything.
+// Includes every primitive.
 #include "redlatch/base/version.hpp"
 #include "redlatch/client.hpp"
 #include "redlatch/count_down_latch.hpp"

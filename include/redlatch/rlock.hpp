@@ -11,19 +11,19 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A reentrant lock of the whole fleet: one thread of one process holds it at a time, for as long as its lease is
-// valid. What Redisson's RLock is in Java, and the same lock as an RLock of that name there.
+// Provides a reentrant distributed lock: one thread of one process holds it at a time, for as long as its lease is
+// valid. It is the counterpart of Redisson's RLock and the same lock as an RLock of that name there.
 //
-// Two objects of one name are the same lock. Not fair: a releasing process may win again; FairLock keeps an order.
-// Models Cpp17TimedLockable: use it with std::lock_guard, std::unique_lock, std::scoped_lock,
-// std::condition_variable_any. Neither copied nor moved; any number of threads may use one object. Destroying the
-// object while a thread waits in it is an error, as for std::mutex; destroying it while held is not: the hold goes
-// on, and may be given back through another object of that name.
+// Two objects with the same name are the same lock. It is not fair: the process that releases it may acquire it again
+// first. FairLock keeps an order. Models Cpp17TimedLockable: use it with std::lock_guard, std::unique_lock,
+// std::scoped_lock, std::condition_variable_any. Neither copyable nor movable. Any number of threads may use one
+// object. Destroying the object while a thread waits in it is an error, as for std::mutex. Destroying it while the lock
+// is held is not: the hold goes on, and another object with that name can release it.
 template <class T = HiredisTransport>
 class RLock : public NamedLock<RLock<T>, T, LockState<T, RLockProtocol>> {
 public:
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
     RLock(Client<T>& client, std::string_view name) : RLock::NamedLock(client.core(), name) {}
 };
 

@@ -21,37 +21,37 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A number of permits that the whole fleet shares: the std::counting_semaphore of several processes, and what
-// Redisson's RSemaphore is in Java. Nobody owns a permit: anybody may release, and the permits of a process that dies
-// are gone for good. Where that must not be, use PermitExpirableSemaphore.
+// Provides a distributed semaphore: a std::counting_semaphore across processes, and the counterpart of Redisson's
+// RSemaphore. A permit has no owner: any thread may release it, and the permits of a process that dies are lost. Use
+// PermitExpirableSemaphore if they must come back.
 //
-// Without try_set_permits() or release() there are no permits. Within a process waiting threads are served in the order
-// of their arrival, so one that wants many is not starved by others that want few; among processes there is no order.
-// One that wants more than this process has seen there within ten minutes takes turns with those behind it: it holds
-// them back for a second, lets them pass for a second, and so on with turns up to ten seconds. try_acquire() does not
-// stand in line.
+// There are no permits before try_set_permits() or release(). Within a process, waiting threads are served in order of
+// arrival, so requests for few permits cannot starve one for many. There is no order among processes. A request for
+// more permits than this process has seen available within ten minutes takes turns with those behind it: it holds them
+// back for a second, lets them pass for a second, and so on with turns of up to ten seconds. try_acquire() does not
+// queue.
 //
-// Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same
-// semaphore. Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but
-// std::bad_alloc. A server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails
-// with errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once; an
-// acquire that fails, is stopped or times out keeps no permit, even when its outcome is unknown. Numbers of permits are
-// from 0 to max(), everything else throws Error(errc::invalid_argument) before anything is sent. Each member is one
-// round trip, but for waiting.
+// Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
+// semaphore. Each member throws Error; with a trailing std::error_code& it stores the code and throws only
+// std::bad_alloc. If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails
+// with errc::unreachable. A command may be resent after a lost reply and still takes effect once. An acquire that
+// fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of permits are from 0 to
+// max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip,
+// except for waiting.
 template <class T = HiredisTransport>
 class Semaphore {
 public:
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
     Semaphore(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
-    // As given, without the client's key_prefix.
+    // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
 
-    // The greatest number of permits: what Redisson can count.
+    // Returns the largest number of permits, which is the largest that Redisson can count.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
 
-    // Sets the number of permits, unless the semaphore exists: whether it did.
+    // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0);
         State& semaphore = state();
@@ -63,9 +63,9 @@ public:
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
 
-    // Takes n permits at once, one without a number, waiting for them. A waiting thread sends nothing but one question
-    // in 5 to 10 seconds, in case that a message is lost, and a process with many waiting threads no more than that.
-    //   acquire(…, token)   gives up when a stop is requested; then, and only then, returns a bool: whether it has them
+    // Acquires n permits at once (1 by default) and waits for them if necessary. A waiting thread sends one query every
+    // 5 to 10 seconds, in case a message was lost. A process with many waiting threads sends no more than that.
+    //   acquire(…, token)   gives up if a stop is requested; only this form returns a bool: true if acquired
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
     requires StopOption<Tail...>
@@ -78,16 +78,16 @@ public:
     requires StopOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) { return acquire(1, tail...); }
 
-    // Takes them if they are there: one try, even if others wait.
+    // Acquires n permits if they are available: one attempt, even if others wait.
     [[nodiscard]] bool try_acquire(std::ptrdiff_t n = 1) { return take(n, {.one_try = true}); }
     [[nodiscard]] bool try_acquire(std::ptrdiff_t n, std::error_code& ec) {
         return detail::answer([&] { return try_acquire(n); }, false, ec);
     }
     [[nodiscard]] bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
-    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether it has them.
-    // Rounded up to the next millisecond; zero or less is one try, the largest value is for ever. May be given
-    // std::stop_token and std::error_code&.
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the
+    // permits were acquired. Timeouts are rounded up to the next millisecond; zero or less is one attempt; the largest
+    // value waits indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
@@ -111,11 +111,13 @@ public:
         return timed(deadline_at(when), 1, tail...);
     }
 
-    // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server carry it out in
-    // time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the background as long
-    // as the process lives, for a minute and a half or more; if that fails too, or nobody can tell any more whether it
-    // was carried out, the event unlock_not_delivered tells. So do not release again then. What would make more than
-    // max() is refused with errc::invalid_argument, and changes nothing.
+    // Releases n permits, or adds new ones. Creates the semaphore if it does not exist. Throws
+    // Error(errc::invalid_argument) and changes nothing if there would be more than max() permits.
+    //
+    // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the release
+    // is not lost: the client retries it in the background for a minute and a half or more, while the process lives. So
+    // do not release again after such an error. If the retries fail too, or it is no longer possible to tell whether
+    // the release was carried out, the event unlock_not_delivered reports it.
     void release(std::ptrdiff_t n = 1) {
         check(n, 0);
         if (n > 0) give(n, false);
@@ -125,7 +127,8 @@ public:
     }
     void release(std::error_code& ec) { release(1, ec); }
 
-    // The same, but only if the semaphore exists: whether it does. For one whose key may have expired.
+    // Does the same, but only if the semaphore exists, for semaphores whose key may have expired. Returns true if it
+    // exists.
     bool release_if_exists(std::ptrdiff_t n = 1) {
         check(n, 0);
         return give(n, true);
@@ -135,7 +138,7 @@ public:
     }
     bool release_if_exists(std::error_code& ec) { return release_if_exists(1, ec); }
 
-    // How many permits are there now; 0 for a semaphore that does not exist, negative after add_permits() took away
+    // Returns the number of available permits: 0 if the semaphore does not exist, negative if add_permits() took away
     // more than there were.
     std::ptrdiff_t available_permits() {
         return static_cast<std::ptrdiff_t>(ask_number(state().session(), state().key()));
@@ -144,7 +147,7 @@ public:
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
     }
 
-    // Changes the number of permits by n, from -max() to max(), also while some are taken.
+    // Changes the number of permits by n, from -max() to max(), also while some are acquired.
     void add_permits(std::ptrdiff_t n) {
         check(n, -max());
         if (n == 0) return;
@@ -157,7 +160,7 @@ public:
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
-    // Takes all permits that are there: how many, negative when some were owed. Then there is none.
+    // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
         const Reply reply = semaphore.change(

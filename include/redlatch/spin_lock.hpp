@@ -12,16 +12,16 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The lock of an RLock of that name, waited for by asking again and again instead of listening to messages. For
-// servers where subscribing is not allowed or not wanted, and for locks that are held for a moment. A waiting process
-// sends one command a pause, whatever the number of its waiting threads; a release wakes waiting RLocks too.
+// Provides the same lock as an RLock of that name, but waits by polling instead of subscribing. Use it for servers
+// where subscribing is not allowed or not wanted, and for locks that are held only briefly. A waiting process sends one
+// command per pause, however many of its threads wait. A release wakes waiting RLocks, too.
 //
-// In one process SpinLock and RLock objects of one name are the same lock, like two RLock objects.
+// In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
 template <class T = HiredisTransport>
 class SpinLock : public NamedLock<SpinLock<T>, T, LockState<T, RLockProtocol>> {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
-    // which the first is longer than the longest. Sends nothing.
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
+    // first is longer than the longest. Sends nothing.
     SpinLock(Client<T>& client, std::string_view name, SpinOptions options = {})
         : SpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 

@@ -10,12 +10,12 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// What a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp, for it needs OpenSSL (1.1.1
-// or newer): link redlatch::tls, or -lssl -lcrypto.
+// Returns the connector that a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp,
+// because it needs OpenSSL (1.1.1 or newer): link redlatch::tls, or -lssl -lcrypto.
 //
 //     Client redis{"rediss://cache.example.com", {.tls = tls({.ca_file = "/etc/shop/ca.pem"})}};
 //
-// One may serve many clients. Throws Error(errc::invalid_argument) when a file cannot be used.
+// One connector may serve many clients. Throws Error(errc::invalid_argument) if a file cannot be used.
 inline std::shared_ptr<const TlsConnector> tls(TlsOptions options = {}) {
     return std::make_shared<OpensslConnector>(std::move(options));
 }
