@@ -21,23 +21,21 @@ inline namespace v0_1 {
 
 class BackgroundTask;
 
-// One hold that the watchdog shall renew.
+// One hold that the watchdog is to renew.
 struct Renewal {
     std::shared_ptr<BackgroundTask> of;
     std::string key;
     OwnerNumber owner;
-    std::uint64_t hold;  // which of the owner's holds, so that a late answer meets no later one
-    const Script*
-        script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
-    OwnerText field;  // the owner, as the hold is called there
-    std::optional<Milliseconds> lease =
-        std::nullopt;  // none: the watchdog's. A shorter one than is left changes nothing
+    std::uint64_t hold;    // which of the owner's holds, so that a late reply never applies to a later hold
+    const Script* script;  // KEYS: locks; ARGV: lease, then a field each; reply: for each 1 = renewed, 0 = not held
+    OwnerText field;       // the name of the hold on the server
+    std::optional<Milliseconds> lease = std::nullopt;  // none: the watchdog's. Never shortens the lease
 };
 
-// When Timers will look at whom.
+// The times at which Timers serves each task.
 using TimerEntries = std::set<std::pair<Instant, BackgroundTask*>>;
 
-// The place of a BackgroundTask in one Timers.
+// The entry of a BackgroundTask in one Timers.
 class TimerSlot {
 public:
     explicit TimerSlot(BackgroundTask& owner) {
@@ -47,31 +45,35 @@ public:
 
 private:
     friend class Timers;
-    std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
-    TimerEntries::node_type entry_;  // while it has no time there: made here, so that to schedule needs no memory
+    std::atomic<Instant> scheduled_{never};  // when Timers serves it; written under the mutex of Timers
+    TimerEntries::node_type entry_;          // while it has no time: made here, so that scheduling allocates nothing
 };
 
-// What the threads of a client know of a primitive's local state: something that has times at which it wants to be
-// looked at, and a channel that it listens to. All members but expire() are called on the background thread (renewed()
-// on any), with no lock held.
+// The interface through which the threads of a client serve a primitive's local state: it has times at which it needs
+// attention, and a channel that it listens to. No lock is held during a call. The calling thread is:
+//   - the background thread for tick() and moved()
+//   - for subscribed(), subscription_refused(), message() and disconnected() the background thread, or a waiting thread
+//     that receives messages itself (Session::watch())
+//   - any thread for renewed()
+//   - the thread of Losses for expire()
+//   - the thread that destroys the session for abandon()
 class BackgroundTask : public std::enable_shared_from_this<BackgroundTask> {
 public:
     virtual ~BackgroundTask() = default;
 
-    // The time it was scheduled for has come, or will before `horizon`. Holds that are to be renewed until then are
-    // appended to `due`; it says itself when it wants to be looked at again.
+    // Called when the scheduled time has come, or will come before `horizon`. Appends the holds to be renewed until
+    // then to `due`, and schedules its own next time.
     virtual void tick(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
 
-    // The time has come for which it was scheduled in Losses::timers(): what it cannot vouch for any more is lost. On
-    // the thread that tells losses, with no lock held. It waits for nothing that waits for a server, and schedules
-    // itself for later instants only. When it throws, for want of memory, it is called again in a moment.
+    // Called on the thread that reports losses, when the time scheduled in Losses::timers() has come. Reports as lost
+    // the holds that are no longer certain. No lock is held. It must not wait for anything that waits for a server, and
+    // schedules itself only for later instants. If it throws for lack of memory, it is called again in a moment.
     virtual void expire(Instant /* now */) {}
 
-    // The client ends, and all that is held with it: the last moment to tell that it is lost. The background thread has
-    // ended.
+    // Called when the client ends, after the background thread has ended: the last moment to report its holds as lost.
     virtual void abandon() noexcept {}
 
-    // The answer to a renewal that was sent at `sent`.
+    // The outcome of a renewal that was sent at `sent`.
     enum class Renewed { yes, refused, unknown };
     virtual void renewed(const Renewal& renewal, Renewed outcome, Instant sent) = 0;
 
@@ -80,7 +82,7 @@ public:
     virtual void message(std::string_view payload) = 0;
     virtual void disconnected() = 0;
 
-    // The server is another one now: what is held is to be asked for.
+    // Called after a failover: its holds must be verified on the new server.
     virtual void moved() {}
 
 private:

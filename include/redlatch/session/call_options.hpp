@@ -8,7 +8,8 @@
 #include <system_error>
 #include <type_traits>
 
-// What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
+// Defines the trailing options of a call: at most one Lease, one std::stop_token and one std::error_code&, in that
+// order.
 namespace redlatch {
 inline namespace v0_1 {
 
@@ -49,7 +50,7 @@ std::error_code* error_code_of(First& first, Rest&... rest) {
         return error_code_of(rest...);
 }
 
-// Calls; with an error code among the arguments, an Error becomes `otherwise` and its code.
+// Calls `call`. With an error code among the arguments, it stores the code of an Error there and returns `otherwise`.
 template <class Function, class Result, class... Tail>
 Result answer(Function call, Result otherwise, Tail&... tail) {
     if constexpr (has_error_code<Tail&...>) {
@@ -68,19 +69,19 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
 
 }  // namespace detail
 
-// Arguments that a waiting call may end with: Lease, std::stop_token, std::error_code&.
+// Trailing options of a waiting call: Lease, std::stop_token, std::error_code&.
 template <class... Tail>
 concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
 
-// And one that does not wait: Lease, std::error_code&.
+// Trailing options of a call that does not wait: Lease, std::error_code&.
 template <class... Tail>
 concept TryOption = LockOption<Tail...> && !detail::has_stop_token<Tail...>;
 
-// And one that takes nothing that has a lease: std::stop_token, std::error_code&.
+// Trailing options of a waiting call without a lease: std::stop_token, std::error_code&.
 template <class... Tail>
 concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
 
-// And one that takes permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
+// Trailing options of a call that acquires permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
 template <class... Tail>
 concept PermitOption = detail::is_tail<Tail...>();
 

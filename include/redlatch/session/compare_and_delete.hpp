@@ -6,14 +6,14 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Which command of its own the server has for deleting a key that holds a certain value. Found out by using them, the
-// first one first: a command that the server refuses is not sent to it again. For any number of threads.
+// Tracks which native command the server has for deleting a key that has a certain value. The commands are tried in
+// order: one that the server refuses is not sent to it again. Thread-safe.
 class CompareAndDelete {
 public:
     enum class Form {
         delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
         delifeq,  // DELIFEQ key value: Valkey 9.0
-        none,     // a script does it
+        none,     // no such command; use a script
     };
 
     Form form() const noexcept { return form_.load(std::memory_order_relaxed); }

@@ -13,14 +13,14 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Who of this process holds a key, whatever the kind of lock. Two kinds of locks on one key would take each other's
-// holds for their own, so the second kind is refused while the process holds the first. Both sides of a read-write
-// lock are one family; the reader's side learns here whether its owner is the writer.
+// Records which owners in this process hold a key, whatever the kind of lock. Two kinds of locks on one key would
+// mistake each other's holds for their own. So the second kind is refused while the process holds the first. Both sides
+// of a read-write lock are one family. The read side finds out here whether its owner is the writer.
 //
-// Thread-safe: mutex_ guards all members, and is taken while the mutex of a lock's state is held. Nobody waits here.
+// Thread-safe: mutex_ guards all members. It is taken while the mutex of a lock's state is held. No thread waits here.
 class KeyHolds {
 public:
-    // A hold, by its number; `writes`: of the writer's side.
+    // One hold, by its number. `writes` is true for the write side.
     struct Entry {
         std::string_view family;
         OwnerNumber owner;
@@ -38,7 +38,7 @@ public:
         std::erase_if(entries_, [hold](const Entry& e) { return e.hold == hold; });
     }
 
-    // As what it is held that this family is not; empty when it is not.
+    // Returns another family that holds the key, or an empty string if there is none.
     std::string_view other_than(std::string_view family) const noexcept {
         const std::lock_guard lock(mutex_);
         for (const Entry& e : entries_)
@@ -46,7 +46,7 @@ public:
         return {};
     }
 
-    // The number of the owner's hold as a writer; 0 when it has none.
+    // Returns the number of the owner's hold as the writer, or 0 if it has none.
     std::uint64_t writer_of(OwnerNumber owner) const noexcept {
         const std::lock_guard lock(mutex_);
         for (const Entry& e : entries_)

@@ -22,7 +22,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// What tells a hold's owner that it is lost. Made with all that telling needs, so that telling cannot fail.
+// The stop source of a lost() token. It holds all that reporting needs, so reporting cannot fail.
 class LossSource {
 public:
     std::stop_token get_token() const noexcept { return one_.front().get_token(); }
@@ -32,11 +32,12 @@ private:
     std::list<std::stop_source> one_{1};
 };
 
-// Tells losses in time, whatever the transport, the server and the handlers of events do. A thread of its own looks at
-// what cannot be vouched for any longer (BackgroundTask::expire()), and requests the stop tokens of what is lost, in their
-// order and with no lock of ours held: their callbacks are the user's, and one that blocks delays those after it.
+// Reports losses in time, whatever the transport, the server and the event handlers do. A thread of its own checks
+// holds that are no longer certain (BackgroundTask::expire()). It requests the stop tokens of lost holds in order, with
+// no lock of ours held. Their callbacks are the user's, and one that blocks delays those after it.
 //
-// start() comes before there is anything to lose, and may fail; then telling needs neither a thread nor memory.
+// start() comes before there is anything to lose, and may fail. After it, reporting needs neither a new thread nor
+// memory.
 class Losses {
 public:
     Losses() = default;
@@ -44,31 +45,34 @@ public:
     Losses& operator=(const Losses&) = delete;
     ~Losses() { end(); }
 
-    // When to call BackgroundTask::expire() of whom.
+    // The deadlines at which BackgroundTask::expire() is called.
     Timers& timers() noexcept { return desk_->timers; }
 
-    // Throws std::system_error when there is no thread to be had.
+    // Starts the thread. Throws std::system_error if it cannot.
     void start() {
         const std::lock_guard lock(desk_->mutex);
         if (thread_.joinable() || desk_->ended) return;
         thread_ = quiet_thread([desk = desk_] { work(*desk); });
     }
 
-    // Requests its token, soon; without a thread, at the end. Any lock may be held.
+    // Requests a stop on the token soon; without a thread, in end(). Any lock may be held.
     void tell(LossSource lost) noexcept {
         const std::lock_guard lock(desk_->mutex);
         desk_->told.splice(desk_->told.end(), lost.one_);
         desk_->changed.notify_one();
     }
 
-    // How long before the end of a lease its loss is to be told, for telling takes a moment, too: as long as it took of
-    // late, and as much again; and what it takes to tell everybody, for what is renewed together is lost together.
+    // Returns how long before the end of a lease to report its loss, because reporting takes time. It is the sum of two
+    // parts, limited to Lateness::longest_notice:
+    //   - twice the recent lateness of the thread
+    //   - the time to report to every owner, because holds that are renewed together are lost together
     Clock::duration notice() const noexcept {
         const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
         return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
     }
 
-    // Tells what is still to be told, and ends the thread, unless it is the one that calls: then that ends by itself.
+    // Reports what is still queued and ends the thread. If the thread itself calls it, the thread ends by itself
+    // afterwards.
     void end() {
         {
             const std::lock_guard lock(desk_->mutex);
@@ -84,15 +88,15 @@ public:
     }
 
 private:
-    // Shared with the thread, which may outlive us. `mutex` guards what follows it, and the start of the thread;
-    // `changed` wakes the thread.
+    // State shared with the thread, which may outlive us. `mutex` guards the members after it and the start of the
+    // thread; `changed` wakes the thread.
     struct Desk {
         Lateness lateness;
         Timers timers{[this] { wake(); }, Timers::Of::loss};
         std::mutex mutex;
         std::condition_variable changed;
         std::list<std::stop_source> told;
-        bool woken = false;  // there is an earlier deadline
+        bool woken = false;  // an earlier deadline was scheduled
         bool ended = false;
 
         void wake() {
@@ -103,13 +107,13 @@ private:
     };
 
     static constexpr Milliseconds again{5};
-    static constexpr std::chrono::microseconds one_telling{10};  // rather more than it takes
+    static constexpr std::chrono::microseconds one_telling{10};  // a generous estimate
 
     static void work(Desk& desk) {
         while (sleep(desk, desk.timers.sleep_until())) {
-            const Instant due = desk.timers.sleep_until();  // another one, perhaps, for which it was woken
+            const Instant due = desk.timers.sleep_until();  // may be an earlier one that woke the thread
             const Instant now = Clock::now();
-            // One after another, so that nobody waits for what those behind it are up to.
+            // One after another, so that no owner waits for the callbacks of later ones.
             while (expire_first_due(desk, now)) tell_all(desk);
             tell_all(desk);
             if (due <= now) desk.lateness.add(due, Clock::now());
@@ -117,8 +121,8 @@ private:
         tell_all(desk);
     }
 
-    // Whether there was one. When it returns, nothing of a client is referred to: user code runs next, which may end the
-    // client.
+    // Returns true if a task was due. On return it refers to nothing of the client: user code runs next and may destroy
+    // the client.
     static bool expire_first_due(Desk& desk, Instant now) noexcept {
         const auto watched = desk.timers.take_first_due(now);
         if (!watched) return false;
@@ -130,7 +134,7 @@ private:
         return true;
     }
 
-    // Until there is something to do; false at the end.
+    // Sleeps until there is work. Returns false at the end.
     static bool sleep(Desk& desk, Instant until) {
         std::unique_lock lock(desk.mutex);
         while (!desk.ended && !desk.woken && desk.told.empty() && Clock::now() < until)

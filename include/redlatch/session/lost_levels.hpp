@@ -14,11 +14,12 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Levels of holds that were lost, and whose unlock() is still to come: it finds out then, and is no error of its
-// thread's. Kept for the process rather than with the lock, because the object that was locked may be gone by then. Many
-// never come: a hold with a lease of its own need not be given back. So only the latest are remembered.
+// Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
+// errc::not_owner. They are kept for the process rather than with the lock, because the locked object may be gone by
+// then. Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are
+// kept.
 //
-// Thread-safe: mutex_ guards all members. Nobody waits here.
+// Thread-safe: mutex_ guards all members. No thread waits here.
 class LostLevels {
 public:
     static constexpr std::size_t most = 10'000;
@@ -34,7 +35,7 @@ public:
         levels_[std::move(name)] += levels;
     }
 
-    // Whether there was one; then it is over with.
+    // Takes one level. Returns true if there was one.
     bool take(std::string_view kind, std::string_view key, OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         if (levels_.empty()) return false;
@@ -52,7 +53,7 @@ private:
 
     std::mutex mutex_;
     std::unordered_map<std::string, std::uint32_t> levels_;
-    std::deque<std::string> order_;  // of their first coming
+    std::deque<std::string> order_;  // of first insertion
 };
 
 }  // namespace v0_1

@@ -15,16 +15,16 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held: so a handler that blocks,
-// throws or uses the library harms neither renewals nor wake-ups, and delays no lost() token. The thread exists from the
-// first notification on, or from start(). Without one to be had, what is queued waits until the next notification.
+// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held. So a handler that blocks,
+// throws or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with
+// the first notification or with start(). If no thread can be started, queued events wait until the next notification.
 class Notifier {
 public:
     Notifier() = default;
     Notifier(const Notifier&) = delete;
     Notifier& operator=(const Notifier&) = delete;
 
-    // Waits for the handler that is running, unless it is the one that destroys us. What is queued is dropped.
+    // Waits for the running handler, unless that handler is what destroys us. Queued events are dropped.
     ~Notifier() {
         {
             const std::lock_guard lock(queue_->mutex);
@@ -39,13 +39,13 @@ public:
             thread_.join();
     }
 
-    // Throws std::system_error when there is no thread to be had.
+    // Starts the thread. Throws std::system_error if it cannot.
     void start() {
         const std::lock_guard lock(queue_->mutex);
         start_locked();
     }
 
-    // Throws std::bad_alloc only.
+    // Queues a job. Throws only std::bad_alloc.
     void notify(std::function<void()> job) {
         const std::lock_guard lock(queue_->mutex);
         if (queue_->stopped) return;
@@ -53,12 +53,12 @@ public:
         queue_->changed.notify_one();
         try {
             start_locked();
-        } catch (const std::system_error&) {  // the next one tries again
+        } catch (const std::system_error&) {  // the next notification retries
         }
     }
 
 private:
-    // Shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
+    // State shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
     // `changed` wakes the one thread.
     struct Queue {
         std::mutex mutex;
@@ -82,7 +82,7 @@ private:
             try {
                 job();
             } catch (...) {
-                // Nobody could catch it: the program goes on without the handler's opinion.
+                // Swallow: there is no caller to report to.
             }
             job = nullptr;
             lock.lock();

@@ -17,14 +17,15 @@
 #include <string_view>
 #include <utility>
 
-// What the server says of a lock, most of all of one that is a hash of owner -> hold count. One round trip each; an
-// unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
+// Queries the state of a lock on the server, for most functions a hash of owner -> hold count. One round trip each. If
+// the server is unreachable, a query retries for unreachable_timeout, or until `limit` if that is earlier. All throw
+// Error.
 namespace redlatch {
 inline namespace v0_1 {
 
 namespace detail {
 
-// `ask(deadline)` sends the question.
+// `ask(deadline)` sends the query.
 template <class T, class Ask>
 Reply inquire(Session<T>& session, std::string_view key, Ask ask, Instant limit = never) {
     const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
@@ -35,8 +36,8 @@ Reply inquire(Session<T>& session, std::string_view key, Ask ask, Instant limit 
 
 }  // namespace detail
 
-// The number in a text, 0 for nil. Throws Error for anything else, and for one of 2^53 or more, which scripts could not
-// count with: the key belongs to something else then.
+// Returns the number in a text, or 0 for nil. Throws Error for anything else, and for a number of 2^53 or more, which
+// scripts could not count with: the key then belongs to something else.
 inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     if (reply.is_nil()) return 0;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
@@ -51,7 +52,7 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     return number;
 }
 
-// HLEN rather than EXISTS: a key of another type is an error, not a lock.
+// Uses HLEN rather than EXISTS: a key of another type is an error, not a lock.
 template <class T>
 bool ask_locked(Session<T>& session, std::string_view key, Instant limit) {
     const std::array<std::string_view, 2> words{"HLEN", key};
@@ -65,7 +66,7 @@ bool ask_locked(Session<T>& session, std::string_view key, Instant limit) {
     return reply.integer > 0;
 }
 
-// `ask(deadline)` sends the question; the answer is nothing for none, or the text of a number.
+// `ask(deadline)` sends the query. The reply is nil for none, or the text of a number.
 template <class T, class Ask>
 int ask_count(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
     const Reply reply = detail::inquire(session, key, ask, limit);
@@ -89,7 +90,7 @@ int ask_hold_count(Session<T>& session, std::string_view key, std::string_view o
         limit);
 }
 
-// `ask(deadline)` sends the question; the answer is nothing, or a text.
+// `ask(deadline)` sends the query. The reply is nil or a text.
 template <class T, class Ask>
 std::optional<std::string> ask_text(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
     Reply reply = detail::inquire(session, key, ask, limit);
@@ -98,7 +99,7 @@ std::optional<std::string> ask_text(Session<T>& session, std::string_view key, A
     return std::move(reply.text);
 }
 
-// `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.
+// `ask(deadline)` sends the query. The reply is a PTTL, or -2 if the lock is free.
 template <class T, class Ask>
 std::optional<Milliseconds> ask_lease(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
     const Reply reply = detail::inquire(session, key, ask, limit);
@@ -107,7 +108,7 @@ std::optional<Milliseconds> ask_lease(Session<T>& session, std::string_view key,
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
 }
 
-// The number that a key holds, 0 for none.
+// Returns the number stored at a key, or 0 if there is none.
 template <class T>
 std::int64_t ask_number(Session<T>& session, std::string_view key) {
     const std::array<std::string_view, 2> words{"GET", key};

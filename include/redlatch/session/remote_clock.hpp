@@ -14,10 +14,10 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Milliseconds since 1970 by a server's clock.
+// Milliseconds since 1970 by the clock of a server.
 using ServerMilliseconds = std::int64_t;
 
-// The answer to TIME; nothing where it is none.
+// Reads the reply to TIME. Returns nothing if it is malformed.
 inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
     if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) return std::nullopt;
     ServerMilliseconds parts[2];
@@ -29,7 +29,7 @@ inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
     return parts[0] * 1000 + parts[1] / 1000;
 }
 
-// What a script says that came after the instant until which it was wanted: "LATE <the server's time in ms>".
+// Reads the reply of a script that arrived after the time until which it was wanted: "LATE <the server's time in ms>".
 inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
     constexpr std::string_view word = "LATE ";
     if (!reply.is_error() || !reply.text.starts_with(word)) return std::nullopt;
@@ -40,35 +40,35 @@ inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
     return now;
 }
 
-// What a server's clock shows, as far as this client can tell. It is never behind the server's own clock unless that has
-// jumped since it was read. So a command that is wanted for a second more is not void before that second is over.
+// Estimates the clock of a server. The estimate is never behind the server's own clock unless that clock has jumped
+// since the reading. So a command that is wanted for one more second is not void before that second is over.
 //
-// One reading serves all routes. The nodes of a cluster may have different clocks: a node whose clock shows something
-// else gets a reading of its own. A reading is good for a while, because clocks drift. Nothing depends on its being
-// right but how soon a command becomes void: each script looks at the server's own clock.
+// One reading serves all routes. The nodes of a cluster may have different clocks, so a node that turns out to differ
+// gets a reading of its own. A reading is valid only for a while, because clocks drift. Only the time at which a
+// command becomes void depends on its accuracy: each script checks the server's own clock.
 //
-// Thread-safe: mutex_ guards all members. Nobody waits here.
+// Thread-safe: mutex_ guards all members. No thread waits here.
 class RemoteClock {
 public:
     static constexpr Milliseconds good_for = std::chrono::minutes(5);
 
-    // Nothing when the server has to be asked first.
+    // Returns the server's time, or nothing if the server has to be queried first.
     std::optional<ServerMilliseconds> at(std::uint32_t route, Instant instant) const {
         const std::lock_guard lock(mutex_);
         if (in_doubt_ || instant - read_at_ > good_for) return std::nullopt;
         return offset_of(route) + since_epoch(instant);
     }
 
-    // The same from an old reading, where that is better than none.
+    // Returns the server's time from a reading of any age, or nothing if there is none.
     std::optional<ServerMilliseconds> roughly_at(std::uint32_t route, Instant instant) const {
         const std::lock_guard lock(mutex_);
         if (read_at_ == Instant{}) return std::nullopt;
         return offset_of(route) + since_epoch(instant);
     }
 
-    // A command that was sent at `asked`, and answered at `answered`, found this time.
+    // Records the server's time from a command that was sent at `asked` and answered at `answered`.
     void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
-        // One more, because the server leaves out what is less than a millisecond.
+        // Add one, because the server truncates to milliseconds.
         const ServerMilliseconds offset = time + 1 - since_epoch(asked);
         const std::lock_guard lock(mutex_);
         if (in_doubt_ || route == route_) {
@@ -82,19 +82,19 @@ public:
         }
     }
 
-    // Since when the reading in use is known; the past when there is none.
+    // Returns when the current reading was taken, or a past instant if there is none.
     Instant read_at() const {
         const std::lock_guard lock(mutex_);
         return read_at_;
     }
 
-    // How long the answer took: by so much the server's clock may be behind what is known of it.
+    // Returns how long the reply took. The server's clock may be behind the estimate by that much.
     Milliseconds uncertainty() const {
         const std::lock_guard lock(mutex_);
         return uncertainty_;
     }
 
-    // Another server may answer from here on, or this one with another clock.
+    // Puts the reading in doubt: another server may answer from here on, or this one with another clock.
     void doubt() {
         const std::lock_guard lock(mutex_);
         in_doubt_ = true;
@@ -113,11 +113,11 @@ private:
     }
 
     mutable std::mutex mutex_;
-    ServerMilliseconds offset_ = 0;  // to be added to the steady clock's milliseconds
-    Instant read_at_{};              // the past while there is no reading
+    ServerMilliseconds offset_ = 0;  // added to the milliseconds of the steady clock
+    Instant read_at_{};              // in the past while there is no reading
     Milliseconds uncertainty_{0};
     bool in_doubt_ = true;
-    std::uint32_t route_ = 0;  // of which it was read
+    std::uint32_t route_ = 0;  // the route of the current reading
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
 };
 

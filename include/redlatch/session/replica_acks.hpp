@@ -23,8 +23,8 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed
-// by WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
+// Makes replicas confirm what is granted: ClientOptions::require_replicas. WAIT follows a granting command in the same
+// write, because WAIT concerns the writes of its own connection. Thread-safe.
 class ReplicaAcks {
 public:
     explicit ReplicaAcks(const ClientOptions& options)
@@ -32,7 +32,7 @@ public:
 
     bool are_required() const noexcept { return required_ > 0; }
 
-    // Where all are required: how many that is, of the master that a route leads to.
+    // Returns true if all replicas are required and their number at the master of this route is unknown.
     bool are_unknown(std::uint32_t route) const { return required_ == all_replicas && known(route) == 0; }
     void forget() {
         const std::lock_guard lock(mutex_);
@@ -44,11 +44,11 @@ public:
             const std::lock_guard lock(mutex_);
             std::size_t& known = known_[route];
             known = std::max(known, role.elements[2].elements.size());
-        } catch (const std::bad_alloc&) {  // the next answer says it again
+        } catch (const std::bad_alloc&) {  // the next reply reports it again
         }
     }
 
-    // A command, and the questions that go with it. Lives as long as they are being sent.
+    // A command and the queries sent with it. Must live until they are sent.
     class Batch {
     public:
         Batch(const ReplicaAcks& replicas, const Command& command, std::uint32_t to)
@@ -76,7 +76,7 @@ public:
         const std::size_t size_;
     };
 
-    // The answer to the command, from those to a batch.
+    // Returns the reply to the command from the replies to a batch.
     Reply merged(std::span<Reply> replies, std::uint32_t route, std::size_t wanted) noexcept {
         Reply reply = std::move(replies[0]);
         const Reply& confirmed = replies[1];
@@ -85,7 +85,7 @@ public:
         return reply;
     }
 
-    // The same for a batch that is posted: the receivers of its answers. `done` is called when all are there.
+    // Returns one completion per command of a posted batch. `done` is called when all replies are there.
     std::vector<Completion> merging(const Batch& batch, Completion done) {
         struct Answers {
             std::vector<Reply> replies;
@@ -105,7 +105,7 @@ public:
         for (std::size_t i = 0; i < size; ++i)
             receivers.push_back([this, answers, i](Reply reply) {
                 answers->replies[i] = std::move(reply);
-                // The answers may come on different threads.
+                // The replies may arrive on different threads.
                 if (answers->missing.fetch_sub(1) == 1)
                     answers->done(merged(answers->replies, answers->route, answers->wanted));
             });
@@ -122,7 +122,7 @@ private:
     const unsigned required_;
     const Milliseconds patience_;
     mutable std::mutex mutex_;                    // guards known_
-    std::map<std::uint32_t, std::size_t> known_;  // the most that the present master of each route has had
+    std::map<std::uint32_t, std::size_t> known_;  // the most that the current master of each route has had
 };
 
 }  // namespace v0_1

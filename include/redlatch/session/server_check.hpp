@@ -22,23 +22,23 @@
 #include <string_view>
 #include <vector>
 
-// What about a server endangers the locks on it, in words. The judging part does no I/O.
+// Finds the properties of a server that endanger the locks on it, as text. warnings_about() does no I/O.
 namespace redlatch {
 inline namespace v0_1 {
 
-// What a server says of itself; nothing where it may not be asked.
+// What the server reports about itself. A reply is an error where the user may not query it.
 struct ServerFacts {
     Reply info;                 // INFO
     Reply min_replicas;         // CONFIG GET min-replicas-to-write
     Reply save;                 // CONFIG GET save
     Reply output_buffers;       // CONFIG GET client-output-buffer-limit
-    Reply refused_commands;     // the answer to scripts::server_check
-    std::optional<Reply> wait;  // WAIT, where replicas are required
+    Reply refused_commands;     // the reply of scripts::server_check
+    std::optional<Reply> wait;  // WAIT, if replicas are required
 };
 
 namespace detail {
 
-// A field of INFO.
+// Returns a field of INFO, or nothing if there is none.
 inline std::optional<std::string> info_field(const Reply& info, std::string_view field) {
     if (info.kind != Reply::Kind::text) return std::nullopt;
     std::istringstream lines(info.text);
@@ -51,13 +51,13 @@ inline std::optional<std::string> info_field(const Reply& info, std::string_view
     return std::nullopt;
 }
 
-// The value in an answer to CONFIG GET.
+// Returns the value in a reply to CONFIG GET.
 inline std::optional<std::string> config_value(const Reply& reply) {
     if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) return std::nullopt;
     return reply.elements[1].text;
 }
 
-// The hard and the soft limit of the buffers of subscribers, 0 for none.
+// Returns the hard and the soft limit of subscribers' output buffers; 0 means no limit.
 inline std::array<std::uint64_t, 2> pubsub_limits(const std::string& limits) {
     std::istringstream words(limits);
     for (std::string word; words >> word;) {
@@ -89,7 +89,7 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
             replicas > 0 && detail::config_value(facts.min_replicas) == "0",
             "min-replicas-to-write is 0 although there are replicas: a master that is cut off goes on granting locks "
             "while another is promoted; set it to 1 or more, and min-replicas-max-lag below the leases");
-        unsigned version = 0;  // the major one; of a Valkey that of the Redis that it takes after
+        unsigned version = 0;  // major version; Valkey reports the Redis version that it is compatible with
         const std::string versions = info_field(facts.info, "redis_version").value_or("7");
         std::from_chars(versions.data(), versions.data() + versions.size(), version);
         warn_if(replicas > 0 && version < 7,
@@ -136,7 +136,8 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
     return warnings;
 }
 
-// Asks the server. What it refuses to tell is a warning of its own. Throws Error(errc::unreachable).
+// Queries the server and returns the warnings. A refused query is a warning of its own. Throws
+// Error(errc::unreachable).
 template <class T>
 std::vector<std::string> check_server(Session<T>& session) {
     const Instant give_up = deadline_after(Clock::now(), session.options().unreachable_timeout);

@@ -13,19 +13,19 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// What a reply means for the command that it answers.
+// Tells what a reply means for its command.
 enum class ReplyClass {
-    answered,     // done: the script's own answer
-    no_script,    // the server does not know the script yet: send its text
-    no_answer,    // send it again: it may or may not have taken effect
-    refused_now,  // send it again after a pause: it took no effect, and the server may change its mind
-    late,         // it came after the instant until which it was wanted, and took no effect
-    refused,      // sending it again is useless
+    answered,     // done: the reply of the script itself
+    no_script,    // the server does not have the script cached: send its text
+    no_answer,    // resend: it may or may not have taken effect
+    refused_now,  // resend after a pause: it took no effect, and the refusal is temporary
+    late,         // it arrived after the time until which it was wanted, and took no effect
+    refused,      // permanent: resending is useless
 };
 
 namespace detail {
 
-// The code word of an error: the first word, or the innermost one where an old server wraps the error of a script
+// Returns the code word of an error: the first word, or the innermost one if an old server wraps the error of a script
 // ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
 inline std::string_view error_code_word(std::string_view text) {
     static constexpr std::array<std::string_view, 6> wrapped{"OOM",        "WRONGTYPE", "MISCONF",
@@ -54,15 +54,16 @@ inline bool is_overloaded(std::string_view code, std::string_view text) {
     return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
 }
 
-// Who we are, or what we may do, does not suffice: with the same words, for passwords and rights may be given back.
+// Returns true if our credentials or rights do not suffice. The same command may succeed later, because passwords and
+// rights may be restored.
 inline bool is_denied(std::string_view code, std::string_view text) {
     static constexpr std::array<std::string_view, 4> codes{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED"};
     static constexpr std::array<std::string_view, 6> beginnings{
-        // Inside a script it is the one in Redis 7.0, the other since 7.2.
+        // Inside a script: Redis 7.0 sends the first text, later versions since 7.2 the second.
         "ERR The user executing the script", "ERR ACL failure in script",
-        // The password was taken from the server.
+        // The password was removed from the server.
         "ERR AUTH <password> called without", "ERR Client sent AUTH, but no password", "ERR invalid password",
-        // The certificate of either side.
+        // The certificate of either side failed.
         Reply::untrusted};
     return is_one_of(code, codes) || std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view beginning) {
                return text.starts_with(beginning);
@@ -87,15 +88,16 @@ inline ReplyClass judge(const Reply& reply) {
     return ReplyClass::refused;
 }
 
-// Whether a command is refused that can never succeed: the key is something else, the script fails. What is denied to us
-// is refused to a caller at once, too; but what is to be delivered in the background goes on being tried, because
-// passwords, rights and certificates may be put right.
+// Returns true if the command can never succeed: the key has another type, or the script fails. An access-rights
+// failure is not final. A caller gets it at once, but a background delivery goes on retrying, because passwords, rights
+// and certificates may be corrected.
 inline bool is_final(const Reply& reply) {
     return reply.is_error() && judge(reply) == ReplyClass::refused &&
            !detail::is_denied(detail::error_code_word(reply.text), reply.text);
 }
 
-// The error that a failed operation on `name` throws, quoting the server. `reply` is none that judge() calls answered.
+// Returns the error that a failed operation on `name` throws; it quotes the server. judge(reply) must not be
+// `answered`.
 inline Error error_of(const Reply& reply, std::string_view name) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
@@ -127,13 +129,13 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     return {errc::rejected, name, said};
 }
 
-// What was granted, but is not on as many replicas as ClientOptions::require_replicas wants.
+// Returns the error for a grant that fewer replicas have than ClientOptions::require_replicas demands.
 inline Error not_replicated(std::string_view name) {
     return {errc::not_replicated, name,
             "it was taken and is given back; are the replicas there, and may this user WAIT?"};
 }
 
-// An answer of a shape that the script never gives.
+// Returns the error for a reply of a shape that the script never sends.
 inline Error unexpected(const Reply& reply, std::string_view name) {
     static constexpr std::array<std::string_view, 9> kinds{
         "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};

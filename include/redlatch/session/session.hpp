@@ -45,26 +45,26 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Keys or arguments of a script. The temporaries behind the words live until the call that takes them returns.
+// The keys or arguments of a script. Temporaries behind the views live until the call that takes them returns.
 template <std::size_t N>
 using Texts = std::array<std::string_view, N>;
 
-// Who receives the answer to a posted command: the background thread; or the posting one, which goes on to call
-// attend(), and stop_attending() unless all is answered.
+// Selects the thread that receives the reply to a posted command: the background thread or the posting one. The posting
+// thread then calls attend(), and stop_attending() unless everything is answered.
 enum class Receiver { background, poster };
 
-// Whether a command grants something (a hold, a permit, more time for one), which enough replicas have to confirm.
+// Tells whether a command grants something (a hold, a permit, a longer lease), which enough replicas must confirm.
 enum class Effect { any, grants };
 
-// What all primitives of one client share within one process: the transport, the identity, the counters, the
+// Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
-// The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
-// bring up, and sends renewals. What a hold's end makes urgent is left to the thread of Losses, which waits for no
-// server. mutex_ guards states_, and may be held when a state's own mutex is taken, never the other way round;
-// key_holds_mutex_ guards key_holds_ and its limit; background_mutex_ guards the start of the thread; posts_mutex_ guards
-// posts_, and posts_done_ tells
-// the destructor that none is left.
+// The background thread starts with the first hold or wait. It runs the transport, serves the timers and sends
+// renewals. Urgent work at the end of a hold is left to the thread of Losses, which never waits for a server.
+//   - mutex_ guards states_. A state's own mutex may be taken while it is held, never the other way round.
+//   - key_holds_mutex_ guards key_holds_ and its limit.
+//   - background_mutex_ guards the start of the thread.
+//   - posts_mutex_ guards posts_; posts_done_ wakes the destructor when none is left.
 template <Transport T>
 class Session {
 public:
@@ -80,8 +80,8 @@ public:
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
-    // Waits until what was posted is answered (the release of a hold that nobody wants, most likely), but not for long;
-    // then for the background thread, which a server that does not answer can delay by one command_timeout.
+    // Waits a short time, at most longest_farewell, for the replies to posted commands, most likely the release of an
+    // unwanted hold. Then waits for the background thread, which a silent server can delay by one command_timeout.
     ~Session() {
         {
             std::unique_lock lock(posts_mutex_);
@@ -98,7 +98,7 @@ public:
     const ClientOptions& options() const noexcept { return options_; }
     const std::string& uuid() const noexcept { return uuid_; }
 
-    // False in a child that was forked since this was made.
+    // Returns false in a child that was forked after this session was created.
     bool is_of_this_process() const noexcept { return process_ == this_process(); }
 
     T& transport() noexcept { return transport_; }
@@ -106,14 +106,14 @@ public:
     Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
 
-    // Whether this process was forked off one that used the client: holds of the parent are then not ours.
+    // Returns true if this process was forked from one that used the client. Holds of the parent are then not ours.
     bool is_fork_child() const noexcept { return parent_ != nullptr; }
 
-    // Numbers the commands that leave a mark on the server against their own copies: never twice in a session, because
-    // a mark outlives the local state that made it.
+    // Returns the number of a request that leaves a mark on the server against its own copies. A number is never reused
+    // in a session, because a mark outlives the local state that made it.
     std::uint64_t next_request() { return ++last_request_; }
 
-    // By what the server deletes a key that holds a certain value, as far as it is known.
+    // Returns the server's own command for deleting a key that has a certain value, as far as it is known.
     CompareAndDelete& native_delete() noexcept { return native_delete_; }
 
     // --- commands ---------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ public:
         return transport_.call(command, deadline);
     }
 
-    // What grants something, and is only good when enough replicas have it: then the reply says whether they do.
+    // Sends a command whose grant counts only if enough replicas have it. The reply tells whether they do.
     Reply call_granting(const Command& command, Instant deadline) {
         if (!replicas_.are_required()) return call(command, deadline);
         const std::uint32_t route = route_of(command);
@@ -137,7 +137,7 @@ public:
         return replicas_.merged(replies, route, batch.wanted);
     }
 
-    // Calls a script by its digest, or by its text where the server does not know it yet. One round trip; two for a
+    // Calls a script by its digest, or by its text if the server does not have it cached. One round trip; two for a
     // script that is new to the server.
     Reply call_script(const Script& script, std::span<const std::string_view> keys,
                       std::span<const std::string_view> arguments, Instant deadline, Effect effect = Effect::any) {
@@ -150,7 +150,7 @@ public:
         return reply;
     }
 
-    // The same without waiting; `done` is called on any thread.
+    // Sends a command without waiting. `done` is called on any thread.
     void post(const Command& command, Completion done, Receiver receiver = Receiver::background,
               Effect effect = Effect::any) {
         start_background();
@@ -172,7 +172,7 @@ public:
                      std::span<const std::string_view> arguments, Completion done,
                      Receiver receiver = Receiver::background, Effect effect = Effect::any) {
         const ScriptWords words(script, keys, arguments);
-        // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
+        // The words live on the caller's stack, so sending the text later needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
         post(
@@ -191,8 +191,8 @@ public:
             receiver, effect);
     }
 
-    // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
-    // second word is the key.
+    // The protocols build the arguments of a script; calling() and posting() return function objects that send it.
+    // Calling waits for the reply. It also sends a plain command, whose second word is the key.
     struct Calling {
         Reply operator()(const Script& script, std::span<const std::string_view> keys,
                          std::span<const std::string_view> arguments) const {
@@ -217,7 +217,7 @@ public:
         };
     }
 
-    // The posting thread receives what has come.
+    // Makes the posting thread receive the replies that have arrived.
     void attend() {
         if constexpr (LetsAttend<T>) transport_.attend();
     }
@@ -228,8 +228,8 @@ public:
 
     // --- until when a command is wanted ---------------------------------------------------------------------------
 
-    // What the clock of the server of this key shows now. Asks it, in one round trip, where that is not known; nothing,
-    // and the reason in `failure`, when there is no answer.
+    // Returns the current time of the server that has this key. Sends one query (one round trip) if the time is not
+    // known. Returns nothing, and the reason in `failure`, if there is no reply.
     std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
         const std::uint32_t route = transport_.route(key);
         const Instant asked = Clock::now();
@@ -239,8 +239,8 @@ public:
         return learn_time(route, asked, failure);
     }
 
-    // The same without waiting: `then(time, failure, receiver)` is called at once, or on any thread when the server has
-    // answered; by then the poster may attend no more, so the background receives what follows.
+    // Does the same without waiting. `then(time, failure, receiver)` is called at once, or on any thread after the
+    // reply. By then the poster may have stopped attending, so the background thread receives what follows.
     template <class Then>
     void with_server_time(std::string_view key, Receiver receiver, Then then) {
         const std::uint32_t route = transport_.route(key);
@@ -256,13 +256,15 @@ public:
             receiver);
     }
 
-    // What a renewal says, which must not wait: an old reading of the clock will do. Without any it is never void.
+    // Returns the time until which a renewal is wanted. A renewal must not wait, so an old reading of the clock will
+    // do. Without any reading, the renewal is never void.
     ServerMilliseconds wanted_until(std::string_view key) const {
         const auto now = clock_.roughly_at(transport_.route(key), Clock::now());
         return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
     }
 
-    // A script that was sent at `sent` said that it came too late: by what clock.
+    // If the reply to a script sent at `sent` reports that the script arrived too late, learns the server's time from
+    // it and returns true.
     bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
         const auto now = read_late(reply);
         if (now) clock_.learn(transport_.route(key), sent, Clock::now(), *now);
@@ -271,25 +273,26 @@ public:
 
     RemoteClock& server_clock() noexcept { return clock_; }
 
-    // When a lease is over that begins now, by the server's clock, of a command that is wanted `until`. Not later than the
-    // server would reckon it itself; earlier by clock_error() at most.
+    // Returns when a lease that begins now expires by the server's clock, for a command that is wanted `until`. Never
+    // later than the server's own result; earlier by clock_error() at most.
     ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
         return until - options_.command_timeout.count() + lease.count() - clock_error().count();
     }
 
-    // By how much the server's clock may be behind what is known of it: it was read some time ago, and while the answer
-    // was on its way. Clocks drift by less than a part in a thousand.
+    // Returns by how much the server's clock may be behind our estimate. The reading has aged since, and the reply took
+    // time. Clocks drift by less than one part in a thousand.
     Milliseconds clock_error() const {
         const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - clock_.read_at());
         return clock_.uncertainty() + age / 1000 + Milliseconds(2);
     }
 
-    // Whether the server knows SET … PXAT: Redis does from 6.2 on.
+    // Returns true unless the server has refused SET … PXAT, which Redis supports since 6.2.
     bool knows_expiry_times() const noexcept { return knows_expiry_times_.load(std::memory_order_relaxed); }
     void forget_expiry_times() noexcept { knows_expiry_times_ = false; }
 
     // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
-    // round trip, or two where the server's time is not known. A server whose clock has jumped is asked once more.
+    // round trip, or two if the server's time is not known. If the reply shows that the server's clock has jumped, the
+    // command is sent again, up to three times in all.
     template <class Send>
     Reply call_wanted(std::string_view key, Instant deadline, Send send) {
         for (int tries = 1;; ++tries) {
@@ -302,9 +305,9 @@ public:
         }
     }
 
-    // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
-    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout. With `one_try`, what
-    // the server refuses for now is refused.
+    // Calls `send(deadline of the try, true if an earlier try may have taken effect)` until it is answered or refused
+    // for good, until `deadline`, or until `stop` is requested. Each try has command_timeout. With `one_try`, a
+    // temporary refusal ends the call, too.
     template <class Send>
     Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
         Backoff backoff(Milliseconds(2), longest_pause);
@@ -317,18 +320,18 @@ public:
                 back_again();
                 return reply;
             }
-            // no_script here: the server did not even take the text.
+            // no_script here: the server rejected even the text.
             if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || stop.stop_requested())
                 return reply;
-            // It was sent again already, by what the clock showed.
+            // The sender has already resent it with the time that the reply reported.
             if (verdict == ReplyClass::late) return reply;
             if (one_try && verdict == ReplyClass::refused_now) return reply;
             if (reply.kind == Reply::Kind::unanswered) again = true;
-            // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
+            // The transport itself waits for its connection; only a temporary refusal by the server needs a pause.
             if (verdict == ReplyClass::refused_now) rest(std::min(deadline, Clock::now() + backoff.next()), stop);
             if (Clock::now() >= deadline) return reply;
             if (verdict == ReplyClass::no_answer) {
-                // What answers next may be another server, or this one with another clock.
+                // The next reply may come from another server, or from this one with another clock.
                 clock_.doubt();
                 gone();
             }
@@ -336,12 +339,12 @@ public:
         }
     }
 
-    // What the first question of a call is allowed at least, whatever the caller's deadline: a server may be slow to
-    // connect to, and what is free is not to be missed for that.
+    // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
+    // lock must not be missed for that.
     static constexpr Milliseconds honest_try{250};
 
-    // Whether a call from `begun` on that ended with this reply, which is no answer, shows that there is no server. One that
-    // was given less than its time may only be slow.
+    // Returns true if a call that started at `begun` and ended with this failure shows that no server is there. A
+    // server that was given less than its time may only be slow.
     bool is_away(const Reply& reply, Instant begun) const {
         return reply.kind != Reply::Kind::no_time || Clock::now() - begun >= options_.command_timeout;
     }
@@ -356,8 +359,8 @@ public:
         background_started_.store(true, std::memory_order_release);
     }
 
-    // The calling thread receives messages itself until one has come, interrupts() is not `seen` any more, or `until`;
-    // false when it has to wait for the background thread to do so.
+    // Makes the calling thread receive messages itself until one has arrived, interrupts() differs from `seen`, or
+    // `until` has come. Returns false if it has to leave that to the background thread.
     bool watch(Instant until, std::uint64_t seen) {
         if constexpr (LetsWatch<T>) {
             if (!transport_.watch(listener_, until, seen)) return false;
@@ -367,7 +370,7 @@ public:
         return false;
     }
 
-    // Taken before the mutex is given up under which interrupt_watch() is called.
+    // Read it before unlocking the mutex under which interrupt_watch() is called.
     std::uint64_t interrupts() {
         if constexpr (LetsWatch<T>) return transport_.interrupts();
         return 0;
@@ -377,7 +380,7 @@ public:
         if constexpr (LetsWatch<T>) transport_.interrupt_watch();
     }
 
-    // Tells the user's handler, if there is memory to do so.
+    // Notifies the user's handler. Drops the event if memory is short.
     void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
         if (!options_.on_event) return;
         try {
@@ -387,8 +390,8 @@ public:
         }
     }
 
-    // What tells of losses is there from here on, and cannot fail any more. To be called before something is held.
-    // Throws std::system_error when there is no thread to be had.
+    // Starts everything that reporting a loss needs, so that reporting cannot fail later. Call it before anything is
+    // held. Throws std::system_error if no thread can be started.
     void start_losses() {
         if (losses_started_.load(std::memory_order_acquire)) return;
         losses_.start();
@@ -413,9 +416,9 @@ public:
         return s;
     }
 
-    // --- what is known of a key beyond one state -----------------------------------------------------------------
+    // --- state of a key across kinds of lock --------------------------------------------------------------------
 
-    // Who of this process holds the key, whatever the kind of lock.
+    // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
     std::shared_ptr<KeyHolds> key_holds(const std::string& key) {
         const std::lock_guard lock(key_holds_mutex_);
         if (key_holds_.size() >= key_holds_limit_) {
@@ -432,7 +435,7 @@ public:
 
     // --- the local state of names -----------------------------------------------------------------------------
 
-    // The state of `key`, made when there is none yet; one more user of it.
+    // Returns the state of `key`, which is created if there is none, and counts one more user.
     template <class State>
     State& use_state(const std::string& key) {
         const std::lock_guard lock(mutex_);
@@ -446,7 +449,7 @@ public:
         return static_cast<State&>(*entry->second.state);
     }
 
-    // One user less; without users and holds it is forgotten.
+    // Counts one user less. A state without users and holds is removed.
     template <class State>
     void leave_state(State& state) {
         forget_state(state, 1);
@@ -461,22 +464,23 @@ private:
     static constexpr std::size_t renewals_a_call = 100;
     static constexpr Milliseconds longest_farewell{1000};
 
-    // The time that TIME answered. Without an answer nothing was changed, so the command that was to follow was not sent.
+    // Reads the reply to TIME. If there is none, nothing was changed, so the command that was to follow counts as not
+    // sent.
     std::optional<ServerMilliseconds> learn_time(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
             if (judge(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
-            // What should have followed was not sent, for want of time; whether that was the caller's or the server's,
-            // the time that has passed tells: see is_away().
+            // The command that should have followed was not sent, for want of time. is_away() tells by the elapsed time
+            // whether the server was too slow or the caller's deadline too near.
             if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
             return std::nullopt;
         }
         clock_.learn(route, asked, Clock::now(), *time);
-        // Also if another thread has come to doubt it since.
+        // Valid even if another thread has put the clock in doubt since.
         return clock_.roughly_at(route, Clock::now());
     }
 
-    // What grants something has a key.
+    // A command that grants something always has a key.
     std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
 
     void pass_on(Receiver receiver, const Command& command, Completion done) {
@@ -497,7 +501,7 @@ private:
     void finish_post(const Completion& done, Reply reply) {
         try {
             done(std::move(reply));
-        } catch (...) {  // no memory; whoever posted it looks after itself
+        } catch (...) {  // no memory; the poster takes care of that itself
         }
         uncount_post();
     }
@@ -514,7 +518,7 @@ private:
 
     static constexpr const char* no_memory = "out of memory";
 
-    // A pause; a short one where there is no memory for what it takes.
+    // Sleeps until `until`; only briefly if memory is short.
     static void rest(Instant until, const std::stop_token& stop) {
         try {
             redlatch::pause(until, stop);
@@ -523,7 +527,7 @@ private:
         }
     }
 
-    // A command for which there was no memory was not sent, and is tried again like any such.
+    // Calls `send`. A command for which memory was short counts as not sent, and is retried like any such command.
     template <class Send>
     static Reply or_not_sent(Send send) {
         try {
@@ -534,7 +538,7 @@ private:
         }
     }
 
-    // The words of EVALSHA or EVAL, without an allocation where they are few.
+    // Builds the words of EVALSHA or EVAL, without an allocation if they are few.
     class ScriptWords {
     public:
         ScriptWords(const Script& script, std::span<const std::string_view> keys,
@@ -569,7 +573,7 @@ private:
         std::span<std::string_view> words_;
     };
 
-    // Kind and key: text that belongs to the state itself, so that looking it up needs no memory.
+    // Kind and key. The text belongs to the state itself, so a lookup allocates nothing.
     using StateName = std::pair<std::string_view, std::string_view>;
     struct StateNameHash {
         std::size_t operator()(const StateName& name) const noexcept {
@@ -595,14 +599,14 @@ private:
         states_.erase(entry);
     }
 
-    // The background thread.
+    // The loop of the background thread.
     void serve() {
         while (!stopping_.load(std::memory_order_acquire)) {
             try {
                 transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
                 look_after(Clock::now());
             } catch (...) {
-                // For want of memory: what is left in unfinished_ is looked after in a moment.
+                // Out of memory: the tasks left in unfinished_ are served in a moment.
                 unfinished_until_ = Clock::now() + Milliseconds(5);
             }
         }
@@ -612,8 +616,8 @@ private:
         std::vector<Renewal> due;
         try {
             tick_due(now, now, due);
-            // What would be due soon comes along: holds that were taken at different times are renewed together
-            // from then on, a hundred in a call.
+            // Include renewals that are due soon. So holds that were acquired at different times are renewed together
+            // from then on, a hundred per call.
             if (!due.empty()) tick_due(now, now + options_.watchdog_timeout / 6, due);
         } catch (...) {
             renew(std::move(due));
@@ -624,14 +628,14 @@ private:
         subscriptions_.sweep(now);
     }
 
-    // Who could not be looked after, for want of memory, stays in unfinished_.
+    // Tasks that could not be served for lack of memory stay in unfinished_.
     void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
         if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
         for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->tick(now, horizon, due);
     }
 
     void renew(std::vector<Renewal> due) {
-        // Together goes what one script on one route can renew.
+        // One call can renew holds with the same route, script and lease.
         const auto way = [this](const Renewal& r) {
             return std::tuple(transport_.route(r.key), r.script, r.lease.value_or(options_.watchdog_timeout));
         };
@@ -687,7 +691,7 @@ private:
             Receiver::background, Effect::grants);
     }
 
-    // Both are called by destructors of states, the last of which run when the transport is going already.
+    // Destructors of states call both, the last of them while the transport is being destroyed.
     void wake() {
         if (!stopping_) transport_.wake();
     }
@@ -711,7 +715,7 @@ private:
             raise(Event::Kind::reconnected, {}, "the server answers again");
     }
 
-    // Holds may be lost there; who waits is told by the subscription that is made anew.
+    // Holds may be lost on the new server. Waiters wake when their subscription is made again.
     void moved() {
         replicas_.forget();
         clock_.doubt();
@@ -724,7 +728,7 @@ private:
         raise(Event::Kind::moved, {}, "another server is the master now");
     }
 
-    // Passes on to the subscriptions, and remembers whether the server is there.
+    // Passes everything on to the subscriptions and tracks whether the server can be reached.
     struct ConnectionListener final : Listener {
         explicit ConnectionListener(Session& r) : session(r) {}
         void subscribed(const std::string& channel) override {
@@ -748,7 +752,7 @@ private:
 
     const ClientOptions options_;
     ReplicaAcks replicas_;
-    const Session* const parent_;  // left as it was at the fork, and never touched
+    const Session* const parent_;  // left as it was at the fork; never accessed
     const std::string uuid_ = make_uuid();
     const ProcessMark process_ = this_process();
 
@@ -770,16 +774,16 @@ private:
     std::mutex mutex_;
     std::mutex key_holds_mutex_;
     std::unordered_map<std::string, std::weak_ptr<KeyHolds>> key_holds_;
-    std::size_t key_holds_limit_ = 64;  // then those that are gone are taken out
+    std::size_t key_holds_limit_ = 64;  // at this size, expired entries are erased
     std::mutex background_mutex_;
     std::mutex posts_mutex_;
     std::condition_variable posts_done_;
-    std::size_t posts_ = 0;  // on their way
+    std::size_t posts_ = 0;  // in flight
     std::unordered_map<StateName, StateEntry, StateNameHash> states_;
     ConnectionListener listener_{*this};
-    // Destroyed before what its completions refer to.
+    // Destroyed before the members that its completions refer to.
     T transport_;
-    // The background thread's own: who is still to be looked after, and when at the latest.
+    // Used by the background thread only: the tasks that are still to be served, and the latest time for that.
     std::vector<std::shared_ptr<BackgroundTask>> unfinished_;
     Instant unfinished_until_ = never;
     std::thread background_;

@@ -12,11 +12,11 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// What a client and the primitives made from it hold together: the session of the process they are used in.
+// Gives a client and its primitives the session of the process in which they are used.
 //
-// After a fork the child gets a session of its own at its first use: a new identity, new connections, no holds. The
-// parent's session is left alone, for its mutexes may be held by threads that do not exist here. mutex_ makes one
-// thread of the child do that.
+// After a fork the child gets its own session at its first use, with a new identity, new connections and no holds. The
+// parent's session is left alone, because threads that do not exist in the child may hold its mutexes. mutex_ makes one
+// thread of the child create the session.
 template <Transport T>
 class SessionHandle {
 public:
@@ -28,7 +28,7 @@ public:
     ~SessionHandle() {
         const KeepErrno kept;
         Session<T>* session = session_.load();
-        // Destroyed in a child that never used it: there is nothing of ours to end, only descriptors to give back.
+        // In a child that never used it there is no session to end. Only descriptors are closed.
         if (session->is_of_this_process())
             delete session;
         else

@@ -14,8 +14,8 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Ties an object of the user's to the local state of its name in the process where it is used: after a fork that is
-// another one. Keeps the client's session alive.
+// Connects a user's object to the local state of its name in the current process. After a fork that is a different
+// state. Keeps the client's session alive.
 template <class T, class State>
 class StateHandle {
 public:

@@ -18,22 +18,22 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Which channels this client listens to and for whom. A subscription is shared by all who want its channel, and is
-// kept for a while after the last of them lost interest: a contended lock would otherwise subscribe again and again.
+// Tracks the channels that this client subscribes to and the tasks that listen to each. Tasks share a subscription. It
+// is kept for a while after the last of them lost interest; otherwise a contended lock would subscribe again and again.
 //
-// mutex_ guards all members. It may be taken while the mutex of a BackgroundTask is held, never the other way round: what
-// is told to a BackgroundTask is told after mutex_ was released.
+// mutex_ guards all members. It may be taken while the mutex of a BackgroundTask is held, never the other way round: a
+// BackgroundTask is notified only after mutex_ was released.
 class Subscriptions final : public Listener {
 public:
     static constexpr Milliseconds keep_warm = std::chrono::seconds(5);
     static constexpr Milliseconds try_again{200};
 
-    // `subscribe(channel, wanted)` passes a wish on to the transport; `wake` makes the background thread look anew.
+    // `subscribe(channel, wanted)` passes a change on to the transport. `wake` makes the background thread check again.
     Subscriptions(std::function<void(const std::string&, bool)> subscribe, std::function<void()> wake)
         : subscribe_(std::move(subscribe)), wake_(std::move(wake)) {}
 
-    // From now on `who` is told of messages. True when the subscription is already confirmed; otherwise it will be
-    // told when that is so.
+    // Registers `who` for the messages of a channel. Returns true if the subscription is already confirmed. Otherwise
+    // subscribed() is called when it is.
     bool want(const std::string& channel, BackgroundTask& who) {
         const std::lock_guard lock(mutex_);
         auto [entry, is_new] = channels_.try_emplace(channel);
@@ -52,12 +52,12 @@ public:
             ++c.keen;
             ++keen_;
         }
-        // Where another's subscription is still to be confirmed, perhaps nobody receives at the moment.
+        // Not confirmed yet, and perhaps no thread is receiving: wake the background thread.
         if (!is_new && !c.confirmed) wake_();
         return c.confirmed;
     }
 
-    // `who` can do without for now; it may still be told for a while.
+    // Ends the active interest of `who`. It may still be notified for a while.
     void rest(const std::string& channel, const BackgroundTask& who) {
         bool look_anew = false;
         {
@@ -76,14 +76,14 @@ public:
         if (look_anew) wake_();
     }
 
-    // Whether more than one state has waiters, be it on different channels or, as both sides of a read-write lock, on
-    // one.
+    // Returns true if more than one state has waiters. They may be on different channels or, like both sides of a
+    // read-write lock, on one.
     bool has_several_keen() {
         const std::lock_guard lock(mutex_);
         return keen_ > 1;
     }
 
-    // For a destructor: after it, `who` is told nothing any more.
+    // Removes `who`, which is not notified any more after this. Called by its destructor.
     void forget(const std::string& channel, const BackgroundTask& who) {
         const std::lock_guard lock(mutex_);
         const auto entry = channels_.find(channel);
@@ -102,13 +102,13 @@ public:
 
     // --- the background thread --------------------------------------------------------------------------------
 
-    // When sweep() has something to do.
+    // Returns when sweep() has work.
     Instant due() {
         const std::lock_guard lock(mutex_);
         return next_sweep_;
     }
 
-    // Gives up the channels that nobody has wanted for a while.
+    // Unsubscribes from channels without active listeners for a while.
     void sweep(Instant now) {
         std::vector<std::shared_ptr<BackgroundTask>> dropped;
         sweep(now, dropped);
@@ -126,7 +126,7 @@ public:
             const auto entry = channels_.find(channel);
             if (entry == channels_.end()) return;
             if (judge(why) == ReplyClass::refused_now) {
-                // Busy, loading, too many clients: asked again in a moment. Waiters have their other means until then.
+                // Busy, loading, too many clients: retry in a moment. Until then waiters rely on their other means.
                 entry->second.ask_again = true;
                 next_sweep_ = std::min(next_sweep_, Clock::now() + try_again);
                 return;
@@ -160,14 +160,14 @@ public:
 private:
     struct Interest {
         BackgroundTask* who;
-        bool keen;  // has waiters now
+        bool keen;  // true if it has waiters now
     };
 
     struct Channel {
         std::vector<Interest> listeners;
-        std::size_t keen = 0;  // how many of them are
+        std::size_t keen = 0;  // the number of keen listeners
         bool confirmed = false;
-        bool ask_again = false;  // refused for the moment
+        bool ask_again = false;  // temporarily refused; retry
         Instant idle_since{};
     };
 
@@ -195,7 +195,7 @@ private:
         const auto dropped = channels_.extract(entry);
         try {
             subscribe_(dropped.key(), false);
-        } catch (...) {  // no memory for it: messages that still come are for nobody
+        } catch (...) {  // no memory: later messages have no listener and are dropped
         }
     }
 
@@ -219,7 +219,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
-    std::size_t keen_ = 0;  // wishes, of all channels
+    std::size_t keen_ = 0;  // keen listeners of all channels
     Instant next_sweep_ = never;
 };
 

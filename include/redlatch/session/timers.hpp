@@ -15,25 +15,25 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The deadlines of everything that one thread looks after, earliest first. A client has two: of the background thread,
-// and of the one that tells losses.
+// Holds the deadlines of all tasks that one thread serves, earliest first. A client has two: one for the background
+// thread, and one for the thread that reports losses.
 //
-// An entry is only ever moved forward: a lock that is taken and given back a thousand times a second leaves its
-// entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
-// costs no shared work here, and each entry comes up in vain at most once a renewal period.
+// schedule() only ever moves an entry to an earlier time. A lock that is acquired and released a thousand times a
+// second leaves its entry where it is. When the entry comes up, tick() finds nothing due and schedules the next time.
+// So acquiring a lock costs no shared work here, and each entry comes up needlessly at most once per renewal period.
 //
-// mutex_ guards all members, and the writing of size_ and of TimerSlot::scheduled_. Nobody waits here; schedule() wakes
-// the thread when it sleeps beyond the new deadline.
+// mutex_ guards all members and all writes to size_ and TimerSlot::scheduled_. No thread waits here. schedule() wakes
+// the thread if it sleeps beyond the new deadline.
 class Timers {
 public:
-    // Which of a BackgroundTask's times these are.
+    // Selects one of the two times of a BackgroundTask.
     enum class Of { care, loss };
 
     explicit Timers(std::function<void()> wake, Of of = Of::care)
         : wake_(std::move(wake)), slot_(of == Of::care ? &BackgroundTask::care_ : &BackgroundTask::loss_) {}
 
-    // To be called with the watched one's own mutex held, which tick() and expire() take too: so an entry that is taken
-    // out at this moment is still to be looked at, and the first test may be made without our mutex.
+    // Call it with the task's own mutex held, which tick() and expire() take, too. Then an entry that is being taken
+    // out is still to be processed, and the first test needs no lock on mutex_.
     void schedule(BackgroundTask& watched, Instant at) noexcept {
         TimerSlot& slot = watched.*slot_;
         if (slot.scheduled_.load() <= at) return;
@@ -51,7 +51,7 @@ public:
         wake_();
     }
 
-    // For a destructor: after it, nobody will be given this one any more.
+    // Removes the task. Called by its destructor; after it, take_due() and take_first_due() no longer return the task.
     void forget(BackgroundTask& watched) {
         TimerSlot& slot = watched.*slot_;
         const std::lock_guard lock(mutex_);
@@ -60,19 +60,19 @@ public:
         size_ = entries_.size();
     }
 
-    // Takes out what is due at `until`.
+    // Removes and returns the tasks that are due at `until`.
     std::vector<std::shared_ptr<BackgroundTask>> take_due(Instant until) {
         const std::lock_guard lock(mutex_);
         std::vector<std::shared_ptr<BackgroundTask>> due;
-        due.reserve(entries_.size());  // so that a failure leaves all as it is
+        due.reserve(entries_.size());  // so that a failure changes nothing
         sleeping_until_ = {};
-        // Null for one whose destructor waits for our mutex.
+        // Null for a task whose destructor waits for our mutex.
         while (is_due(until))
             if (auto alive = take_first()) due.push_back(std::move(alive));
         return due;
     }
 
-    // Takes out the first that is due at `until`, for which no memory is needed; null when there is none.
+    // Removes and returns the first task that is due at `until`, or null if there is none. Allocates no memory.
     std::shared_ptr<BackgroundTask> take_first_due(Instant until) noexcept {
         const std::lock_guard lock(mutex_);
         sleeping_until_ = {};
@@ -81,10 +81,10 @@ public:
         return nullptr;
     }
 
-    // How many have a time. Without our mutex, so that it may be asked whenever something is held.
+    // Returns the number of scheduled tasks. Takes no mutex, so it may be called with any lock held.
     std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
 
-    // The thread is about to sleep: until when at most?
+    // Returns the latest time until which the thread may sleep. The thread calls it when it is about to sleep.
     Instant sleep_until() {
         const std::lock_guard lock(mutex_);
         sleeping_until_ = entries_.empty() ? never : entries_.begin()->first;
