@@ -14,35 +14,36 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A thread that waits for something that has no owner: permits, the end of a count.
+// A thread that waits for something without an owner: permits, or the end of a count.
 template <class Want>
 struct Caller {
     Want want;
     WaitSlot sleeper{};
-    bool served = false;           // has what it wants, by the question of whichever thread
-    std::exception_ptr error{};    // waiting is in vain
+    bool served = false;           // true if a query, of this thread or another, got what it wants
+    std::exception_ptr error{};    // waiting cannot succeed
     std::uint64_t number = 0;      // in the order of arrival
-    std::uint64_t refused_at = 0;  // the news that were known when it last asked in vain
+    std::uint64_t refused_at = 0;  // the generation at its last refused query
 };
 
-// The threads of this process that wait for one name, in the order of their arrival. The first, the representative,
-// asks the server for all of them at once; who comes behind one that cannot be served waits, too, so that many who want
-// little do not starve one who wants much. Plain data: the local state guards it and does the I/O.
+// Queues the threads of this process that wait for one name, in order of arrival. The first, the representative,
+// queries the server for all of them at once. A waiter behind one that cannot be served waits, too, so that many small
+// requests cannot starve a large one. Plain data: the local state guards it and does the I/O.
 //
-// Who wants more than can ever be served must not hold up the others for good. What a server has is not known, but what
-// it was seen to have lately is. The first one that wants more takes turns with those behind it: it holds them back, then
-// lets them pass for as long, and each turn is longer than the one before. It holds them back anew when more is there
-// than it has seen before, so that what comes back piece by piece is kept for it.
+// A request for more than can ever be served must not block the others indefinitely. How much the server has is not
+// known, but how much was recently seen there is. A front waiter that wants more than that takes turns with those
+// behind it:
+//   - It holds them back, then lets them pass for as long. Each turn is longer than the one before, up to longest_turn.
+//   - It holds them back again when more is available than it has seen before. So the queue keeps permits for it that
+//     come back piece by piece.
 //
-// No wake-up is lost, because every piece of news counts the generation up, and whoever asks remembers the generation
-// from before the question.
+// No wake-up is lost: each notification increments the generation, and a query remembers the generation from before it.
 template <class Want>
 class CallerQueue {
 public:
     using Member = Caller<Want>;
 
-    // The server is asked again after this time, and up to as much again, even without news: a message may be lost, and
-    // what ends a wait need not send one (a key that expires).
+    // The representative queries again after this time, up to twice as long, even without a notification. A message may
+    // be lost, and not every end of a wait sends one (a key that expires).
     static constexpr Milliseconds slow_poll{5000};
 
     static constexpr Milliseconds first_turn{1000};
@@ -59,12 +60,12 @@ public:
     }
     void leave(const Member& member) { std::erase(members_, &member); }
 
-    // The first ones, at most `most`.
+    // Returns the first waiters, at most `most`.
     std::vector<Member*> first(std::size_t most) const {
         return {members_.begin(), members_.begin() + static_cast<std::ptrdiff_t>(std::min(most, members_.size()))};
     }
 
-    // The one of this number, if it still waits.
+    // Returns the waiter with this number, or null if it waits no longer.
     Member* find(std::uint64_t number) const {
         const auto found =
             std::find_if(members_.begin(), members_.end(), [&](const Member* m) { return m->number == number; });
@@ -74,8 +75,8 @@ public:
     void news() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
-    // A question asked at `generation` was in vain for this one. `hint`: after which time it may be otherwise, as far
-    // as the server knows. `there`: how much there is, as far as its answer told.
+    // Records that a query made at `generation` was refused for this waiter. `hint` is the time after which a retry may
+    // succeed, as far as the server knows. `there` is the amount available, as far as the reply tells.
     void refused(Member& member, std::uint64_t generation, Milliseconds hint, Instant now, std::int64_t there = 0) {
         member.refused_at = generation;
         if (there >= seen_ || now - seen_at_ > lately) {
@@ -90,7 +91,7 @@ public:
         ask_again_ = now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next());
     }
 
-    // What the representative does now.
+    // The next step of the representative.
     struct Step {
         bool ask;
         Instant sleep_until;
@@ -101,13 +102,13 @@ public:
         if (members_.size() == 1 || is_within_reach(front()->want, now)) return {false, ask_again_};
         const Turn turn = turn_at(now);
         if (!turn.lets_pass) return {false, std::min(ask_again_, turn.ends)};
-        // Each of them is asked for once in a turn, without news.
+        // Without notifications, each waiter behind is queried for once per turn.
         const bool asked = passed_until_ == turn.ends && passed_number_ == last_number_;
         return {!asked, asked ? ask_again_ : now};
     }
 
-    // Of the question that is asked now: who lets those behind pass, where there is not enough for it. One that has come
-    // to be the first is told so with its next question.
+    // Returns true if, in the query being made now, this waiter lets those behind pass when there is not enough for it.
+    // A waiter that has become the front learns that only with its next query.
     bool lets_pass(const Want& want, Instant now) {
         if (turns_of_ != front()->number || is_within_reach(front()->want, now)) return false;
         const Turn turn = turn_at(now);
@@ -117,7 +118,7 @@ public:
         return !is_within_reach(want, now);
     }
 
-    // Whether so much was there lately.
+    // Returns true if this much was recently seen there.
     bool is_within_reach(const Want& want, Instant now) const {
         if constexpr (requires { want.amount(); })
             return want.amount() <= seen_ && now - seen_at_ <= lately;
@@ -130,7 +131,7 @@ private:
     std::uint64_t generation_ = 1;
     std::uint64_t last_number_ = 0;
     Instant ask_again_{};
-    std::int64_t seen_ = 0;  // the most that was there lately, and when
+    std::int64_t seen_ = 0;  // the largest amount seen recently, and when
     Instant seen_at_{};
 
     struct Turn {
@@ -143,12 +144,12 @@ private:
             for (const bool lets_pass : {false, true})
                 if (ends += length; now < ends) return {lets_pass, ends};
     }
-    std::uint64_t turns_of_ = 0;  // the first one in line, when it was last refused
+    std::uint64_t turns_of_ = 0;  // the front waiter at its last refusal
     Instant turns_began_{};
-    std::int64_t most_ = 0;   // that was there since it is the first
-    Instant passed_until_{};  // the turn of the last question that let others pass, and who was in line then
+    std::int64_t most_ = 0;   // the largest amount seen since it is the front
+    Instant passed_until_{};  // the end of the turn of the last query that let others pass, and the last waiter then
     std::uint64_t passed_number_ = 0;
-    Backoff poll_{slow_poll * 2, slow_poll * 2};  // between half and all of it
+    Backoff poll_{slow_poll * 2, slow_poll * 2};  // each pause is between half and all of it
 };
 
 }  // namespace v0_1

@@ -15,13 +15,13 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// How a lock without messages is waited for: by asking again after pauses that double, with jitter.
+// Retries a lock without messages after pauses that double, with jitter.
 struct Polling {
     Milliseconds first;
     Milliseconds longest;
 };
 
-// What is wanted of a lock, and for whom.
+// A caller's request for a lock.
 struct LockRequest {
     OwnerNumber owner = 0;
     Instant deadline = never;
@@ -29,28 +29,29 @@ struct LockRequest {
     std::optional<Milliseconds> lease;  // none: under the watchdog
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
-    bool precedence = false;  // a writer that keeps new readers out while it waits
+    bool precedence = false;  // true for a writer that keeps new readers out while it waits
 };
 
-// What one acquire command asks of the server.
+// The contents of one acquire command.
 struct Claim {
     OwnerNumber owner = 0;
-    std::uint64_t hold = 0;   // the number of the hold on the wire: new for each first hold
+    std::uint64_t hold = 0;   // the number of the hold on the server: new for each first level
     std::uint32_t count = 1;  // the level
     Milliseconds lease{};
-    std::int64_t until = 0;    // when the server has no use for it any more, by its clock
-    std::uint64_t writer = 0;  // a reader's: the number of its owner's hold as the writer
-    bool announced = false;    // new readers are to stay out while it waits
-    bool first = true;         // neither was it sent before, nor is the lock known to be taken
+    std::int64_t until = 0;    // the time until which it is wanted, by the server's clock
+    std::uint64_t writer = 0;  // for a reader: the number of its owner's hold as the writer
+    bool announced = false;    // true if new readers must stay out while it waits
+    bool first = true;         // true if it was not sent before and the lock is not known to be held
 };
 
-// Numbers that are to be released, whatever they have: of a hold, and of the one that it was to be handed over to.
+// The numbers of holds to be released, however many levels they have: of a hold, and of the one that it was to be
+// handed off to.
 struct Unwanted {
     std::uint64_t hold = 0;
     std::uint64_t heir = 0;  // 0 for none
 };
 
-// The arguments of a script that takes any number of owners, behind two others.
+// Returns the arguments of a script that takes any number of owners after two other arguments.
 inline std::vector<std::string_view> with_owners(const std::array<std::string_view, 2>& first,
                                                  std::span<const std::string_view> owners) {
     std::vector<std::string_view> arguments(first.begin(), first.end());

@@ -15,29 +15,29 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// A thread that waits for a lock.
+// One thread that waits for a lock.
 struct Waiter {
     OwnerNumber owner;
     std::optional<Milliseconds> lease;
     WaitSlot sleeper{};
-    bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
-    bool trying = false;             // it is asking the server at this moment
-    std::optional<Backoff> pause{};  // it asks again after pauses, and listens to no messages
-    Instant ask_again = never;       // the end of this pause, whatever others were told meanwhile
-    std::exception_ptr error{};      // waiting is in vain
+    bool granted = false;  // true if a thread of this process handed off its hold, which is recorded under `owner`
+    bool trying = false;   // true while it queries the server
+    std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
+    Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
+    std::exception_ptr error{};      // waiting cannot succeed
 };
 
-// The threads of this process that wait for one lock, in the order of their arrival, and what they know. Only the
-// first, the representative, asks the server; the others send nothing. Plain data: the local state of the lock
-// guards it and does the I/O.
+// Queues the threads of this process that wait for one lock, in order of arrival, with what they know. Only the first,
+// the representative, queries the server; the others send nothing. Plain data: the local state of the lock guards it
+// and does the I/O.
 //
-// No wake-up is lost, because every piece of news (a release was published, the subscription was confirmed, a hold of
-// this process ended) counts the generation up, and whoever asks remembers the generation from before the question.
+// No wake-up is lost: each notification increments the generation, and a query remembers the generation from before it.
+// A notification is a published release, a confirmed subscription, or the end of a hold of this process.
 class WaitQueue {
 public:
-    // The pause after which the representative asks again when it was told no time: a holder without a TTL.
+    // The pause before the representative retries if the reply named no time: the holder has no TTL.
     static constexpr Milliseconds slow_poll{5000};
-    // And at most so long, whatever it was told: the server's clock may have been wrong when it said so.
+    // The longest pause before a retry, whatever the reply named: the server's clock may have been wrong.
     static constexpr Milliseconds longest_sleep{30'000};
 
     bool empty() const { return waiters_.empty(); }
@@ -48,13 +48,13 @@ public:
     void join_first(Waiter& waiter) { waiters_.insert(waiters_.begin(), &waiter); }
     void leave(const Waiter& waiter) { std::erase(waiters_, &waiter); }
 
-    // Who gets a hold that is handed over: the first who is not asking the server for it already.
+    // Returns the waiter that receives a handed-off hold: the first that is not querying the server already.
     Waiter* heir() const {
         const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->trying; });
         return found == waiters_.end() ? nullptr : *found;
     }
 
-    // The first who waits for messages.
+    // Returns the first waiter that waits for messages.
     Waiter* first_listener() const {
         const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->pause; });
         return found == waiters_.end() ? nullptr : *found;
@@ -63,35 +63,35 @@ public:
     void news() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
-    // The question asked at `generation` was answered: blocked, by a holder with `holder_lease` left.
+    // Records the reply to a query made at `generation`: blocked by a holder with `holder_lease` left.
     void blocked(std::uint64_t generation, Milliseconds holder_lease, Instant now) {
         asked_ = generation;
         if (holder_lease < Milliseconds::zero()) holder_lease = slow_poll;
-        // One more than told: the key is gone only in the millisecond after its last.
+        // Add one: the key is gone only in the millisecond after its last.
         ask_again_ = now + std::min(holder_lease, longest_sleep) + Milliseconds(1);
     }
 
-    // A thread of this process holds the lock from now on: older news means nothing any more.
+    // Records that a thread of this process holds the lock from now on. Older notifications no longer matter.
     void held_here() {
         asked_ = generation_;
         ask_again_ = never;
     }
 
-    // A thread of this process gave the lock back, and others were told by a message that will come here too: the same
-    // chance for all. Should it not come, the question is asked after a while anyway.
+    // Records that a thread of this process released the lock, and that the message to the others will arrive here,
+    // too: all get the same chance. If the message does not arrive, the representative queries anyway after slow_poll.
     void expect_message(Instant now) { ask_again_ = now + slow_poll; }
 
-    // What the representative does now.
+    // The next step of the representative.
     struct Step {
         bool ask;
         Instant sleep_until;
     };
 
-    // `held_until`: until when a thread of this process holds the lock; the past if none does. `ask_again`: when the
-    // representative asks of its own accord.
+    // `held_until` is the time until which a thread of this process holds the lock, in the past if none does.
+    // `ask_again` is the time at which the representative retries by itself.
     Step step(Instant now, Instant held_until, Instant ask_again = never) const {
         if (generation_ != asked_) return {true, now};
-        // Its unlock() or its loss will be news.
+        // The unlock() or the loss of that hold will notify.
         if (held_until > now) return {false, held_until};
         if (now >= ask_again_ || ask_again_ == never || now >= ask_again) return {true, now};
         return {false, std::min(ask_again_, ask_again)};

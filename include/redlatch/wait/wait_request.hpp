@@ -10,7 +10,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// How long somebody is ready to wait.
+// Limits how long a caller waits.
 struct WaitRequest {
     Instant deadline = never;
     bool one_try = false;  // do not wait, whatever the deadline
@@ -19,7 +19,7 @@ struct WaitRequest {
 
 namespace detail {
 
-// With the stop token among the arguments, if there is one.
+// Returns a request with the deadline and the stop token among the arguments, if there is one.
 template <class... Tail>
 WaitRequest wait_until(Instant deadline, const Tail&... tail) {
     WaitRequest request{.deadline = deadline, .one_try = deadline != never && deadline <= Clock::now()};

@@ -12,18 +12,18 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Where one waiting thread sleeps: in its own condition variable, or in the transport, to receive a message itself. The
-// mutex of the local state that it waits in, which every call here holds, guards it.
+// Lets one waiting thread sleep: in its own condition variable, or in the transport, where it receives messages itself.
+// Guarded by the mutex of the local state that the thread waits in; every caller here holds it.
 class WaitSlot {
 public:
-    // The owner sleeps, until then or until it is roused.
+    // Puts the owner to sleep until the instant or until woken.
     void sleep(std::unique_lock<std::mutex>& lock, Instant until) { wait_on(wake_, lock, until); }
 
-    // The same where messages come in. False when this thread has to be told by another one.
+    // Does the same in the transport, where messages arrive. Returns false if another thread has to receive them.
     template <class Session>
     bool watch(std::unique_lock<std::mutex>& lock, Session& session, Instant until) {
         watching_ = true;
-        // Who rouses from here on is not missed, though another thread may take the interrupt.
+        // A wake-up from here on is not missed, even if another thread takes the interrupt.
         const std::uint64_t seen = session.interrupts();
         lock.unlock();
         const bool watched = session.watch(until, seen);
@@ -32,7 +32,7 @@ public:
         return watched;
     }
 
-    // Wakes the owner, wherever it sleeps.
+    // Wakes the owner, in either place.
     template <class Session>
     void rouse(Session& session) {
         wake_.notify_one();
