@@ -11,21 +11,21 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Waits for a reply awake, for a moment, before the thread goes to sleep: waking a thread on an idle CPU takes longer
-// than a near server's answer, and costs about as much CPU as yielding until then. Whether that pays is learned: a
-// server that is too far away for it, or too busy, is soon given no more than one try in `most_skipped` replies.
+// Polls for a reply for a moment before the thread goes to sleep. Waking a thread on an idle CPU takes longer than the
+// reply of a near server, and costs about as much CPU as yielding until then. It learns whether polling pays: a server
+// that is too far away, or too busy, soon gets no more than one attempt in `most_skipped` replies.
 //
-// Any number of threads may use it; what one learns may overwrite what another does, which does no harm.
-template <class Time = Clock>  // what tells the time
+// Any number of threads may use it. They may overwrite each other's measurements, which does no harm.
+template <class Time = Clock>  // the clock to use
 class AdaptiveSpin {
 public:
     static constexpr auto for_the_server = std::chrono::microseconds(100);
-    // Several servers may share the CPUs.
+    // For several servers, which may share the CPUs.
     static constexpr auto for_several = std::chrono::microseconds(300);
-    // For a reply that another thread reads: it comes when those before it have come.
+    // For a reply that another thread reads. It arrives after those before it.
     static constexpr auto for_the_reader = std::chrono::microseconds(200);
 
-    // The reader's: true as soon as `came()`, false when it is time to sleep.
+    // Called by the reader. Returns true as soon as `came()` is true, false when it is time to sleep.
     template <class Came>
     bool reply_came(Instant deadline, Came came, std::chrono::microseconds patience = for_the_server) {
         if (const unsigned skip = skip_.load(std::memory_order_relaxed); skip > 0) {
@@ -39,7 +39,8 @@ public:
         if (in_time && now <= limit + fair_turn) {
             penalty = 0;
         } else if (now > limit) {
-            // Too far away; or others want this CPU, and a yield takes so long that a sleeper would be served better.
+            // The server is too far away, or other threads want this CPU and a yield takes so long that sleeping would
+            // be faster.
             skip_.store(penalty, std::memory_order_relaxed);
             penalty = std::clamp(penalty * 2, 1U, most_skipped);
         }
@@ -48,7 +49,7 @@ public:
         return in_time;
     }
 
-    // Another thread's, which waits for the reader.
+    // Called by a thread that waits for the reader.
     template <class Came>
     bool until(Instant deadline, Came came) const {
         return pays_.load(std::memory_order_relaxed) &&
@@ -56,7 +57,7 @@ public:
     }
 
 private:
-    // How long the other threads that are ready to run may take until a yielding one has its turn again.
+    // The longest time that the other ready threads may take before a yielding thread runs again.
     static constexpr auto fair_turn = std::chrono::microseconds(500);
     static constexpr unsigned most_skipped = 64;
 

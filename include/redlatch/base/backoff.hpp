@@ -9,17 +9,18 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The longest pause before something is tried again that needs a server: once it is back, everybody is to work again
-// within a second.
+// The longest pause between retries of anything that needs a server: all clients must work again within a second of its
+// return.
 inline constexpr Milliseconds longest_pause{500};
 
-// Exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from `first`
-// to `most`. The jitter keeps clients that failed together from coming back together; it needs no good randomness.
+// Provides exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from
+// `first` to `most`. The jitter keeps clients that failed together from returning together; it needs no good
+// randomness.
 class Backoff {
 public:
     constexpr Backoff(Milliseconds first, Milliseconds most) : first_(first), most_(most) {}
 
-    // `random` is any number, by which the delay is chosen.
+    // `random` is any number; it selects the delay.
     Clock::duration next(std::uint64_t random) {
         bound_ = bound_ == Milliseconds::zero() ? first_ : std::min(most_, bound_ * 2);
         const auto full = std::chrono::duration_cast<Clock::duration>(bound_);
@@ -28,8 +29,8 @@ public:
     }
 
     Clock::duration next() {
-        // The low bits of the clock differ between clients, which is all that is needed; spread by a multiplication
-        // (Knuth's, by the golden ratio).
+        // The low bits of the clock differ between clients, which is enough. A multiplication spreads them (Knuth's, by
+        // the golden ratio).
         const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
         return next((ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
     }

@@ -16,7 +16,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Random bytes from the system's CSPRNG. Throws std::system_error where there is none.
+// Returns random bytes from the system's CSPRNG. Throws std::system_error if there is none.
 template <std::size_t N>
 std::array<unsigned char, N> random_bytes() {
     static_assert(N <= 256, "getentropy gives at most 256 bytes");
@@ -25,7 +25,7 @@ std::array<unsigned char, N> random_bytes() {
     return bytes;
 }
 
-// A random (version 4) UUID in its canonical 36 characters.
+// Returns a random (version 4) UUID in its canonical 36 characters.
 inline std::string make_uuid() {
     static constexpr char digits[] = "0123456789abcdef";
     auto bytes = random_bytes<16>();
@@ -41,21 +41,24 @@ inline std::string make_uuid() {
     return text;
 }
 
-// Who holds something within a process: today a thread's number, tomorrow a coroutine's or a hold's own.
+// Identifies the owner of something within a process. Today it is the number of a thread; later it may be that of a
+// coroutine or of a hold.
 using OwnerNumber = std::uint64_t;
 
-// The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids. Visible, for all
-// shared objects of the process must have the same numbers, or two threads would be one owner.
-// An object that clang built and dlopen() loads for itself (RTLD_LOCAL) has numbers of its own nevertheless: such objects
-// must not share a client, nor its locks. What the system calls a thread is no remedy, for it uses those names again.
+// Returns the number of the calling thread. Numbers start at 1 and are never reused in this process, unlike the
+// system's thread ids. Exported, because all shared objects of the process must share the numbers; otherwise two
+// threads would be one owner.
+//
+// An object that clang built and that dlopen() loads with RTLD_LOCAL has its own numbers nevertheless. Such objects
+// must not share a client or its locks. System thread ids are no alternative, because the system reuses them.
 [[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
     static std::atomic<OwnerNumber> last{0};
     thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
     return number;
 }
 
-// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number
-// of one of its holds: "<uuid>:<number>:<hold>".
+// Holds the owner as sent to the server, "<uuid>:<number>", without an allocation. A short suffix may follow, or the
+// number of one of its holds: "<uuid>:<number>:<hold>".
 class OwnerText {
 public:
     OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
@@ -79,7 +82,7 @@ private:
     std::size_t size_;
 };
 
-// A number in decimal, without an allocation.
+// Holds a number as decimal text, without an allocation.
 class NumberText {
 public:
     explicit NumberText(std::int64_t number) noexcept

@@ -6,7 +6,8 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Leaves errno as it was: for what runs where nobody expects a system call, at the end of a guard or of an object.
+// Restores errno at the end of its scope. For code that runs where callers expect no system call, such as the end of a
+// guard or of an object.
 class KeepErrno {
 public:
     KeepErrno() noexcept = default;

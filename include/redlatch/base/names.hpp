@@ -8,14 +8,15 @@
 #include <string>
 #include <string_view>
 
-// The key rules shared with Redisson: how the names of extra keys and channels follow from a primitive's name.
+// Defines the key rules shared with Redisson: how a primitive's name determines the names of its extra keys and
+// channels.
 namespace redlatch {
 inline namespace v0_1 {
 
 inline constexpr std::size_t longest_name = 1024;
 
-// True when the braces of a name are none at all, or exactly one non-empty "{tag}": only then do all keys that
-// are derived from the name fall into one cluster slot.
+// Returns true if the name has no braces, or exactly one non-empty "{tag}". Only then do all keys derived from the name
+// fall into one cluster slot.
 constexpr bool has_safe_braces(std::string_view name) {
     const auto open = name.find('{');
     const auto close = name.find('}');
@@ -24,7 +25,7 @@ constexpr bool has_safe_braces(std::string_view name) {
            name.find('{', open + 1) == std::string_view::npos && name.find('}', close + 1) == std::string_view::npos;
 }
 
-// Throws Error(errc::invalid_argument) for a name that cannot work.
+// Throws Error(errc::invalid_argument) if the name is empty, too long, or has other braces.
 inline void check_name(std::string_view name) {
     if (name.empty()) throw Error(errc::invalid_argument, {}, "a name must not be empty");
     if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "a name must have at most 1024 bytes");
@@ -33,7 +34,7 @@ inline void check_name(std::string_view name) {
                     "braces in a name must form one non-empty {tag}, or its keys would lie in different cluster slots");
 }
 
-// "prefix:{name}", or "prefix:name" when the name brings its own tag.
+// Returns "prefix:{name}", or "prefix:name" if the name has its own tag.
 inline std::string prefixed_key(std::string_view prefix, std::string_view name) {
     std::string key(prefix);
     const bool tagged = name.find('{') != std::string_view::npos;
@@ -43,7 +44,7 @@ inline std::string prefixed_key(std::string_view prefix, std::string_view name) 
     return key;
 }
 
-// "{name}:suffix", or "name:suffix" when the name brings its own tag.
+// Returns "{name}:suffix", or "name:suffix" if the name has its own tag.
 inline std::string suffixed_key(std::string_view name, std::string_view suffix) {
     const bool tagged = name.find('{') != std::string_view::npos;
     std::string key = tagged ? std::string(name) : "{" + std::string(name) + "}";

@@ -10,7 +10,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Sleeps; wakes up early when stop is requested.
+// Sleeps until the instant, or until a stop is requested.
 inline void pause(Instant until, const std::stop_token& stop) {
     std::mutex mutex;
     std::condition_variable_any never_notified;

@@ -13,20 +13,20 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// What is said of a process here counts for all shared objects in it, those that hide their symbols as well: hence the
-// visibility.
+// All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
+// are exported.
 namespace detail {
 
 using ForkCell = std::atomic<std::uint64_t>;
 
-// Of a kernel that cannot wipe memory at a fork: the C library calls us then, if it is asked to fork.
+// For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
 [[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
     static constinit ForkCell cell{0};
     ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
     return &cell;
 }
 
-// A number that is zero in the child of a fork.
+// Returns a cell that becomes zero in the child of a fork.
 inline ForkCell* new_fork_cell() noexcept {
 #ifdef MADV_WIPEONFORK
     constexpr std::size_t size = sizeof(ForkCell);
@@ -39,7 +39,8 @@ inline ForkCell* new_fork_cell() noexcept {
     return wiped_by_handler();
 }
 
-// Made by whoever is first. No lock is held meanwhile, which a fork could leave locked in the child.
+// Returns the cell, which the first caller creates. It takes no lock, because a fork could leave that locked in the
+// child.
 [[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
     static constinit std::atomic<ForkCell*> cell{nullptr};
     ForkCell* there = cell.load(std::memory_order_acquire);
@@ -48,9 +49,9 @@ inline ForkCell* new_fork_cell() noexcept {
     return cell.compare_exchange_strong(there, mine) ? *mine : *there;
 }
 
-// Another one in each process that descends from this one.
+// Returns a number that differs in each process descended from this one.
 [[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
-    static constinit std::atomic<std::uint64_t> last{0};  // the child goes on where its parent was
+    static constinit std::atomic<std::uint64_t> last{0};  // the child continues from its parent's value
     ForkCell& cell = fork_cell();
     std::uint64_t generation = cell.load(std::memory_order_relaxed);
     if (generation != 0) return generation;
@@ -60,8 +61,8 @@ inline ForkCell* new_fork_cell() noexcept {
 
 }  // namespace detail
 
-// Tells a process from those that it was forked from. Its number alone does not: in a PID namespace of its own a child
-// may have its parent's.
+// Distinguishes a process from its ancestors. The pid alone does not suffice: in its own PID namespace a child may have
+// the pid of its parent.
 struct ProcessMark {
     std::uint64_t generation;
     pid_t pid;

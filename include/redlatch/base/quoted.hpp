@@ -8,7 +8,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Foreign text made fit for a message: at most 64 bytes of it, control and non-ASCII bytes as \xNN.
+// Makes foreign text safe for a message: keeps at most `most` bytes and writes control and non-ASCII bytes as \xNN.
 inline std::string escaped(std::string_view text, std::size_t most = 64) {
     static constexpr char digits[] = "0123456789abcdef";
     std::string out;
@@ -25,7 +25,7 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
     return text.size() > most ? out + "…" : out;
 }
 
-// The same in quotation marks.
+// Does the same and adds quotation marks.
 inline std::string printable(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
 
 }  // namespace v0_1

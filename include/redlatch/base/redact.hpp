@@ -9,7 +9,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Whether a text repeats the secret, or a part of it: four bytes in a row are one.
+// Returns true if a text contains the secret or a part of it: any four bytes in a row.
 inline bool repeats(std::string_view text, std::string_view secret) {
     const std::size_t part = std::min<std::size_t>(secret.size(), 4);
     for (std::size_t at = 0; part > 0 && at + part <= secret.size(); ++at)
@@ -17,11 +17,11 @@ inline bool repeats(std::string_view text, std::string_view secret) {
     return false;
 }
 
-// The words of a server's error that may be shown to anybody. A server may repeat those of a command that it does not
-// like, AUTH among them, cut off where it likes: then its code word is all that is left.
+// Returns the part of a server's error that is safe to show. A server may echo, and cut off anywhere, the words of a
+// command that it rejects, AUTH among them. In that case only the code word is kept.
 inline std::string quotable(std::string_view error, std::string_view secret) {
     if (secret.empty()) return std::string(error);
-    error = error.substr(0, 512);  // more is never shown, and a long one need not be searched
+    error = error.substr(0, 512);  // no more than this is ever shown, so the rest need not be searched
     if (!repeats(error, secret)) return std::string(error);
     const std::string_view code = error.substr(0, error.find(' '));
     return (repeats(code, secret) ? "ERR" : std::string(code)) + " (its words repeat a part of the login)";

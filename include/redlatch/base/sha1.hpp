@@ -9,10 +9,10 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
+// Returns the SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
 //
-// Every program that includes the library evaluates this for every script, and compilers are slow at it: hence plain
-// arrays and no calls in the loops, which is several times faster than std::array and lambdas.
+// Every program that includes the library evaluates this for every script, and compilers are slow at it. Plain arrays
+// and loops without calls are several times faster than std::array and lambdas.
 constexpr std::array<char, 40> sha1_hex(std::string_view text) {
     std::uint32_t hash[5] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
     const char* const data = text.data();
@@ -28,7 +28,7 @@ constexpr std::array<char, 40> sha1_hex(std::string_view text) {
                        static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 2])) << 8 |
                        static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 3]));
             } else {
-                // The end of the text, then one bit, then zeros.
+                // The end of the text, followed by a one bit and zeros.
                 for (std::size_t j = 0; j < 4; ++j)
                     w[i] = w[i] << 8 |
                            (at + j < size    ? static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + j]))

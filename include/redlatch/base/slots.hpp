@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-// In which slot of a Redis Cluster a key or a sharded channel lives.
+// Computes the Redis Cluster slot of a key or a sharded channel.
 namespace redlatch {
 inline namespace v0_1 {
 
@@ -14,7 +14,7 @@ inline constexpr std::uint16_t slot_count = 16384;
 
 namespace detail {
 
-// CRC16 by the XMODEM rules: polynomial 0x1021, beginning with 0, most significant bit first.
+// CRC16 by the XMODEM rules: polynomial 0x1021, initial value 0, most significant bit first.
 constexpr std::array<std::uint16_t, 256> make_crc16_table() {
     std::array<std::uint16_t, 256> table{};
     for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -36,7 +36,8 @@ constexpr std::uint16_t crc16(std::string_view bytes) {
 
 }  // namespace detail
 
-// Of a key with a {tag}, only the tag counts: what is between the first brace and the next closing one, if anything.
+// Returns the slot of a key. In a key with a {tag} only the tag counts: the text between the first brace and the next
+// closing one, if it is not empty.
 constexpr std::uint16_t key_slot(std::string_view key) {
     if (const auto open = key.find('{'); open != std::string_view::npos) {
         const auto close = key.find('}', open + 1);

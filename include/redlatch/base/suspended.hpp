@@ -23,13 +23,13 @@ inline Clock::duration read_clock(clockid_t clock) noexcept {
 
 }  // namespace detail
 
-// For how long this machine has been suspended since it was started. The steady clock stands still meanwhile, but leases
-// do not: by what this grows, a hold's end is nearer than its instant says. Never too much, and too little by less than
-// the time between two readings of a clock. No system call where the C library can do without.
+// Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
+// not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
+// small by less than the time between two readings of a clock. Makes no system call where the C library can avoid it.
 inline Clock::duration suspended() noexcept {
     Clock::duration least = Clock::duration::max();
     Clock::duration found{};
-    // Whoever is held up between the readings, or suspended, reads again.
+    // A thread that was delayed or suspended between the readings reads again.
     for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
         const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
         const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
@@ -47,16 +47,17 @@ inline Clock::duration suspended() noexcept { return {}; }
 
 #endif
 
-// By how much that has grown since it was `before`; what cannot be told from the time that reading takes is nothing.
+// Returns the increase since suspended() returned `before`. An increase below the precision of the readings counts as
+// zero.
 inline Clock::duration suspended_since(Clock::duration before) noexcept {
     const Clock::duration grown = suspended() - before;
     return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
 }
 
-// When a command was sent whose lease goes on while this machine is suspended.
+// Records when a command was sent, for a lease that continues while this machine is suspended.
 class SendTime {
 public:
-    // As an instant of the steady clock as it is now: earlier by what the machine was suspended since.
+    // Returns the send time on the steady clock as it is now: earlier by the time suspended since then.
     Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
 
 private:

@@ -9,7 +9,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Starts a thread that receives none of the program's signals: they stay with the program's own threads.
+// Starts a thread that blocks all signals, so that the program's own threads receive them.
 template <class Function>
 std::thread quiet_thread(Function&& function) {
     sigset_t all;

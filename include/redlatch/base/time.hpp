@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <limits>
 
-// How durations of any kind become what the library works with: waits are rounded up and saturate, leases are
-// rounded down and are refused when they make no sense.
+// Converts durations of any kind to those of the library. Waits are rounded up and saturate. Leases are rounded down
+// and rejected if they make no sense.
 namespace redlatch {
 inline namespace v0_1 {
 
@@ -18,13 +18,13 @@ using Clock = std::chrono::steady_clock;
 using Instant = Clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
 
-// The deadline of a wait without end.
+// The deadline of an indefinite wait.
 inline constexpr Instant never = Instant::max();
 
 namespace detail {
 
-// long double holds every 64-bit count exactly where it matters (x86), and elsewhere errs by less than a part in
-// 2^52; it cannot overflow, which is the point.
+// long double holds every 64-bit count exactly where it matters (x86). Elsewhere it errs by less than one part in 2^52.
+// It cannot overflow.
 template <class Rep, class Period>
 long double exact_milliseconds(std::chrono::duration<Rep, Period> d) {
     return std::chrono::duration<long double, std::milli>(d).count();
@@ -32,7 +32,7 @@ long double exact_milliseconds(std::chrono::duration<Rep, Period> d) {
 
 }  // namespace detail
 
-// A wait in whole milliseconds: rounded up, zero when negative or not a number, Milliseconds::max() when too long.
+// Returns a wait in whole milliseconds: rounded up, zero if negative or not a number, Milliseconds::max() if too long.
 template <class Rep, class Period>
 Milliseconds round_wait(std::chrono::duration<Rep, Period> wait) {
     const long double ms = std::ceil(detail::exact_milliseconds(wait));
@@ -41,7 +41,7 @@ Milliseconds round_wait(std::chrono::duration<Rep, Period> wait) {
     return Milliseconds(static_cast<Milliseconds::rep>(ms));
 }
 
-// The instant that lies `wait` after `now`; `never` when that is beyond the clock.
+// Returns the instant `wait` after `now`, or `never` if that is beyond the range of the clock.
 template <class Rep, class Period>
 Instant deadline_after(Instant now, std::chrono::duration<Rep, Period> wait) {
     const Milliseconds rounded = round_wait(wait);
@@ -49,7 +49,7 @@ Instant deadline_after(Instant now, std::chrono::duration<Rep, Period> wait) {
     return rounded >= room ? never : now + rounded;
 }
 
-// The steady-clock instant of a time point of any clock, taken once: later jumps of that clock do not count.
+// Returns the steady-clock instant of a time point of any clock. The clock is read once: its later jumps do not count.
 template <class AnyClock, class Duration>
 Instant deadline_at(std::chrono::time_point<AnyClock, Duration> when) {
     using Wide = std::chrono::duration<long double, std::milli>;
@@ -57,8 +57,8 @@ Instant deadline_at(std::chrono::time_point<AnyClock, Duration> when) {
     return deadline_after(Clock::now(), left);
 }
 
-// How long a hold lasts unless it is given back earlier. Rounded down to whole milliseconds.
-// Throws Error(errc::invalid_argument) for what is no positive number of milliseconds, or more than 100 years.
+// The time for which a hold lasts unless it is released earlier. Rounded down to whole milliseconds. Throws
+// Error(errc::invalid_argument) if it is below one millisecond, not a number, or above 100 years.
 class Lease {
 public:
     template <class Rep, class Period>
@@ -70,8 +70,8 @@ public:
         length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
     }
 
-    // For permits that end only when they are released. A type of its own: no lock takes it, for a lock that outlives
-    // its process blocks everybody.
+    // For permits that end only when they are released. It is a separate type that no lock accepts, because a lock that
+    // outlives its process would block all others.
     struct Forever {};
     static constexpr Forever forever() noexcept { return {}; }
 
@@ -80,14 +80,14 @@ public:
     friend auto operator<=>(const Lease&, const Lease&) = default;
 
 private:
-    // Far below where Redis, Lua's doubles and the nanoseconds of a steady clock overflow.
+    // Far below the range of Redis, Lua's doubles and the nanoseconds of a steady clock.
     static constexpr Milliseconds longest = std::chrono::hours(24) * 36'525;
 
     Milliseconds length_;
 };
 
-// The instant until which a hold is certain: counted from before the command was sent, less an allowance for a
-// server clock that runs faster than ours (two parts in a thousand, twenty times what NTP slews).
+// Returns the instant until which a hold is certain. It counts from before the command was sent and subtracts an
+// allowance for a server clock that runs faster than ours (two parts in a thousand, twenty times what NTP slews).
 inline Instant valid_until(Instant sent, Milliseconds lease) {
     return sent + lease - std::chrono::duration_cast<Clock::duration>(lease) / 500;
 }

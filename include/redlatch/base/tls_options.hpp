@@ -8,23 +8,24 @@ inline namespace v0_1 {
 
 enum class TlsVersion { v1_2, v1_3 };
 
-// Whom to trust on a rediss:// connection, and who we are; for redlatch::tls() in redlatch/tls.hpp. That the server's
-// certificate is verified, and that it is for the host of the URL, cannot be turned off: trust its certificate by name
-// in `ca_file` instead, self-signed or not, and say in `server_name` what it is for.
+// Configures the trust and the identity of a rediss:// connection, for redlatch::tls() in redlatch/tls.hpp.
+// Verification of the server's certificate and of its host name cannot be turned off. If it would fail, put the
+// certificate, self-signed or not, into `ca_file` and the name that it is for into `server_name`.
 //
-// All files are PEM. They are read anew for each connection, so renewed ones need no restart.
+// All files are PEM. They are read again for each connection, so renewed files need no restart.
 struct TlsOptions {
-    // Who may sign the server's certificate; neither: the system's authorities.
+    // The authorities that may sign the server's certificate. If both are empty, the system's authorities.
     std::string ca_file = {};
-    std::string ca_directory = {};  // as `openssl rehash` leaves it
-    // Lists of revoked certificates: one of every authority in the server's chain, or its certificate is refused.
+    std::string ca_directory = {};  // as prepared by `openssl rehash`
+    // Certificate revocation lists: one for every authority in the server's chain, otherwise its certificate is
+    // refused.
     std::string crl_file = {};
-    // For servers that want to know who comes: the certificate, with those of intermediate authorities after it, and
-    // its key, which must not be encrypted.
+    // For servers that require a client certificate: the certificate, followed by those of intermediate authorities,
+    // and its key, which must not be encrypted.
     std::string certificate_file = {};
     std::string key_file = {};
-    // The name that the certificate must be for, and that is sent to the server (SNI): a host or an IP address. Empty:
-    // the host of the URL; with Sentinel the one that the sentinels tell, which is an address mostly.
+    // The host name or IP address that the certificate must be for, and that is sent to the server (SNI). If empty, the
+    // host of the URL is used. With Sentinel that is the host that the sentinels report, usually an address.
     std::string server_name = {};
     TlsVersion minimum_version = TlsVersion::v1_2;
 };

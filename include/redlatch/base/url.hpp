@@ -17,7 +17,7 @@ inline namespace v0_1 {
 
 class TlsConnector;
 
-// A server's place in the network.
+// The host and port of a server.
 struct HostPort {
     std::string host;
     std::uint16_t port = 0;
@@ -29,35 +29,35 @@ struct HostPort {
     }
 };
 
-// Where a server is and how to log in:
+// Describes where a server is and how to log in:
 //   redis://[user[:password]@]host[:port][/db]    host may be an IPv6 literal in brackets
 //   redis://:password@host                        the default user
 //   unix:///path/to/socket[?db=n]
 //   redis-sentinel://[user[:password]@]host[:port][,host[:port]...]/master[/db]
-//                                                 the sentinels, and how they call the master; the login is the master's
+//                                                 the sentinels and the master's name; the login is the master's
 //   redis-cluster://[user[:password]@]host[:port][,host[:port]...]
-//                                                 some nodes of a cluster, which name the others
+//                                                 some nodes of a cluster; they report the others
 //   rediss://…, rediss-sentinel://…, rediss-cluster://…
-//                                                 the same by TLS; with Sentinel to the sentinels as well
+//                                                 the same over TLS; with Sentinel also to the sentinels
 // User, password and path may be percent-encoded. No message of the parser quotes the part before an '@'.
 struct Url {
     std::string host;  // empty for a unix socket
     std::uint16_t port = 6379;
-    std::string path;      // of the unix socket, empty for TCP
+    std::string path;      // of the unix socket; empty for TCP
     std::string user;      // empty: the default user
     std::string password;  // empty: no AUTH is sent
     std::uint32_t database = 0;
-    std::vector<HostPort> sentinels{};  // then host and path are empty
-    std::string master{};               // by its name; of Sentinel
-    std::vector<HostPort> cluster{};    // then host and path are empty
-    bool tls = false;                   // nothing is ever sent there unencrypted
-    // Who encrypts. It is not in the text: a transport puts it here.
+    std::vector<HostPort> sentinels{};  // if set, host and path are empty
+    std::string master{};               // Sentinel's name for the master
+    std::vector<HostPort> cluster{};    // if set, host and path are empty
+    bool tls = false;                   // if true, nothing is ever sent there unencrypted
+    // Encrypts the connection. It is not part of the text; a transport sets it.
     std::shared_ptr<const TlsConnector> tls_connector{};
 
-    // Throws Error(errc::invalid_argument) for what is no such URL.
+    // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);
 
-    // The server in words for messages and events: never with the login.
+    // Returns a description of the server for messages and events, never with the login.
     std::string display() const {
         if (!path.empty()) return "unix://" + path;
         if (!sentinels.empty()) return "the master " + printable(master, 60);
@@ -65,7 +65,7 @@ struct Url {
         return HostPort{host, port}.display();
     }
 
-    // The same login on another server.
+    // Returns the same login for another server.
     Url at(const HostPort& place) const {
         Url url = *this;
         url.host = place.host;
@@ -113,10 +113,10 @@ inline std::uint32_t url_number(std::string_view text, std::uint32_t least, std:
     return number;
 }
 
-// Redis itself decides which of these exist; the limit only keeps the number a number.
+// Redis itself decides which databases exist; the limit only keeps the number in range.
 inline std::uint32_t url_database(std::string_view text) { return url_number(text, 0, 1'000'000, "the database"); }
 
-// Takes the part before the '@' off, if there is one.
+// Removes the part before the '@', if there is one, and stores its user and password in `url`.
 inline void take_login(Url& url, std::string_view& rest) {
     const auto at = rest.rfind('@');
     if (at == std::string_view::npos) return;
@@ -154,7 +154,7 @@ inline HostPort host_port(std::string_view rest, std::uint16_t usual_port) {
     return place;
 }
 
-// Separated by commas.
+// Parses a list separated by commas.
 inline std::vector<HostPort> host_ports(std::string_view hosts, std::uint16_t usual_port) {
     std::vector<HostPort> places;
     for (bool more = true; more;) {

@@ -9,8 +9,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Waits until notified, at the latest until the instant; also wakes for no reason. `never` is no instant that a system
-// call could be given.
+// Waits like wait_until(). `never` means without a timeout, because it would overflow a timespec. May wake spuriously.
 inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
     if (until == never)
         wake.wait(lock);
