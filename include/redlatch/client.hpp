@@ -23,8 +23,8 @@ inline namespace v0_1 {
 
 class HiredisTransport;
 
-// Connects to Redis and owns everything that the primitives made from it share: one identity, one watchdog and one
-// background thread. The background thread starts with the first hold. It is joined when the client and the last of its
+// Connects to Redis and owns everything that the primitives made from it share: one identity, one watchdog and the
+// background threads. The threads start with the first hold or wait. They end when the client and the last of its
 // primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs, so it may
 // outlive its client.
 //
@@ -54,8 +54,8 @@ public:
 
     // Returns one sentence for each property of the server that endangers the locks on it: eviction, persistence,
     // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
-    // query is a warning, too. Takes about eight round trips and leaves no key behind. Meant for the start of a
-    // service. Throws Error(errc::unreachable).
+    // query is a warning, too. Takes about eight round trips. Creates a temporary key and deletes it. Meant for the
+    // start of a service. Throws Error(errc::unreachable).
     std::vector<std::string> check_server() const { return redlatch::check_server(core_->session()); }
 
     // Used by the primitives.

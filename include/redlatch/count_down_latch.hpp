@@ -36,7 +36,8 @@ template <class T = HiredisTransport>
 class CountDownLatch {
 public:
     // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
-    // one non-empty {tag}. Sends nothing.
+    // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
+    // another slot. Sends nothing.
     CountDownLatch(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
     // Returns the name as given, without the client's key_prefix.

@@ -59,8 +59,8 @@ enum class Effect { any, grants };
 // Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
-// The background thread starts with the first hold or wait. It runs the transport, serves the timers and sends
-// renewals. Urgent work at the end of a hold is left to the thread of Losses, which never waits for a server.
+// The background thread starts with the first hold, wait or posted command. It runs the transport, serves the timers
+// and sends renewals. Urgent work at the end of a hold is left to the thread of Losses, which never waits for a server.
 //   - mutex_ guards states_. A state's own mutex may be taken while it is held, never the other way round.
 //   - key_holds_mutex_ guards key_holds_ and its limit.
 //   - background_mutex_ guards the start of the thread.
@@ -80,8 +80,9 @@ public:
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
-    // Waits a short time, at most longest_farewell, for the replies to posted commands, most likely the release of an
-    // unwanted hold. Then waits for the background thread, which a silent server can delay by one command_timeout.
+    // Waits up to command_timeout, but at most longest_farewell, for the replies to posted commands, most likely the
+    // release of an unwanted hold. Then waits for the background thread, which a silent server can delay by one
+    // command_timeout.
     ~Session() {
         {
             std::unique_lock lock(posts_mutex_);
@@ -226,7 +227,7 @@ public:
         if constexpr (LetsAttend<T>) transport_.wake();
     }
 
-    // --- until when a command is wanted ---------------------------------------------------------------------------
+    // --- expiry of commands by the server's clock ---------------------------------------------------------------
 
     // Returns the current time of the server that has this key. Sends one query (one round trip) if the time is not
     // known. Returns nothing, and the reason in `failure`, if there is no reply.

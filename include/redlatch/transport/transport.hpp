@@ -77,9 +77,9 @@ concept Posts = requires(T& t, const Command& command, Completion done) {
     t.post(command, std::move(done));
 };
 
-// subscribe(channel), unsubscribe(channel): return at once; the listener of run() receives the outcome. run(listener,
-// deadline): handles subscriptions and posted commands until the deadline passes, the listener was notified, or wake()
-// was called, even before run().
+// subscribe(channel), unsubscribe(channel): return at once; the listener of run() receives the outcome.
+// run(listener, deadline): handles subscriptions and posted commands until the deadline passes, the listener was
+// notified, or wake() was called, even before run().
 template <class T>
 concept Subscribes = requires(T& t, const std::string& channel, Listener& listener, Instant deadline) {
     t.subscribe(channel);
