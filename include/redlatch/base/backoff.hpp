@@ -9,8 +9,8 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The longest pause between retries of anything that needs a server: all clients must work again within a second of its
-// return.
+// The longest pause between retries of anything that needs a server. All clients must work again within a second after
+// the server is back.
 inline constexpr Milliseconds longest_pause{500};
 
 // Provides exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from

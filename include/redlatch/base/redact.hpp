@@ -18,7 +18,8 @@ inline bool repeats(std::string_view text, std::string_view secret) {
 }
 
 // Returns the part of a server's error that is safe to show. A server may echo, and cut off anywhere, the words of a
-// command that it rejects, AUTH among them. In that case only the code word is kept.
+// command that it rejects, AUTH among them. In that case only the code word is kept, or ERR if that repeats the secret,
+// too.
 inline std::string quotable(std::string_view error, std::string_view secret) {
     if (secret.empty()) return std::string(error);
     error = error.substr(0, 512);  // no more than this is ever shown, so the rest need not be searched

@@ -47,8 +47,8 @@ inline Clock::duration suspended() noexcept { return {}; }
 
 #endif
 
-// Returns the increase since suspended() returned `before`. An increase below the precision of the readings counts as
-// zero.
+// Returns the increase since suspended() returned `before`. An increase below 1 ms counts as zero, because the readings
+// cannot resolve it.
 inline Clock::duration suspended_since(Clock::duration before) noexcept {
     const Clock::duration grown = suspended() - before;
     return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
