@@ -53,14 +53,14 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The version is written here: CMake reads these three lines, and a check compares the first two with the inline namespace
-// that everything stands in, so that two versions of the library in one program have different symbols. Who declares
-// something of ours ahead includes its header instead.
+// The version is defined here only: CMake reads these three lines. A check compares the first two with the inline
+// namespace that contains everything, so that two versions of the library in one program have different symbols.
+// Include a header of the library instead of forward-declaring its names.
 inline constexpr int version_major = 0;
 inline constexpr int version_minor = 1;
 inline constexpr int version_patch = 0;
 
-// The version as text, "major.minor.patch".
+// Returns the version as text, "major.minor.patch".
 inline std::string version() {
     return std::to_string(version_major) + '.' + std::to_string(version_minor) + '.' + std::to_string(version_patch);
 }
@@ -73,7 +73,7 @@ inline std::string version() {
 namespace redlatch {
 inline namespace v0_1 {
 
-// Foreign text made fit for a message: at most 64 bytes of it, control and non-ASCII bytes as \xNN.
+// Makes foreign text safe for a message: keeps at most `most` bytes and writes control and non-ASCII bytes as \xNN.
 inline std::string escaped(std::string_view text, std::size_t most = 64) {
     static constexpr char digits[] = "0123456789abcdef";
     std::string out;
@@ -90,7 +90,7 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
     return text.size() > most ? out + "…" : out;
 }
 
-// The same in quotation marks.
+// Does the same and adds quotation marks.
 inline std::string printable(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
 
 }  // namespace v0_1
@@ -101,21 +101,21 @@ inline std::string printable(std::string_view text, std::size_t most = 64) { ret
 namespace redlatch {
 inline namespace v0_1 {
 
-// Why an operation failed. The values are grouped by what a caller can do about them.
+// Tells why an operation failed. The values are grouped by what a caller can do about them.
 enum class errc {
-    invalid_argument = 1,  // refused before anything was sent; mend the call
-    not_owner,             // this thread never took what it tries to give back
-    would_deadlock,        // waiting would be for ever, for oneself
-    unknown_permit,        // no such permit, or its lease is over
-    hold_lost,             // the hold ended before its unlock: lease over, key deleted, ended by force
-    unreachable,           // no server that could have done it answered in the time allowed (none at all, or one that
-                           // is loading, or only a replica); the outcome may be unknown
+    invalid_argument = 1,  // rejected before anything was sent; fix the call
+    not_owner,             // this thread never acquired what it tries to release
+    would_deadlock,        // this thread would wait for itself indefinitely
+    unknown_permit,        // there is no such permit, or its lease has expired
+    hold_lost,             // the hold ended before its unlock: expired, key deleted, or force-released
+    unreachable,           // no server able to do it replied in time (none replied at all, or the server is loading or
+                           // is only a replica); the outcome may be unknown
     overloaded,            // the server refuses for now: out of memory, busy, too few replicas, too many clients
-    rejected,              // for good: credentials, access rights, a script error; a certificate, on either side
-    wrong_type,            // the key belongs to something else
-    protocol_error,        // the answer makes no sense; the connection was closed
-    unsupported,           // recognised, but this build cannot do it
-    not_replicated,        // fewer replicas than required have confirmed it; what was taken is given back
+    rejected,              // refused for good: credentials, access rights, a script error, a certificate of either side
+    wrong_type,            // the key belongs to another kind of object
+    protocol_error,        // the reply makes no sense; the connection was closed
+    unsupported,           // recognised, but not possible with this build
+    not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
 };
 
 }  // namespace v0_1
@@ -127,7 +127,8 @@ struct std::is_error_code_enum<redlatch::errc> : std::true_type {};
 namespace redlatch {
 inline namespace v0_1 {
 
-// Visible, for codes of another category are never equal: it must be one for all shared objects of the process.
+// Exported, so that all shared objects of a process use one category: codes of different categories never compare
+// equal.
 [[gnu::visibility("default")]] inline const std::error_category& error_category() noexcept {
     class Category final : public std::error_category {
         const char* name() const noexcept override { return "redlatch"; }
@@ -150,7 +151,7 @@ inline namespace v0_1 {
             return "unknown error";
         }
 
-        // So that portable code can compare with std::errc.
+        // Lets portable code compare with std::errc.
         std::error_condition default_error_condition(int value) const noexcept override {
             switch (static_cast<errc>(value)) {
                 case errc::invalid_argument: return std::errc::invalid_argument;
@@ -168,15 +169,15 @@ inline namespace v0_1 {
 
 inline std::error_code make_error_code(errc code) noexcept { return {static_cast<int>(code), error_category()}; }
 
-// Thrown by every operation that fails. what() reads "<name>: <what happened>; <what to try>: <category text>";
-// it never holds a password, and it quotes foreign text escaped and shortened.
+// Reports a failed operation. what() reads "<name>: <what happened>; <what to try>: <category text>". It never contains
+// a password. Foreign text in it is escaped and shortened.
 class [[gnu::visibility("default")]] Error : public std::system_error {
 public:
     Error(errc code, std::string_view name, const std::string& what_happened)
         : std::system_error(make_error_code(code), name.empty() ? what_happened : escaped(name) + ": " + what_happened),
           name_(name) {}
 
-    // The name of the primitive, empty when the error belongs to the client.
+    // Returns the name of the primitive, or an empty string if the error belongs to the client.
     const std::string& name() const noexcept { return name_; }
 
 private:
@@ -188,14 +189,15 @@ private:
 
 // redlatch/base/names.hpp
 
-// The key rules shared with Redisson: how the names of extra keys and channels follow from a primitive's name.
+// Defines the key rules shared with Redisson: how a primitive's name determines the names of its extra keys and
+// channels.
 namespace redlatch {
 inline namespace v0_1 {
 
 inline constexpr std::size_t longest_name = 1024;
 
-// True when the braces of a name are none at all, or exactly one non-empty "{tag}": only then do all keys that
-// are derived from the name fall into one cluster slot.
+// Returns true if the name has no braces, or exactly one non-empty "{tag}". Only then do all keys derived from the name
+// fall into one cluster slot.
 constexpr bool has_safe_braces(std::string_view name) {
     const auto open = name.find('{');
     const auto close = name.find('}');
@@ -204,7 +206,7 @@ constexpr bool has_safe_braces(std::string_view name) {
            name.find('{', open + 1) == std::string_view::npos && name.find('}', close + 1) == std::string_view::npos;
 }
 
-// Throws Error(errc::invalid_argument) for a name that cannot work.
+// Throws Error(errc::invalid_argument) if the name is empty, too long, or has other braces.
 inline void check_name(std::string_view name) {
     if (name.empty()) throw Error(errc::invalid_argument, {}, "a name must not be empty");
     if (name.size() > longest_name) throw Error(errc::invalid_argument, name, "a name must have at most 1024 bytes");
@@ -213,7 +215,7 @@ inline void check_name(std::string_view name) {
                     "braces in a name must form one non-empty {tag}, or its keys would lie in different cluster slots");
 }
 
-// "prefix:{name}", or "prefix:name" when the name brings its own tag.
+// Returns "prefix:{name}", or "prefix:name" if the name has its own tag.
 inline std::string prefixed_key(std::string_view prefix, std::string_view name) {
     std::string key(prefix);
     const bool tagged = name.find('{') != std::string_view::npos;
@@ -223,7 +225,7 @@ inline std::string prefixed_key(std::string_view prefix, std::string_view name) 
     return key;
 }
 
-// "{name}:suffix", or "name:suffix" when the name brings its own tag.
+// Returns "{name}:suffix", or "name:suffix" if the name has its own tag.
 inline std::string suffixed_key(std::string_view name, std::string_view suffix) {
     const bool tagged = name.find('{') != std::string_view::npos;
     std::string key = tagged ? std::string(name) : "{" + std::string(name) + "}";
@@ -242,7 +244,7 @@ inline namespace v0_1 {
 
 class TlsConnector;
 
-// A server's place in the network.
+// The host and port of a server.
 struct HostPort {
     std::string host;
     std::uint16_t port = 0;
@@ -254,35 +256,35 @@ struct HostPort {
     }
 };
 
-// Where a server is and how to log in:
+// Describes where a server is and how to log in:
 //   redis://[user[:password]@]host[:port][/db]    host may be an IPv6 literal in brackets
 //   redis://:password@host                        the default user
 //   unix:///path/to/socket[?db=n]
 //   redis-sentinel://[user[:password]@]host[:port][,host[:port]...]/master[/db]
-//                                                 the sentinels, and how they call the master; the login is the master's
+//                                                 the sentinels and the master's name; the login is the master's
 //   redis-cluster://[user[:password]@]host[:port][,host[:port]...]
-//                                                 some nodes of a cluster, which name the others
+//                                                 some nodes of a cluster; they report the others
 //   rediss://…, rediss-sentinel://…, rediss-cluster://…
-//                                                 the same by TLS; with Sentinel to the sentinels as well
+//                                                 the same over TLS; with Sentinel also to the sentinels
 // User, password and path may be percent-encoded. No message of the parser quotes the part before an '@'.
 struct Url {
     std::string host;  // empty for a unix socket
     std::uint16_t port = 6379;
-    std::string path;      // of the unix socket, empty for TCP
+    std::string path;      // of the unix socket; empty for TCP
     std::string user;      // empty: the default user
     std::string password;  // empty: no AUTH is sent
     std::uint32_t database = 0;
-    std::vector<HostPort> sentinels{};  // then host and path are empty
-    std::string master{};               // by its name; of Sentinel
-    std::vector<HostPort> cluster{};    // then host and path are empty
-    bool tls = false;                   // nothing is ever sent there unencrypted
-    // Who encrypts. It is not in the text: a transport puts it here.
+    std::vector<HostPort> sentinels{};  // if set, host and path are empty
+    std::string master{};               // Sentinel's name for the master
+    std::vector<HostPort> cluster{};    // if set, host and path are empty
+    bool tls = false;                   // if true, nothing is ever sent there unencrypted
+    // Encrypts the connection. It is not part of the text; a transport sets it.
     std::shared_ptr<const TlsConnector> tls_connector{};
 
-    // Throws Error(errc::invalid_argument) for what is no such URL.
+    // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);
 
-    // The server in words for messages and events: never with the login.
+    // Returns a description of the server for messages and events, never with the login.
     std::string display() const {
         if (!path.empty()) return "unix://" + path;
         if (!sentinels.empty()) return "the master " + printable(master, 60);
@@ -290,7 +292,7 @@ struct Url {
         return HostPort{host, port}.display();
     }
 
-    // The same login on another server.
+    // Returns the same login for another server.
     Url at(const HostPort& place) const {
         Url url = *this;
         url.host = place.host;
@@ -338,10 +340,10 @@ inline std::uint32_t url_number(std::string_view text, std::uint32_t least, std:
     return number;
 }
 
-// Redis itself decides which of these exist; the limit only keeps the number a number.
+// Redis itself decides which databases exist; the limit only keeps the number in range.
 inline std::uint32_t url_database(std::string_view text) { return url_number(text, 0, 1'000'000, "the database"); }
 
-// Takes the part before the '@' off, if there is one.
+// Removes the part before the '@', if there is one, and stores its user and password in `url`.
 inline void take_login(Url& url, std::string_view& rest) {
     const auto at = rest.rfind('@');
     if (at == std::string_view::npos) return;
@@ -379,7 +381,7 @@ inline HostPort host_port(std::string_view rest, std::uint16_t usual_port) {
     return place;
 }
 
-// Separated by commas.
+// Parses a list separated by commas.
 inline std::vector<HostPort> host_ports(std::string_view hosts, std::uint16_t usual_port) {
     std::vector<HostPort> places;
     for (bool more = true; more;) {
@@ -476,8 +478,8 @@ inline Url Url::parse(std::string_view text) {
 
 // redlatch/base/time.hpp
 
-// How durations of any kind become what the library works with: waits are rounded up and saturate, leases are
-// rounded down and are refused when they make no sense.
+// Converts durations of any kind to those of the library. Waits are rounded up and saturate. Leases are rounded down
+// and rejected if they make no sense.
 namespace redlatch {
 inline namespace v0_1 {
 
@@ -485,13 +487,13 @@ using Clock = std::chrono::steady_clock;
 using Instant = Clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
 
-// The deadline of a wait without end.
+// The deadline of an indefinite wait.
 inline constexpr Instant never = Instant::max();
 
 namespace detail {
 
-// long double holds every 64-bit count exactly where it matters (x86), and elsewhere errs by less than a part in
-// 2^52; it cannot overflow, which is the point.
+// long double holds every 64-bit count exactly where it matters (x86). Elsewhere it errs by less than one part in 2^52.
+// It cannot overflow.
 template <class Rep, class Period>
 long double exact_milliseconds(std::chrono::duration<Rep, Period> d) {
     return std::chrono::duration<long double, std::milli>(d).count();
@@ -499,7 +501,7 @@ long double exact_milliseconds(std::chrono::duration<Rep, Period> d) {
 
 }  // namespace detail
 
-// A wait in whole milliseconds: rounded up, zero when negative or not a number, Milliseconds::max() when too long.
+// Returns a wait in whole milliseconds: rounded up, zero if negative or not a number, Milliseconds::max() if too long.
 template <class Rep, class Period>
 Milliseconds round_wait(std::chrono::duration<Rep, Period> wait) {
     const long double ms = std::ceil(detail::exact_milliseconds(wait));
@@ -508,7 +510,7 @@ Milliseconds round_wait(std::chrono::duration<Rep, Period> wait) {
     return Milliseconds(static_cast<Milliseconds::rep>(ms));
 }
 
-// The instant that lies `wait` after `now`; `never` when that is beyond the clock.
+// Returns the instant `wait` after `now`, or `never` if that is beyond the range of the clock.
 template <class Rep, class Period>
 Instant deadline_after(Instant now, std::chrono::duration<Rep, Period> wait) {
     const Milliseconds rounded = round_wait(wait);
@@ -516,7 +518,7 @@ Instant deadline_after(Instant now, std::chrono::duration<Rep, Period> wait) {
     return rounded >= room ? never : now + rounded;
 }
 
-// The steady-clock instant of a time point of any clock, taken once: later jumps of that clock do not count.
+// Returns the steady-clock instant of a time point of any clock. The clock is read once: its later jumps do not count.
 template <class AnyClock, class Duration>
 Instant deadline_at(std::chrono::time_point<AnyClock, Duration> when) {
     using Wide = std::chrono::duration<long double, std::milli>;
@@ -524,8 +526,8 @@ Instant deadline_at(std::chrono::time_point<AnyClock, Duration> when) {
     return deadline_after(Clock::now(), left);
 }
 
-// How long a hold lasts unless it is given back earlier. Rounded down to whole milliseconds.
-// Throws Error(errc::invalid_argument) for what is no positive number of milliseconds, or more than 100 years.
+// The time for which a hold lasts unless it is released earlier. Rounded down to whole milliseconds. Throws
+// Error(errc::invalid_argument) if it is below one millisecond, not a number, or above 100 years.
 class Lease {
 public:
     template <class Rep, class Period>
@@ -537,8 +539,8 @@ public:
         length_ = Milliseconds(static_cast<Milliseconds::rep>(ms));
     }
 
-    // For permits that end only when they are released. A type of its own: no lock takes it, for a lock that outlives
-    // its process blocks everybody.
+    // For permits that end only when they are released. It is a separate type that no lock accepts, because a lock that
+    // outlives its process would block all others.
     struct Forever {};
     static constexpr Forever forever() noexcept { return {}; }
 
@@ -547,14 +549,14 @@ public:
     friend auto operator<=>(const Lease&, const Lease&) = default;
 
 private:
-    // Far below where Redis, Lua's doubles and the nanoseconds of a steady clock overflow.
+    // Far below the range of Redis, Lua's doubles and the nanoseconds of a steady clock.
     static constexpr Milliseconds longest = std::chrono::hours(24) * 36'525;
 
     Milliseconds length_;
 };
 
-// The instant until which a hold is certain: counted from before the command was sent, less an allowance for a
-// server clock that runs faster than ours (two parts in a thousand, twenty times what NTP slews).
+// Returns the instant until which a hold is certain. It counts from before the command was sent and subtracts an
+// allowance for a server clock that runs faster than ours (two parts in a thousand, twenty times what NTP slews).
 inline Instant valid_until(Instant sent, Milliseconds lease) {
     return sent + lease - std::chrono::duration_cast<Clock::duration>(lease) / 500;
 }
@@ -567,26 +569,26 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// What a command gave: the server's answer, or the reason why there is none. Short texts and numbers need no
+// The result of a command: the server's reply, or the reason why there is none. Short texts and numbers need no
 // allocation.
 struct Reply {
     enum class Kind {
         nil,
         integer,
         text,   // a bulk string or a status
-        error,  // the server's own words in `text`, beginning with a code such as WRONGTYPE
+        error,  // `text` is the server's error, which begins with a code such as WRONGTYPE
         array,
-        not_sent,    // no connection could be had: the command had no effect. `text` says why
-        no_time,     // the same, but only because the caller's time was over: the server may be well
-        unanswered,  // sent, but no answer came: the outcome is unknown. `text` says why
-        malformed,   // answered with what no server should say; the connection was closed: the outcome is unknown
+        not_sent,    // there was no connection: the command had no effect. `text` gives the reason
+        no_time,     // the same, but only because the caller's time ran out: the server may be available
+        unanswered,  // sent, but no reply arrived: the outcome is unknown. `text` gives the reason
+        malformed,   // the reply violates the protocol; the connection was closed: the outcome is unknown
     };
 
     Kind kind = Kind::nil;
     std::int64_t integer = 0;
     std::string text;
     std::vector<Reply> elements;
-    bool replicated = true;  // false: carried out, but fewer replicas than required have confirmed it
+    bool replicated = true;  // false if it was carried out, but fewer replicas than required confirmed it
 
     static Reply of(std::int64_t number) { return {Kind::integer, number, {}, {}, true}; }
     static Reply of(std::string text) { return {Kind::text, 0, std::move(text), {}, true}; }
@@ -596,10 +598,11 @@ struct Reply {
     bool is_integer() const noexcept { return kind == Kind::integer; }
     bool is_error() const noexcept { return kind == Kind::error; }
 
-    // How the text of an error begins that is not the server's but the transport's: there can be no trust between them.
+    // The prefix of an error that comes from the transport, not from the server: they could not establish trust.
     static constexpr std::string_view untrusted = "UNTRUSTED ";
 
-    // Whether the server answered at all, and whether the command certainly never reached it.
+    // answered() returns true if the server replied. is_unsent() returns true if the command certainly never reached
+    // it.
     bool answered() const noexcept { return kind < Kind::not_sent; }
     bool is_unsent() const noexcept { return kind == Kind::not_sent || kind == Kind::no_time; }
 };
@@ -609,71 +612,73 @@ struct Reply {
 
 // redlatch/transport/transport.hpp
 
-// What redlatch needs from a Redis client. Any client that offers these six parts carries every primitive;
+// Defines what redlatch needs from a Redis client. Any client with the six parts of Transport supports every primitive;
 // examples/custom_transport.cpp is one.
 //
-// Rules for all parts: any thread may call anything at any time, except run(), which one thread at a time calls.
-// Nothing throws but std::bad_alloc. The commands of one thread reach the server in the order of its calls for as
-// long as a connection lives. A connection whose answers can no longer be told apart is closed and never reused.
+// Rules for all parts:
+//   - Any thread may call anything at any time, except run(), which one thread at a time calls.
+//   - Nothing throws except std::bad_alloc.
+//   - The commands of one thread reach the server in the order of its calls while a connection lives.
+//   - A connection whose replies can no longer be matched to commands is closed and never reused.
 namespace redlatch {
 inline namespace v0_1 {
 
-// The words of one command, each sent as it is, whatever bytes it holds. They need to live only during the call.
+// The words of one command, each sent as it is, whatever bytes it contains. They must live only during the call.
 struct Command {
     std::span<const std::string_view> words;
-    std::size_t key = 1;      // which word is the key that says where the command goes; 0 for none
-    std::string_view near{};  // without one: a key whose server is meant, if it matters which
+    std::size_t key = 1;      // the index of the word that is the routing key; 0 for none
+    std::string_view near{};  // if there is none: a key whose server to use, if that matters
 };
 
-// Receives the answer to a posted command, once, on any thread. It must be short and must not call the transport
-// other than by post(), subscribe(), unsubscribe() and wake().
+// Receives the reply to a posted command, exactly once, on any thread. It must be short. Of the transport it may call
+// only post(), subscribe(), unsubscribe() and wake().
 using Completion = std::function<void(Reply)>;
 
-// How subscribers of a cluster are reached: on channels that every node hears of, or on those of one shard. The two
-// kinds do not mix: all clients must use the same. `automatic`: sharded where the servers know it (Redis 7), as
-// Redisson does. Of a single server, with or without sentinels, the channels are always classic.
+// Selects the channels of a cluster: classic channels, which reach every node, or sharded ones, which belong to one
+// shard. The two kinds do not mix: all clients must use the same. `automatic` uses sharded channels if the servers
+// support them (Redis 7), as Redisson does. A single server, with or without Sentinel, always uses classic channels.
 enum class PubSub { automatic, classic, sharded };
 
-// Receives what happens to subscriptions, within run() or watch(): one call at a time, on any thread.
+// Receives the events of subscriptions, within run() or watch(): one call at a time, on any thread.
 class Listener {
 public:
-    virtual void subscribed(const std::string& channel) = 0;  // confirmed, the first time and after every reconnect
+    virtual void subscribed(const std::string& channel) = 0;  // confirmed: the first time and after every reconnect
     virtual void refused(const std::string& channel, const Reply& why) = 0;
     virtual void message(const std::string& channel, std::string_view payload) = 0;
-    virtual void disconnected() = 0;  // messages may be lost from here on, until subscribed() comes again
-    // The same for one channel. Of transports that listen at several servers.
+    virtual void disconnected() = 0;  // messages may be lost until the next subscribed()
+    // disconnected() for one channel. For transports that listen on several servers.
     virtual void interrupted(const std::string&) {}
-    // Commands go to another server from here on, which may not have all that the earlier one had. Of transports that
-    // look for their server.
+    // Failover: commands go to another server from here on, which may lack recent writes of the earlier one. For
+    // transports that discover their server.
     virtual void moved() {}
 
 protected:
     ~Listener() = default;
 };
 
-// call(command, deadline): sends and waits for the answer. Connects if need be, and goes on trying to until the
-// deadline; answers Kind::no_time, not_sent or unanswered when it passes.
+// call(command, deadline): sends and waits for the reply. Connects if necessary, and retries that until the deadline.
+// When the deadline passes it returns Kind::no_time, not_sent or unanswered.
 template <class T>
 concept CallsAndWaits = requires(T& t, const Command& command, Instant deadline) {
     { t.call(command, deadline) } -> std::same_as<Reply>;
 };
 
-// call_all(commands, deadline): the same for several commands in one write; an answer for each, in their order.
+// call_all(commands, deadline): does the same for several commands in one write. Returns one reply each, in order.
 template <class T>
 concept CallsSeveral = requires(T& t, std::span<const Command> commands, Instant deadline) {
     { t.call_all(commands, deadline) } -> std::same_as<std::vector<Reply>>;
 };
 
-// post(command, done): sends without waiting, not even for a connection. `done` is called once in any case, after the
-// transport's own time-out at the latest, provided that some thread is inside run().
+// post(command, done): sends without waiting, not even for a connection. Calls `done` exactly once in any case, after
+// the transport's own time-out at the latest, provided that some thread is in run().
 template <class T>
 concept Posts = requires(T& t, const Command& command, Completion done) {
     t.post(command, std::move(done));
 };
 
-// subscribe(channel), unsubscribe(channel): return at once; the outcome is told to the listener of run().
-// run(listener, deadline): handles subscriptions and posted commands until the deadline passes, something was
-// told, or wake() was called, even before.
+// subscribe(channel), unsubscribe(channel): return at once; the listener of run() receives the outcome.
+// run(listener, deadline): handles subscriptions and posted commands until the deadline passes, the listener was
+// notified, or wake() was called, even before run().
 template <class T>
 concept Subscribes = requires(T& t, const std::string& channel, Listener& listener, Instant deadline) {
     t.subscribe(channel);
@@ -682,26 +687,27 @@ concept Subscribes = requires(T& t, const std::string& channel, Listener& listen
     t.wake();
 };
 
-// route(key): where the key lives; keys of equal route may share a command. publish_command(): the command by
-// which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH.
+// route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the
+// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH.
 template <class T>
 concept Routes = requires(T& t, std::string_view key) {
     { t.route(key) } -> std::convertible_to<std::uint32_t>;
     { t.publish_command() } -> std::convertible_to<std::string_view>;
 };
 
-// reborn(): called in the child after a fork, on the parent's transport, whose locks and threads may be in any
-// state: a transport to the same servers that shares no connection with it.
+// reborn(): called in the child after a fork, on the parent's transport, whose mutexes and threads may be in any state.
+// Returns a transport to the same servers that shares no connection with it.
 template <class T>
 concept SurvivesFork = requires(T& t) {
     { t.reborn() } -> std::same_as<T>;
 };
 
-// Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run(),
-// and tells the listener itself, until something was told, the deadline passes, or interrupts() is not `seen` any more,
-// which is how often interrupt_watch() was called, even before; false at once when it cannot, because another thread
-// does so already or there is no connection. Who was told false is not forgotten: run() receives again as soon as that
-// other thread leaves. When it leaves while others wait, wake() makes run() receive again.
+// Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run()
+// and notifies the listener itself. It returns true when the listener was notified, the deadline passes, or
+// interrupts() is not `seen`. interrupts() counts the calls of interrupt_watch(); one before watch() counts, too. It
+// returns false at once if it cannot receive, because another thread does so already or there is no connection. After
+// that, run() receives again as soon as that other thread leaves. If that thread leaves while others wait, wake() makes
+// run() receive again.
 template <class T>
 concept LetsWatch = requires(T& t, Listener& listener, Instant deadline, std::uint64_t seen) {
     { t.watch(listener, deadline, seen) } -> std::same_as<bool>;
@@ -709,16 +715,16 @@ concept LetsWatch = requires(T& t, Listener& listener, Instant deadline, std::ui
     t.interrupt_watch();
 };
 
-// Optional. post_attended(command, done): as post(), but the calling thread is going to receive the answer itself, by
-// attend(), which takes what has come and does not wait; or to call wake(), when it gives that up.
+// Optional. post_attended(command, done): like post(), but the calling thread will receive the reply itself with
+// attend(), which takes the replies that have arrived and does not wait. A caller that gives that up calls wake().
 template <class T>
 concept LetsAttend = Posts<T> && requires(T& t, const Command& command, Completion done) {
     t.post_attended(command, std::move(done));
     t.attend();
 };
 
-// Optional. post_all(commands, done): as post() for each of the commands, `done` having a completion for each, but in
-// one write: all on one connection and nothing between them, or none. ClientOptions::require_replicas needs it.
+// Optional. post_all(commands, done): like post() for each of the commands, with one completion each in `done`, but in
+// one write: either all on one connection with nothing between them, or none. ClientOptions::require_replicas needs it.
 template <class T>
 concept PostsSeveral = requires(T& t, std::span<const Command> commands, std::span<Completion> done) {
     t.post_all(commands, done);
@@ -730,7 +736,7 @@ concept Transport = std::move_constructible<T> && CallsAndWaits<T> && CallsSever
 
 namespace detail {
 
-// One assertion a part, so that every compiler names the missing one.
+// One assertion per part, so that every compiler names the missing one.
 template <class T>
 constexpr bool explain_transport() {
     static_assert(std::move_constructible<T>, "a transport must be move constructible");
@@ -757,61 +763,62 @@ inline namespace v0_1 {
 
 class TlsConnector;
 
-// Something that no return value can tell, because it happens between two calls.
+// Reports what no return value can, because it happens between two calls.
 struct Event {
     enum class Kind {
-        hold_lost,             // a hold ended before its unlock; its lost() token is requested
-        unlock_not_delivered,  // a release could not be delivered before its lease was over
+        hold_lost,             // a hold ended before its unlock; a stop is requested on its lost() token
+        unlock_not_delivered,  // a release could not be delivered before its lease expired
         disconnected,          // the server cannot be reached
-        reconnected,           // and is back
-        moved,                 // another server is the master now; every hold is asked for there
+        reconnected,           // the server can be reached again
+        moved,                 // failover: another server is the master now; every hold is verified there
     };
 
     Kind kind;
-    std::string name;    // of the primitive; empty for the connection
-    std::string detail;  // in words, for a log
+    std::string name;    // the primitive's; empty for an event of the connection
+    std::string detail;  // readable text for a log
 };
 
-// Counters since the client was made.
+// Counts what the client has done since it was created.
 struct Stats {
-    std::uint64_t commands = 0;      // sent to the server by callers and in the background, resent ones included
-    std::uint64_t acquisitions = 0;  // holds taken, by whatever way
+    std::uint64_t commands = 0;      // sent to the server by callers and in the background, including resends
+    std::uint64_t acquisitions = 0;  // holds acquired in any way
     std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
-    std::uint64_t handoffs = 0;      // holds passed to a waiting thread of this process
-    std::uint64_t renewals = 0;      // holds whose lease the watchdog prolonged, once each time
+    std::uint64_t handoffs = 0;      // holds handed off to a waiter of this process
+    std::uint64_t renewals = 0;      // lease renewals by the watchdog, one per hold and renewal
     std::uint64_t lost_holds = 0;
-    std::uint64_t resends = 0;  // commands sent again after a lost connection or a refusal
+    std::uint64_t resends = 0;  // commands resent after a lost connection or a refusal
     std::uint64_t reconnects = 0;
 };
 
-// For ClientOptions::require_replicas: every replica that the master has had since the client found it, and one at
-// least.
+// A value of ClientOptions::require_replicas: requires every replica that the master has had since the client found it,
+// and at least one.
 inline constexpr unsigned all_replicas = ~0U;
 
 struct ClientOptions {
-    // The lease of a hold taken without one. It is renewed every third of it, so a crashed holder blocks others no
-    // longer than this.
+    // The lease of a hold acquired without one. The watchdog renews it every third of this time, so a crashed holder
+    // blocks others no longer than this.
     Milliseconds watchdog_timeout = std::chrono::seconds(30);
-    // How long a server may take to answer a command before its connection is taken for dead.
+    // The time a server may take to reply to a command before its connection counts as dead.
     Milliseconds command_timeout = std::chrono::seconds(3);
-    // How long a call without a deadline goes on trying to reach a server before it throws errc::unreachable.
+    // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
-    // Put before every name: the namespace of an application on a shared server.
+    // A prefix for every name: the namespace of an application on a shared server.
     std::string key_prefix = {};
-    // How often in a row a released lock goes to a waiting thread of this process before other processes get a turn.
+    // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
+    // turn.
     unsigned local_handoff_limit = 16;
-    // How many replicas have to confirm every hold and every permit, within a quarter of command_timeout, so that a
-    // failover to one of them does not forget it. With fewer it is given back, and the operation fails with
-    // errc::not_replicated; a renewal that they do not confirm counts as none. A command more with each, in the same
+    // The number of replicas that must confirm every hold and every permit within a quarter of command_timeout, so that
+    // a failover to one of them does not lose it. If fewer confirm it, it is released and the operation fails with
+    // errc::not_replicated. A renewal that they do not confirm does not count. Costs one more command each, in the same
     // round trip.
     unsigned require_replicas = 0;
-    // For a rediss:// URL, which is the one that says whether there is TLS: redlatch::tls(...) of redlatch/tls.hpp.
+    // The connector for rediss:// URLs: redlatch::tls(...) of redlatch/tls.hpp. The URL alone decides whether TLS is
+    // used.
     std::shared_ptr<const TlsConnector> tls = {};
-    // Of a redis-cluster:// URL: the kind of channels by which waiters are woken. All clients of a lock must use the
-    // same.
+    // The kind of channel that wakes waiters, for a redis-cluster:// URL. All clients of a lock must use the same kind.
     PubSub pubsub = PubSub::automatic;
-    // Called on a thread of the client's, one event at a time, with no lock held. What it throws is swallowed. It may
-    // use the library; while it blocks, later events wait, but renewals, wake-ups and lost() requests do not.
+    // Called on a thread of the client, one event at a time, with no lock held. Exceptions from it are swallowed. It
+    // may use the library. While it blocks, later events wait, but renewals, wake-ups and lost() requests do not.
     std::function<void(const Event&)> on_event = {};
 };
 
@@ -823,10 +830,10 @@ struct ClientOptions {
 namespace redlatch {
 inline namespace v0_1 {
 
-// SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
+// Returns the SHA-1 in 40 hex digits, at compile time: the name under which Redis caches a script (FIPS 180-4, 6.1).
 //
-// Every program that includes the library evaluates this for every script, and compilers are slow at it: hence plain
-// arrays and no calls in the loops, which is several times faster than std::array and lambdas.
+// Every program that includes the library evaluates this for every script, and compilers are slow at it. Plain arrays
+// and loops without calls are several times faster than std::array and lambdas.
 constexpr std::array<char, 40> sha1_hex(std::string_view text) {
     std::uint32_t hash[5] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0};
     const char* const data = text.data();
@@ -842,7 +849,7 @@ constexpr std::array<char, 40> sha1_hex(std::string_view text) {
                        static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 2])) << 8 |
                        static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + 3]));
             } else {
-                // The end of the text, then one bit, then zeros.
+                // The end of the text, followed by a one bit and zeros.
                 for (std::size_t j = 0; j < 4; ++j)
                     w[i] = w[i] << 8 |
                            (at + j < size    ? static_cast<std::uint32_t>(static_cast<unsigned char>(data[at + j]))
@@ -897,7 +904,7 @@ constexpr std::array<char, 40> sha1_hex(std::string_view text) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// A Lua script and the digest by which EVALSHA calls it.
+// A Lua script and its SHA-1 digest, by which EVALSHA calls it.
 struct Script {
     std::string_view text;
     std::array<char, 40> sha1;
@@ -907,8 +914,7 @@ struct Script {
     constexpr std::string_view digest() const { return {sha1.data(), sha1.size()}; }
 };
 
-// The script of a text. The digest is worked out by the compiler, which is slow at it: only for the scripts that a
-// program uses.
+// The script of a text. The compiler computes the digest, slowly: only for the scripts that a program uses.
 template <const std::string_view& text>
 inline constexpr Script digested{text};
 
@@ -926,7 +932,7 @@ inline constexpr auto joined_array = [] {
 
 }  // namespace detail
 
-// The text of a script that shares its beginning with others.
+// The text of a script that shares its first parts with others.
 template <const std::string_view&... parts>
 inline constexpr std::string_view joined{detail::joined_array<parts...>.data(), detail::joined_array<parts...>.size()};
 
@@ -941,10 +947,10 @@ namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
 
-// Tries what the other scripts use, on a key of its own, which is gone afterwards.
+// Tries the commands that the other scripts use, on a key of its own, which it deletes.
 inline constexpr std::string_view server_check{R"lua(
--- KEYS: a key that nobody uses.  ARGV: the channel and the command of a message.
--- Answer: the names of the commands that this user may not call.
+-- KEYS: a key that is not in use.  ARGV: the channel and the command of a message.
+-- Answer: the names of the commands that this user has no right to.
 local key = KEYS[1]
 local refused = {}
 local function try(name, ...)
@@ -1003,21 +1009,21 @@ return refused
 
 // redlatch/scripts/giving_back.hpp
 
-// What the scripts of all locks have in common that give something back. Before the first two stands a function
-// release(owner, count that remains, lease in ms for a remaining hold, publish command, tag).
+// The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
+// count, lease in ms for a remaining hold, publish command, tag).
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts::detail {
 
 inline constexpr std::string_view release_levels{R"lua(
--- ARGV: owner, count that remains, lease in ms for a remaining hold, publish command, tag (where there is one).
+-- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
 return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 )lua"};
 
-// For owners of whom nobody knows what they have: an answer did not come.
+// For owners of which no client knows what they hold, because a reply did not come.
 inline constexpr std::string_view give_up{R"lua(
--- ARGV: publish command, tag (where there is one), owners that want nothing any more.
--- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+-- ARGV: publish command, tag (if there is one), owners that give up.
+-- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
 local now, refusal = time_in_ms(), nil
 for i = 3, #ARGV do
     local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
@@ -1026,7 +1032,7 @@ end
 return refusal or now
 )lua"};
 
-// A key that never comes free.
+// For a key that never becomes free.
 inline constexpr std::string_view no_lease{R"lua(
 local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
 )lua"};
@@ -1037,16 +1043,16 @@ local function no_lease() return redis.error_reply('WRONGTYPE the key has no lea
 
 // redlatch/scripts/all_or_none.hpp
 
-// Access rights may allow some commands of a script and refuse others in its middle, and what was written before such a
-// refusal stays. So what may be refused comes first, or is undone.
+// Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
+// written before a refusal stays. So commands that may be refused come first, or are undone.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts::detail {
 
-// Put before the scripts that use it.
+// Precedes the scripts that use it.
 inline constexpr std::string_view all_or_none{R"lua(
--- Makes all changes or, should one be refused (access rights may allow some and not others), none: each may say what
--- undoes it. Answer: nil, or the refusal.
+-- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
+-- the command that undoes it. Returns nil, or the error.
 local function all_or_none(changes)
     for i = 1, #changes do
         local reply = redis.pcall(unpack(changes[i]))
@@ -1066,17 +1072,18 @@ end
 
 // redlatch/scripts/hold_levels.hpp
 
-// How the locks write whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. Should a
-// command be refused, the hash is what it was: it is never left without a lease, nor with a holder whom nobody knows of.
+// Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
+// command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
+// of.
 //
-// A last release is the exception: it stands even where the user may not tell those who wait, and is refused all the
-// same. They ask again when the lease would have been over.
+// A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
+// error. The waiters ask again when the lease would have ended.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts::detail {
 
 inline constexpr std::string_view first_level{R"lua(
--- A hold that was just written gets its lease: nil, or the refusal. Better no lock than one for ever.
+-- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
 local function give_lease(lock, lease)
     local limited = redis.pcall('pexpire', lock, lease)
     if type(limited) ~= 'table' then return nil end
@@ -1086,7 +1093,7 @@ end
 )lua"};
 
 inline constexpr std::string_view more_levels{R"lua(
--- The hold is there and gets this count; its lease becomes no shorter: nil, or the refusal.
+-- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
 local function enter_again(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
     if current ~= count then redis.call('hincrby', lock, owner, count - current) end
@@ -1099,7 +1106,7 @@ end
 )lua"};
 
 inline constexpr std::string_view fewer_levels{R"lua(
--- The same with fewer levels: -1 = still held, or the refusal.
+-- The same with fewer levels. Returns -1 = still held, or the error.
 local function leave_level(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
     local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
@@ -1109,13 +1116,13 @@ end
 )lua"};
 
 inline constexpr std::string_view next_owner{R"lua(
--- The hold is the owner's as it was, whatever was written since.
+-- Restores the hold of the owner, whatever was written since.
 local function put_back(lock, owner, count, left)
     redis.pcall('del', lock)
     redis.pcall('hset', lock, owner, count)
     if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
 end
--- The heir takes the owner's place: nil, or the refusal.
+-- Puts the next owner in the owner's place. Returns nil, or the error.
 local function replace(lock, owner, count, heir, lease, left)
     redis.call('pexpire', lock, lease)
     local reply = redis.pcall('hincrby', lock, heir, '1')
@@ -1135,21 +1142,22 @@ inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_level
 
 // redlatch/scripts/wanted_until.hpp
 
-// A command may reach the server long after its sender has given it up: a closed connection is delivered for half a
-// minute, a proxy may hold one for longer. So a command that would do harm then says until when it is wanted, by the
-// server's own clock. Beyond that instant it changes nothing, and its answer says what the clock shows.
+// A command may reach the server long after its sender has given up: a closed connection may still be delivered for
+// half a minute, and a proxy may delay one for longer. So a command that would do harm then carries a time until which
+// it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
+// error LATE with the time of the server.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts::detail {
 
-// Put before the scripts that use it.
+// Precedes the scripts that use it.
 inline constexpr std::string_view wanted_until{R"lua(
 -- Milliseconds since 1970.
 local function time_in_ms()
     local time = redis.call('time')
     return time[1] * 1000 + math.floor(time[2] / 1000)
 end
--- The answer to a command that came too late: it took no effect.
+-- Returns the reply to a command that came too late: it took no effect.
 local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
 )lua"};
 
@@ -1159,14 +1167,14 @@ local function late(now) return redis.error_reply(string.format('LATE %.0f', now
 
 // redlatch/scripts/rlock.hpp
 
-// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write what
-// Redisson's RLock writes (its keys, field, channel and message), but take the hold count from the holder as an
-// absolute number, so that a command that is sent twice takes effect once. An owner has a new number for each first
-// hold: a command that arrives late names a hold that is gone, and does nothing.
+// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write the same as
+// Redisson's RLock (its keys, field, channel and message). But they take the hold count from the holder as an absolute
+// number, so a command that is sent twice takes effect once. An owner has a new number for each first hold: a late
+// command names a hold that is gone, and does nothing.
 //
-// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before; so what
-// must always succeed, giving back and renewing, begins with PEXPIRE or DEL. Arguments of redis.call are strings even
-// where they are numbers: Redis prints a Lua number with %.17g, which costs more than the command itself.
+// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
+// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
+// numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -1174,8 +1182,8 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view rlock_acquire{R"lua(
--- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, until when it is wanted.
--- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold that should be re-entered is gone.
+-- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
+-- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
 local lock = KEYS[1]
 local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local now = time_in_ms()
@@ -1187,7 +1195,7 @@ if redis.call('exists', lock) == 0 then
 end
 local current = redis.call('hget', lock, owner)
 if not current and count ~= '1' then return -2 end
--- Where this owner may be a reader, which is no hold of ours.
+-- In a read-write lock this owner may be a reader, which is not a hold of this lock.
 if redis.call('hexists', lock, 'mode') == 1 then
     return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
@@ -1199,8 +1207,8 @@ end
 return enter_again(lock, owner, current, count, lease)
 )lua"};
 
-// The owner gives levels back. What is answered: nil = not held by the owner (any more); 0 = released, nobody listens;
-// n = released, n listeners told; -1 = still held.
+// Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
+// n listeners notified; -1 = still held.
 inline constexpr std::string_view rlock_release{R"lua(
 -- KEYS: lock, channel.
 local lock, channel = KEYS[1], KEYS[2]
@@ -1214,11 +1222,11 @@ end
 )lua"};
 
 inline constexpr std::string_view rlock_hand_over{R"lua(
--- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, until when it is wanted.
+-- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
 local lock, channel = KEYS[1], KEYS[2]
 local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
--- By an earlier sending.
+-- An earlier copy has done it.
 if redis.call('hexists', lock, heir) == 1 then return 1 end
 local count = redis.call('hget', lock, owner)
 if not count then return nil end
@@ -1227,13 +1235,13 @@ if now > tonumber(wanted_until) then return late(now) end
 local left = redis.call('pttl', lock)
 local refusal = replace(lock, owner, count, heir, lease, left)
 if refusal then return refusal end
--- Others who wait count on a longer lease than there is now.
+-- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return 1
 )lua"};
 
 inline constexpr std::string_view rlock_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the owner of each lock.
+-- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
 local now = time_in_ms()
@@ -1242,7 +1250,7 @@ local renewed = {}
 for i, lock in ipairs(KEYS) do
     renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])
     if type(renewed[i]) == 'table' then
-        -- A key that became something else is lost, and no reason to let the others expire.
+        -- A key of another type is lost, but the other locks must not expire for that.
         if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
         renewed[i] = 0
     end
@@ -1264,7 +1272,7 @@ inline constexpr std::string_view rlock_hand_over =
 inline constexpr std::string_view rlock_renew = joined<detail::wanted_until, detail::rlock_renew>;
 
 inline constexpr std::string_view rlock_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
+-- KEYS: lock.  Answer: PTTL; -2 = not held.
 if redis.call('hlen', KEYS[1]) == 0 then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
@@ -1278,19 +1286,19 @@ return redis.call('pttl', KEYS[1])
 namespace redlatch {
 inline namespace v0_1 {
 
-// What a reply means for the command that it answers.
+// Tells what a reply means for its command.
 enum class ReplyClass {
-    answered,     // done: the script's own answer
-    no_script,    // the server does not know the script yet: send its text
-    no_answer,    // send it again: it may or may not have taken effect
-    refused_now,  // send it again after a pause: it took no effect, and the server may change its mind
-    late,         // it came after the instant until which it was wanted, and took no effect
-    refused,      // sending it again is useless
+    answered,     // done: the reply of the script itself
+    no_script,    // the server does not have the script cached: send its text
+    no_answer,    // resend: it may or may not have taken effect
+    refused_now,  // resend after a pause: it took no effect, and the refusal is temporary
+    late,         // it arrived after the time until which it was wanted, and took no effect
+    refused,      // permanent: resending is useless
 };
 
 namespace detail {
 
-// The code word of an error: the first word, or the innermost one where an old server wraps the error of a script
+// Returns the code word of an error: the first word, or the innermost one if an old server wraps the error of a script
 // ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
 inline std::string_view error_code_word(std::string_view text) {
     static constexpr std::array<std::string_view, 6> wrapped{"OOM",        "WRONGTYPE", "MISCONF",
@@ -1319,15 +1327,16 @@ inline bool is_overloaded(std::string_view code, std::string_view text) {
     return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
 }
 
-// Who we are, or what we may do, does not suffice: with the same words, for passwords and rights may be given back.
+// Returns true if our credentials or rights do not suffice. The same command may succeed later, because passwords and
+// rights may be restored.
 inline bool is_denied(std::string_view code, std::string_view text) {
     static constexpr std::array<std::string_view, 4> codes{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED"};
     static constexpr std::array<std::string_view, 6> beginnings{
-        // Inside a script it is the one in Redis 7.0, the other since 7.2.
+        // Inside a script: Redis 7.0 sends the first text, later versions since 7.2 the second.
         "ERR The user executing the script", "ERR ACL failure in script",
-        // The password was taken from the server.
+        // The password was removed from the server.
         "ERR AUTH <password> called without", "ERR Client sent AUTH, but no password", "ERR invalid password",
-        // The certificate of either side.
+        // The certificate of either side failed.
         Reply::untrusted};
     return is_one_of(code, codes) || std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view beginning) {
                return text.starts_with(beginning);
@@ -1352,15 +1361,16 @@ inline ReplyClass judge(const Reply& reply) {
     return ReplyClass::refused;
 }
 
-// Whether a command is refused that can never succeed: the key is something else, the script fails. What is denied to us
-// is refused to a caller at once, too; but what is to be delivered in the background goes on being tried, because
-// passwords, rights and certificates may be put right.
+// Returns true if the command can never succeed: the key has another type, or the script fails. An access-rights
+// failure is not final. A caller gets it at once, but a background delivery goes on retrying, because passwords, rights
+// and certificates may be corrected.
 inline bool is_final(const Reply& reply) {
     return reply.is_error() && judge(reply) == ReplyClass::refused &&
            !detail::is_denied(detail::error_code_word(reply.text), reply.text);
 }
 
-// The error that a failed operation on `name` throws, quoting the server. `reply` is none that judge() calls answered.
+// Returns the error that a failed operation on `name` throws; it quotes the server. judge(reply) must not be
+// `answered`.
 inline Error error_of(const Reply& reply, std::string_view name) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
@@ -1392,13 +1402,13 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     return {errc::rejected, name, said};
 }
 
-// What was granted, but is not on as many replicas as ClientOptions::require_replicas wants.
+// Returns the error for a grant that fewer replicas have than ClientOptions::require_replicas demands.
 inline Error not_replicated(std::string_view name) {
     return {errc::not_replicated, name,
             "it was taken and is given back; are the replicas there, and may this user WAIT?"};
 }
 
-// An answer of a shape that the script never gives.
+// Returns the error for a reply of a shape that the script never sends.
 inline Error unexpected(const Reply& reply, std::string_view name) {
     static constexpr std::array<std::string_view, 9> kinds{
         "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
@@ -1415,17 +1425,18 @@ inline Error unexpected(const Reply& reply, std::string_view name) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// The longest pause before something is tried again that needs a server: once it is back, everybody is to work again
-// within a second.
+// The longest pause between retries of anything that needs a server. All clients must work again within a second after
+// the server is back.
 inline constexpr Milliseconds longest_pause{500};
 
-// Exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from `first`
-// to `most`. The jitter keeps clients that failed together from coming back together; it needs no good randomness.
+// Provides exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from
+// `first` to `most`. The jitter keeps clients that failed together from returning together; it needs no good
+// randomness.
 class Backoff {
 public:
     constexpr Backoff(Milliseconds first, Milliseconds most) : first_(first), most_(most) {}
 
-    // `random` is any number, by which the delay is chosen.
+    // `random` is any number; it selects the delay.
     Clock::duration next(std::uint64_t random) {
         bound_ = bound_ == Milliseconds::zero() ? first_ : std::min(most_, bound_ * 2);
         const auto full = std::chrono::duration_cast<Clock::duration>(bound_);
@@ -1434,8 +1445,8 @@ public:
     }
 
     Clock::duration next() {
-        // The low bits of the clock differ between clients, which is all that is needed; spread by a multiplication
-        // (Knuth's, by the golden ratio).
+        // The low bits of the clock differ between clients, which is enough. A multiplication spreads them (Knuth's, by
+        // the golden ratio).
         const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
         return next((ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
     }
@@ -1456,7 +1467,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Random bytes from the system's CSPRNG. Throws std::system_error where there is none.
+// Returns random bytes from the system's CSPRNG. Throws std::system_error if there is none.
 template <std::size_t N>
 std::array<unsigned char, N> random_bytes() {
     static_assert(N <= 256, "getentropy gives at most 256 bytes");
@@ -1465,7 +1476,7 @@ std::array<unsigned char, N> random_bytes() {
     return bytes;
 }
 
-// A random (version 4) UUID in its canonical 36 characters.
+// Returns a random (version 4) UUID in its canonical 36 characters.
 inline std::string make_uuid() {
     static constexpr char digits[] = "0123456789abcdef";
     auto bytes = random_bytes<16>();
@@ -1481,21 +1492,24 @@ inline std::string make_uuid() {
     return text;
 }
 
-// Who holds something within a process: today a thread's number, tomorrow a coroutine's or a hold's own.
+// Identifies the owner of something within a process. Today it is the number of a thread; later it may be that of a
+// coroutine or of a hold.
 using OwnerNumber = std::uint64_t;
 
-// The calling thread's number: from 1, and never reused in this process, unlike the system's thread ids. Visible, for all
-// shared objects of the process must have the same numbers, or two threads would be one owner.
-// An object that clang built and dlopen() loads for itself (RTLD_LOCAL) has numbers of its own nevertheless: such objects
-// must not share a client, nor its locks. What the system calls a thread is no remedy, for it uses those names again.
+// Returns the number of the calling thread. Numbers start at 1 and are never reused in this process, unlike the
+// system's thread ids. Exported, because all shared objects of the process must share the numbers; otherwise two
+// threads would be one owner.
+//
+// An object that clang built and that dlopen() loads with RTLD_LOCAL has its own numbers nevertheless. Such objects
+// must not share a client or its locks. System thread ids are no alternative, because the system reuses them.
 [[gnu::visibility("default")]] inline OwnerNumber this_thread_number() noexcept {
     static std::atomic<OwnerNumber> last{0};
     thread_local const OwnerNumber number = last.fetch_add(1, std::memory_order_relaxed) + 1;
     return number;
 }
 
-// "<uuid>:<number>", the owner as it stands on the wire, without an allocation; a few bytes may follow, or the number
-// of one of its holds: "<uuid>:<number>:<hold>".
+// Holds the owner as sent to the server, "<uuid>:<number>", without an allocation. A short suffix may follow, or the
+// number of one of its holds: "<uuid>:<number>:<hold>".
 class OwnerText {
 public:
     OwnerText(std::string_view uuid, OwnerNumber number, std::uint64_t hold) noexcept : OwnerText(uuid, number, ":") {
@@ -1519,7 +1533,7 @@ private:
     std::size_t size_;
 };
 
-// A number in decimal, without an allocation.
+// Holds a number as decimal text, without an allocation.
 class NumberText {
 public:
     explicit NumberText(std::int64_t number) noexcept
@@ -1542,7 +1556,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Sleeps; wakes up early when stop is requested.
+// Sleeps until the instant, or until a stop is requested.
 inline void pause(Instant until, const std::stop_token& stop) {
     std::mutex mutex;
     std::condition_variable_any never_notified;
@@ -1558,20 +1572,20 @@ inline void pause(Instant until, const std::stop_token& stop) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// What is said of a process here counts for all shared objects in it, those that hide their symbols as well: hence the
-// visibility.
+// All shared objects in a process must agree on these values, including those that hide their symbols. So the functions
+// are exported.
 namespace detail {
 
 using ForkCell = std::atomic<std::uint64_t>;
 
-// Of a kernel that cannot wipe memory at a fork: the C library calls us then, if it is asked to fork.
+// For kernels that cannot wipe memory at a fork: a handler resets the cell, if the fork goes through the C library.
 [[gnu::visibility("default")]] inline ForkCell* wiped_by_handler() noexcept {
     static constinit ForkCell cell{0};
     ::pthread_atfork(nullptr, nullptr, [] { cell = 0; });
     return &cell;
 }
 
-// A number that is zero in the child of a fork.
+// Returns a cell that becomes zero in the child of a fork.
 inline ForkCell* new_fork_cell() noexcept {
 #ifdef MADV_WIPEONFORK
     constexpr std::size_t size = sizeof(ForkCell);
@@ -1584,7 +1598,8 @@ inline ForkCell* new_fork_cell() noexcept {
     return wiped_by_handler();
 }
 
-// Made by whoever is first. No lock is held meanwhile, which a fork could leave locked in the child.
+// Returns the cell, which the first caller creates. It takes no lock, because a fork could leave that locked in the
+// child.
 [[gnu::visibility("default")]] inline ForkCell& fork_cell() noexcept {
     static constinit std::atomic<ForkCell*> cell{nullptr};
     ForkCell* there = cell.load(std::memory_order_acquire);
@@ -1593,9 +1608,9 @@ inline ForkCell* new_fork_cell() noexcept {
     return cell.compare_exchange_strong(there, mine) ? *mine : *there;
 }
 
-// Another one in each process that descends from this one.
+// Returns a number that differs in each process descended from this one.
 [[gnu::visibility("default")]] inline std::uint64_t fork_generation() noexcept {
-    static constinit std::atomic<std::uint64_t> last{0};  // the child goes on where its parent was
+    static constinit std::atomic<std::uint64_t> last{0};  // the child continues from its parent's value
     ForkCell& cell = fork_cell();
     std::uint64_t generation = cell.load(std::memory_order_relaxed);
     if (generation != 0) return generation;
@@ -1605,8 +1620,8 @@ inline ForkCell* new_fork_cell() noexcept {
 
 }  // namespace detail
 
-// Tells a process from those that it was forked from. Its number alone does not: in a PID namespace of its own a child
-// may have its parent's.
+// Distinguishes a process from its ancestors. The pid alone does not suffice: in its own PID namespace a child may have
+// the pid of its parent.
 struct ProcessMark {
     std::uint64_t generation;
     pid_t pid;
@@ -1636,13 +1651,13 @@ inline Clock::duration read_clock(clockid_t clock) noexcept {
 
 }  // namespace detail
 
-// For how long this machine has been suspended since it was started. The steady clock stands still meanwhile, but leases
-// do not: by what this grows, a hold's end is nearer than its instant says. Never too much, and too little by less than
-// the time between two readings of a clock. No system call where the C library can do without.
+// Returns how long this machine has been suspended since boot. The steady clock stops during suspension, but leases do
+// not. So an increase brings the end of a hold closer than its instant says. The result is never too large, and too
+// small by less than the time between two readings of a clock. Makes no system call where the C library can avoid it.
 inline Clock::duration suspended() noexcept {
     Clock::duration least = Clock::duration::max();
     Clock::duration found{};
-    // Whoever is held up between the readings, or suspended, reads again.
+    // A thread that was delayed or suspended between the readings reads again.
     for (int tries = 0; tries < 5 && least > std::chrono::microseconds(20); ++tries) {
         const Clock::duration before = detail::read_clock(CLOCK_MONOTONIC);
         const Clock::duration since_boot = detail::read_clock(CLOCK_BOOTTIME);
@@ -1660,16 +1675,17 @@ inline Clock::duration suspended() noexcept { return {}; }
 
 #endif
 
-// By how much that has grown since it was `before`; what cannot be told from the time that reading takes is nothing.
+// Returns the increase since suspended() returned `before`. An increase below 1 ms counts as zero, because the readings
+// cannot resolve it.
 inline Clock::duration suspended_since(Clock::duration before) noexcept {
     const Clock::duration grown = suspended() - before;
     return grown < Milliseconds(1) ? Clock::duration::zero() : grown;
 }
 
-// When a command was sent whose lease goes on while this machine is suspended.
+// Records when a command was sent, for a lease that continues while this machine is suspended.
 class SendTime {
 public:
-    // As an instant of the steady clock as it is now: earlier by what the machine was suspended since.
+    // Returns the send time on the steady clock as it is now: earlier by the time suspended since then.
     Instant as_of_now() const noexcept { return at_ - suspended_since(suspended_); }
 
 private:
@@ -1685,7 +1701,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Starts a thread that receives none of the program's signals: they stay with the program's own threads.
+// Starts a thread that blocks all signals, so that the program's own threads receive them.
 template <class Function>
 std::thread quiet_thread(Function&& function) {
     sigset_t all;
@@ -1707,14 +1723,14 @@ std::thread quiet_thread(Function&& function) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// Which command of its own the server has for deleting a key that holds a certain value. Found out by using them, the
-// first one first: a command that the server refuses is not sent to it again. For any number of threads.
+// Tracks which native command the server has for deleting a key that has a certain value. The commands are tried in
+// order: one that the server refuses is not sent to it again. Thread-safe.
 class CompareAndDelete {
 public:
     enum class Form {
         delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
         delifeq,  // DELIFEQ key value: Valkey 9.0
-        none,     // a script does it
+        none,     // no such command; use a script
     };
 
     Form form() const noexcept { return form_.load(std::memory_order_relaxed); }
@@ -1736,14 +1752,14 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Who of this process holds a key, whatever the kind of lock. Two kinds of locks on one key would take each other's
-// holds for their own, so the second kind is refused while the process holds the first. Both sides of a read-write
-// lock are one family; the reader's side learns here whether its owner is the writer.
+// Records which owners in this process hold a key, whatever the kind of lock. Two kinds of locks on one key would
+// mistake each other's holds for their own. So the second kind is refused while the process holds the first. Both sides
+// of a read-write lock are one family. The read side finds out here whether its owner is the writer.
 //
-// Thread-safe: mutex_ guards all members, and is taken while the mutex of a lock's state is held. Nobody waits here.
+// Thread-safe: mutex_ guards all members. It is taken while the mutex of a lock's state is held. No thread waits here.
 class KeyHolds {
 public:
-    // A hold, by its number; `writes`: of the writer's side.
+    // One hold, by its number. `writes` is true for the write side.
     struct Entry {
         std::string_view family;
         OwnerNumber owner;
@@ -1761,7 +1777,7 @@ public:
         std::erase_if(entries_, [hold](const Entry& e) { return e.hold == hold; });
     }
 
-    // As what it is held that this family is not; empty when it is not.
+    // Returns another family that holds the key, or an empty string if there is none.
     std::string_view other_than(std::string_view family) const noexcept {
         const std::lock_guard lock(mutex_);
         for (const Entry& e : entries_)
@@ -1769,7 +1785,7 @@ public:
         return {};
     }
 
-    // The number of the owner's hold as a writer; 0 when it has none.
+    // Returns the number of the owner's hold as the writer, or 0 if it has none.
     std::uint64_t writer_of(OwnerNumber owner) const noexcept {
         const std::lock_guard lock(mutex_);
         for (const Entry& e : entries_)
@@ -1790,8 +1806,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Waits until notified, at the latest until the instant; also wakes for no reason. `never` is no instant that a system
-// call could be given.
+// Waits like wait_until(). `never` means without a timeout, because it would overflow a timespec. May wake spuriously.
 inline void wait_on(std::condition_variable& wake, std::unique_lock<std::mutex>& lock, Instant until) {
     if (until == never)
         wake.wait(lock);
@@ -1809,23 +1824,21 @@ inline namespace v0_1 {
 
 class BackgroundTask;
 
-// One hold that the watchdog shall renew.
+// One hold that the watchdog is to renew.
 struct Renewal {
     std::shared_ptr<BackgroundTask> of;
     std::string key;
     OwnerNumber owner;
-    std::uint64_t hold;  // which of the owner's holds, so that a late answer meets no later one
-    const Script*
-        script;       // KEYS: locks; ARGV: lease, then a field for each; answer: for each 1 = renewed, 0 = not held
-    OwnerText field;  // the owner, as the hold is called there
-    std::optional<Milliseconds> lease =
-        std::nullopt;  // none: the watchdog's. A shorter one than is left changes nothing
+    std::uint64_t hold;    // which of the owner's holds, so that a late reply never applies to a later hold
+    const Script* script;  // KEYS: locks; ARGV: lease, then a field each; reply: for each 1 = renewed, 0 = not held
+    OwnerText field;       // the name of the hold on the server
+    std::optional<Milliseconds> lease = std::nullopt;  // none: the watchdog's. Never shortens the lease
 };
 
-// When Timers will look at whom.
+// The times at which Timers serves each task.
 using TimerEntries = std::set<std::pair<Instant, BackgroundTask*>>;
 
-// The place of a BackgroundTask in one Timers.
+// The entry of a BackgroundTask in one Timers.
 class TimerSlot {
 public:
     explicit TimerSlot(BackgroundTask& owner) {
@@ -1835,31 +1848,35 @@ public:
 
 private:
     friend class Timers;
-    std::atomic<Instant> scheduled_{never};  // when Timers will look; written under the mutex there
-    TimerEntries::node_type entry_;  // while it has no time there: made here, so that to schedule needs no memory
+    std::atomic<Instant> scheduled_{never};  // when Timers serves it; written under the mutex of Timers
+    TimerEntries::node_type entry_;          // while it has no time: made here, so that scheduling allocates nothing
 };
 
-// What the threads of a client know of a primitive's local state: something that has times at which it wants to be
-// looked at, and a channel that it listens to. All members but expire() are called on the background thread (renewed()
-// on any), with no lock held.
+// The interface through which the threads of a client serve a primitive's local state: it has times at which it needs
+// attention, and a channel that it listens to. No lock is held during a call. The calling thread is:
+//   - the background thread for tick() and moved()
+//   - for subscribed(), subscription_refused(), message() and disconnected() the background thread, or a waiting thread
+//     that receives messages itself (Session::watch())
+//   - any thread for renewed()
+//   - the thread of Losses for expire()
+//   - the thread that destroys the session for abandon()
 class BackgroundTask : public std::enable_shared_from_this<BackgroundTask> {
 public:
     virtual ~BackgroundTask() = default;
 
-    // The time it was scheduled for has come, or will before `horizon`. Holds that are to be renewed until then are
-    // appended to `due`; it says itself when it wants to be looked at again.
+    // Called when the scheduled time has come, or will come before `horizon`. Appends the holds to be renewed until
+    // then to `due`, and schedules its own next time.
     virtual void tick(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
 
-    // The time has come for which it was scheduled in Losses::timers(): what it cannot vouch for any more is lost. On
-    // the thread that tells losses, with no lock held. It waits for nothing that waits for a server, and schedules
-    // itself for later instants only. When it throws, for want of memory, it is called again in a moment.
+    // Called on the thread that reports losses, when the time scheduled in Losses::timers() has come. Reports as lost
+    // the holds that are no longer certain. No lock is held. It must not wait for anything that waits for a server, and
+    // schedules itself only for later instants. If it throws for lack of memory, it is called again in a moment.
     virtual void expire(Instant /* now */) {}
 
-    // The client ends, and all that is held with it: the last moment to tell that it is lost. The background thread has
-    // ended.
+    // Called when the client ends, after the background thread has ended: the last moment to report its holds as lost.
     virtual void abandon() noexcept {}
 
-    // The answer to a renewal that was sent at `sent`.
+    // The outcome of a renewal that was sent at `sent`.
     enum class Renewed { yes, refused, unknown };
     virtual void renewed(const Renewal& renewal, Renewed outcome, Instant sent) = 0;
 
@@ -1868,7 +1885,7 @@ public:
     virtual void message(std::string_view payload) = 0;
     virtual void disconnected() = 0;
 
-    // The server is another one now: what is held is to be asked for.
+    // Called after a failover: its holds must be verified on the new server.
     virtual void moved() {}
 
 private:
@@ -1885,15 +1902,15 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// How late one thread was of late to do what was due: the longest of the last one or two spans, a span being longer than
-// the time between two looks at a quiet client. One thread measures; any may ask.
+// Measures how late one thread recently was to do its due work: the longest delay of the last one or two spans. A span
+// is longer than the time between two wake-ups of an idle client. One thread measures; any thread may query.
 class Lateness {
 public:
     static constexpr Milliseconds span = std::chrono::minutes(1);
     static constexpr Milliseconds shortest_notice{5};
     static constexpr Milliseconds longest_notice{200};
 
-    // What was due then is done now.
+    // Records that work due at `due` was done at `now`.
     void add(Instant due, Instant now) noexcept {
         if (now >= begun_ + span) {
             before_ = now >= begun_ + 2 * span ? Clock::duration::zero() : longest_.load();
@@ -1903,7 +1920,7 @@ public:
         longest_ = std::max(longest_.load(), now - due);
     }
 
-    // By how much sooner a thing is to be due that must not be late: twice the lateness.
+    // Returns how much earlier to schedule work that must not be late: twice the lateness.
     Clock::duration notice() const noexcept {
         const Clock::duration late = std::max(longest_.load(), before_.load());
         return std::clamp<Clock::duration>(std::min<Clock::duration>(late, longest_notice) * 2, shortest_notice,
@@ -1911,9 +1928,9 @@ public:
     }
 
 private:
-    std::atomic<Clock::duration> longest_{Clock::duration::zero()};  // of this span
-    std::atomic<Clock::duration> before_{Clock::duration::zero()};   // of the one before
-    Instant begun_{};                                                // of this span; the measuring thread's own
+    std::atomic<Clock::duration> longest_{Clock::duration::zero()};  // in this span
+    std::atomic<Clock::duration> before_{Clock::duration::zero()};   // in the previous span
+    Instant begun_{};  // start of this span; used by the measuring thread only
 };
 
 }  // namespace v0_1
@@ -1924,25 +1941,25 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The deadlines of everything that one thread looks after, earliest first. A client has two: of the background thread,
-// and of the one that tells losses.
+// Holds the deadlines of all tasks that one thread serves, earliest first. A client has two: one for the background
+// thread, and one for the thread that reports losses.
 //
-// An entry is only ever moved forward: a lock that is taken and given back a thousand times a second leaves its
-// entry where it is, and when that comes up, tick() finds nothing due and says when to look again. So taking a lock
-// costs no shared work here, and each entry comes up in vain at most once a renewal period.
+// schedule() only ever moves an entry to an earlier time. A lock that is acquired and released a thousand times a
+// second leaves its entry where it is. When the entry comes up, tick() finds nothing due and schedules the next time.
+// So acquiring a lock costs no shared work here, and each entry comes up needlessly at most once per renewal period.
 //
-// mutex_ guards all members, and the writing of size_ and of TimerSlot::scheduled_. Nobody waits here; schedule() wakes
-// the thread when it sleeps beyond the new deadline.
+// mutex_ guards all members and all writes to size_ and TimerSlot::scheduled_. No thread waits here. schedule() wakes
+// the thread if it sleeps beyond the new deadline.
 class Timers {
 public:
-    // Which of a BackgroundTask's times these are.
+    // Selects one of the two times of a BackgroundTask.
     enum class Of { care, loss };
 
     explicit Timers(std::function<void()> wake, Of of = Of::care)
         : wake_(std::move(wake)), slot_(of == Of::care ? &BackgroundTask::care_ : &BackgroundTask::loss_) {}
 
-    // To be called with the watched one's own mutex held, which tick() and expire() take too: so an entry that is taken
-    // out at this moment is still to be looked at, and the first test may be made without our mutex.
+    // Call it with the task's own mutex held, which tick() and expire() take, too. Then an entry that is being taken
+    // out is still to be processed, and the first test needs no lock on mutex_.
     void schedule(BackgroundTask& watched, Instant at) noexcept {
         TimerSlot& slot = watched.*slot_;
         if (slot.scheduled_.load() <= at) return;
@@ -1960,7 +1977,7 @@ public:
         wake_();
     }
 
-    // For a destructor: after it, nobody will be given this one any more.
+    // Removes the task. Called by its destructor; after it, take_due() and take_first_due() no longer return the task.
     void forget(BackgroundTask& watched) {
         TimerSlot& slot = watched.*slot_;
         const std::lock_guard lock(mutex_);
@@ -1969,19 +1986,19 @@ public:
         size_ = entries_.size();
     }
 
-    // Takes out what is due at `until`.
+    // Removes and returns the tasks that are due at `until`.
     std::vector<std::shared_ptr<BackgroundTask>> take_due(Instant until) {
         const std::lock_guard lock(mutex_);
         std::vector<std::shared_ptr<BackgroundTask>> due;
-        due.reserve(entries_.size());  // so that a failure leaves all as it is
+        due.reserve(entries_.size());  // so that a failure changes nothing
         sleeping_until_ = {};
-        // Null for one whose destructor waits for our mutex.
+        // Null for a task whose destructor waits for our mutex.
         while (is_due(until))
             if (auto alive = take_first()) due.push_back(std::move(alive));
         return due;
     }
 
-    // Takes out the first that is due at `until`, for which no memory is needed; null when there is none.
+    // Removes and returns the first task that is due at `until`, or null if there is none. Allocates no memory.
     std::shared_ptr<BackgroundTask> take_first_due(Instant until) noexcept {
         const std::lock_guard lock(mutex_);
         sleeping_until_ = {};
@@ -1990,10 +2007,10 @@ public:
         return nullptr;
     }
 
-    // How many have a time. Without our mutex, so that it may be asked whenever something is held.
+    // Returns the number of scheduled tasks. Takes no mutex, so it may be called with any lock held.
     std::size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
 
-    // The thread is about to sleep: until when at most?
+    // Returns the latest time until which the thread may sleep. The thread calls it when it is about to sleep.
     Instant sleep_until() {
         const std::lock_guard lock(mutex_);
         sleeping_until_ = entries_.empty() ? never : entries_.begin()->first;
@@ -2028,7 +2045,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// What tells a hold's owner that it is lost. Made with all that telling needs, so that telling cannot fail.
+// The stop source of a lost() token. It holds all that reporting needs, so reporting cannot fail.
 class LossSource {
 public:
     std::stop_token get_token() const noexcept { return one_.front().get_token(); }
@@ -2038,11 +2055,12 @@ private:
     std::list<std::stop_source> one_{1};
 };
 
-// Tells losses in time, whatever the transport, the server and the handlers of events do. A thread of its own looks at
-// what cannot be vouched for any longer (BackgroundTask::expire()), and requests the stop tokens of what is lost, in their
-// order and with no lock of ours held: their callbacks are the user's, and one that blocks delays those after it.
+// Reports losses in time, whatever the transport, the server and the event handlers do. A thread of its own checks
+// holds that are no longer certain (BackgroundTask::expire()). It requests the stop tokens of lost holds in order, with
+// no lock of ours held. Their callbacks are the user's, and one that blocks delays those after it.
 //
-// start() comes before there is anything to lose, and may fail; then telling needs neither a thread nor memory.
+// start() comes before there is anything to lose, and may fail. After it, reporting needs neither a new thread nor
+// memory.
 class Losses {
 public:
     Losses() = default;
@@ -2050,31 +2068,34 @@ public:
     Losses& operator=(const Losses&) = delete;
     ~Losses() { end(); }
 
-    // When to call BackgroundTask::expire() of whom.
+    // The deadlines at which BackgroundTask::expire() is called.
     Timers& timers() noexcept { return desk_->timers; }
 
-    // Throws std::system_error when there is no thread to be had.
+    // Starts the thread. Throws std::system_error if it cannot.
     void start() {
         const std::lock_guard lock(desk_->mutex);
         if (thread_.joinable() || desk_->ended) return;
         thread_ = quiet_thread([desk = desk_] { work(*desk); });
     }
 
-    // Requests its token, soon; without a thread, at the end. Any lock may be held.
+    // Requests a stop on the token soon; without a thread, in end(). Any lock may be held.
     void tell(LossSource lost) noexcept {
         const std::lock_guard lock(desk_->mutex);
         desk_->told.splice(desk_->told.end(), lost.one_);
         desk_->changed.notify_one();
     }
 
-    // How long before the end of a lease its loss is to be told, for telling takes a moment, too: as long as it took of
-    // late, and as much again; and what it takes to tell everybody, for what is renewed together is lost together.
+    // Returns how long before the end of a lease to report its loss, because reporting takes time. It is the sum of two
+    // parts, limited to Lateness::longest_notice:
+    //   - twice the recent lateness of the thread
+    //   - the time to report to every owner, because holds that are renewed together are lost together
     Clock::duration notice() const noexcept {
         const Clock::duration all = one_telling * static_cast<std::int64_t>(desk_->timers.size());
         return std::min<Clock::duration>(desk_->lateness.notice() + all, Lateness::longest_notice);
     }
 
-    // Tells what is still to be told, and ends the thread, unless it is the one that calls: then that ends by itself.
+    // Reports what is still queued and ends the thread. If the thread itself calls it, the thread ends by itself
+    // afterwards.
     void end() {
         {
             const std::lock_guard lock(desk_->mutex);
@@ -2090,15 +2111,15 @@ public:
     }
 
 private:
-    // Shared with the thread, which may outlive us. `mutex` guards what follows it, and the start of the thread;
-    // `changed` wakes the thread.
+    // State shared with the thread, which may outlive us. `mutex` guards the members after it and the start of the
+    // thread; `changed` wakes the thread.
     struct Desk {
         Lateness lateness;
         Timers timers{[this] { wake(); }, Timers::Of::loss};
         std::mutex mutex;
         std::condition_variable changed;
         std::list<std::stop_source> told;
-        bool woken = false;  // there is an earlier deadline
+        bool woken = false;  // an earlier deadline was scheduled
         bool ended = false;
 
         void wake() {
@@ -2109,13 +2130,13 @@ private:
     };
 
     static constexpr Milliseconds again{5};
-    static constexpr std::chrono::microseconds one_telling{10};  // rather more than it takes
+    static constexpr std::chrono::microseconds one_telling{10};  // a generous estimate
 
     static void work(Desk& desk) {
         while (sleep(desk, desk.timers.sleep_until())) {
-            const Instant due = desk.timers.sleep_until();  // another one, perhaps, for which it was woken
+            const Instant due = desk.timers.sleep_until();  // may be an earlier one that woke the thread
             const Instant now = Clock::now();
-            // One after another, so that nobody waits for what those behind it are up to.
+            // One after another, so that no owner waits for the callbacks of later ones.
             while (expire_first_due(desk, now)) tell_all(desk);
             tell_all(desk);
             if (due <= now) desk.lateness.add(due, Clock::now());
@@ -2123,8 +2144,8 @@ private:
         tell_all(desk);
     }
 
-    // Whether there was one. When it returns, nothing of a client is referred to: user code runs next, which may end the
-    // client.
+    // Returns true if a task was due. On return it refers to nothing of the client: user code runs next and may destroy
+    // the client.
     static bool expire_first_due(Desk& desk, Instant now) noexcept {
         const auto watched = desk.timers.take_first_due(now);
         if (!watched) return false;
@@ -2136,7 +2157,7 @@ private:
         return true;
     }
 
-    // Until there is something to do; false at the end.
+    // Sleeps until there is work. Returns false at the end.
     static bool sleep(Desk& desk, Instant until) {
         std::unique_lock lock(desk.mutex);
         while (!desk.ended && !desk.woken && desk.told.empty() && Clock::now() < until)
@@ -2169,11 +2190,12 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Levels of holds that were lost, and whose unlock() is still to come: it finds out then, and is no error of its
-// thread's. Kept for the process rather than with the lock, because the object that was locked may be gone by then. Many
-// never come: a hold with a lease of its own need not be given back. So only the latest are remembered.
+// Remembers levels of lost holds whose unlock() is still to come: that unlock() reports errc::hold_lost, not
+// errc::not_owner. They are kept for the process rather than with the lock, because the locked object may be gone by
+// then. Many unlock() calls never come, because a hold with its own lease need not be released. So only the latest are
+// kept.
 //
-// Thread-safe: mutex_ guards all members. Nobody waits here.
+// Thread-safe: mutex_ guards all members. No thread waits here.
 class LostLevels {
 public:
     static constexpr std::size_t most = 10'000;
@@ -2189,7 +2211,7 @@ public:
         levels_[std::move(name)] += levels;
     }
 
-    // Whether there was one; then it is over with.
+    // Takes one level. Returns true if there was one.
     bool take(std::string_view kind, std::string_view key, OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         if (levels_.empty()) return false;
@@ -2207,7 +2229,7 @@ private:
 
     std::mutex mutex_;
     std::unordered_map<std::string, std::uint32_t> levels_;
-    std::deque<std::string> order_;  // of their first coming
+    std::deque<std::string> order_;  // of first insertion
 };
 
 }  // namespace v0_1
@@ -2218,16 +2240,16 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held: so a handler that blocks,
-// throws or uses the library harms neither renewals nor wake-ups, and delays no lost() token. The thread exists from the
-// first notification on, or from start(). Without one to be had, what is queued waits until the next notification.
+// Runs the user's event handlers on a thread of its own, in order, with no lock of ours held. So a handler that blocks,
+// throws or uses the library does not affect renewals or wake-ups and delays no lost() token. The thread starts with
+// the first notification or with start(). If no thread can be started, queued events wait until the next notification.
 class Notifier {
 public:
     Notifier() = default;
     Notifier(const Notifier&) = delete;
     Notifier& operator=(const Notifier&) = delete;
 
-    // Waits for the handler that is running, unless it is the one that destroys us. What is queued is dropped.
+    // Waits for the running handler, unless that handler is what destroys us. Queued events are dropped.
     ~Notifier() {
         {
             const std::lock_guard lock(queue_->mutex);
@@ -2242,13 +2264,13 @@ public:
             thread_.join();
     }
 
-    // Throws std::system_error when there is no thread to be had.
+    // Starts the thread. Throws std::system_error if it cannot.
     void start() {
         const std::lock_guard lock(queue_->mutex);
         start_locked();
     }
 
-    // Throws std::bad_alloc only.
+    // Queues a job. Throws only std::bad_alloc.
     void notify(std::function<void()> job) {
         const std::lock_guard lock(queue_->mutex);
         if (queue_->stopped) return;
@@ -2256,12 +2278,12 @@ public:
         queue_->changed.notify_one();
         try {
             start_locked();
-        } catch (const std::system_error&) {  // the next one tries again
+        } catch (const std::system_error&) {  // the next notification retries
         }
     }
 
 private:
-    // Shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
+    // State shared with the thread, which may outlive the notifier. `mutex` guards the other members and thread_;
     // `changed` wakes the one thread.
     struct Queue {
         std::mutex mutex;
@@ -2285,7 +2307,7 @@ private:
             try {
                 job();
             } catch (...) {
-                // Nobody could catch it: the program goes on without the handler's opinion.
+                // Swallow: there is no caller to report to.
             }
             job = nullptr;
             lock.lock();
@@ -2304,10 +2326,10 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Milliseconds since 1970 by a server's clock.
+// Milliseconds since 1970 by the clock of a server.
 using ServerMilliseconds = std::int64_t;
 
-// The answer to TIME; nothing where it is none.
+// Reads the reply to TIME. Returns nothing if it is malformed.
 inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
     if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) return std::nullopt;
     ServerMilliseconds parts[2];
@@ -2319,7 +2341,7 @@ inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
     return parts[0] * 1000 + parts[1] / 1000;
 }
 
-// What a script says that came after the instant until which it was wanted: "LATE <the server's time in ms>".
+// Reads the reply of a script that arrived after the time until which it was wanted: "LATE <the server's time in ms>".
 inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
     constexpr std::string_view word = "LATE ";
     if (!reply.is_error() || !reply.text.starts_with(word)) return std::nullopt;
@@ -2330,35 +2352,35 @@ inline std::optional<ServerMilliseconds> read_late(const Reply& reply) {
     return now;
 }
 
-// What a server's clock shows, as far as this client can tell. It is never behind the server's own clock unless that has
-// jumped since it was read. So a command that is wanted for a second more is not void before that second is over.
+// Estimates the clock of a server. The estimate is never behind the server's own clock unless that clock has jumped
+// since the reading. So a command that is wanted for one more second is not void before that second is over.
 //
-// One reading serves all routes. The nodes of a cluster may have different clocks: a node whose clock shows something
-// else gets a reading of its own. A reading is good for a while, because clocks drift. Nothing depends on its being
-// right but how soon a command becomes void: each script looks at the server's own clock.
+// One reading serves all routes. The nodes of a cluster may have different clocks, so a node that turns out to differ
+// gets a reading of its own. A reading is valid only for a while, because clocks drift. Only the time at which a
+// command becomes void depends on its accuracy: each script checks the server's own clock.
 //
-// Thread-safe: mutex_ guards all members. Nobody waits here.
+// Thread-safe: mutex_ guards all members. No thread waits here.
 class RemoteClock {
 public:
     static constexpr Milliseconds good_for = std::chrono::minutes(5);
 
-    // Nothing when the server has to be asked first.
+    // Returns the server's time, or nothing if the server has to be queried first.
     std::optional<ServerMilliseconds> at(std::uint32_t route, Instant instant) const {
         const std::lock_guard lock(mutex_);
         if (in_doubt_ || instant - read_at_ > good_for) return std::nullopt;
         return offset_of(route) + since_epoch(instant);
     }
 
-    // The same from an old reading, where that is better than none.
+    // Returns the server's time from a reading of any age, or nothing if there is none.
     std::optional<ServerMilliseconds> roughly_at(std::uint32_t route, Instant instant) const {
         const std::lock_guard lock(mutex_);
         if (read_at_ == Instant{}) return std::nullopt;
         return offset_of(route) + since_epoch(instant);
     }
 
-    // A command that was sent at `asked`, and answered at `answered`, found this time.
+    // Records the server's time from a command that was sent at `asked` and answered at `answered`.
     void learn(std::uint32_t route, Instant asked, Instant answered, ServerMilliseconds time) {
-        // One more, because the server leaves out what is less than a millisecond.
+        // Add one, because the server truncates to milliseconds.
         const ServerMilliseconds offset = time + 1 - since_epoch(asked);
         const std::lock_guard lock(mutex_);
         if (in_doubt_ || route == route_) {
@@ -2372,19 +2394,19 @@ public:
         }
     }
 
-    // Since when the reading in use is known; the past when there is none.
+    // Returns when the current reading was taken, or a past instant if there is none.
     Instant read_at() const {
         const std::lock_guard lock(mutex_);
         return read_at_;
     }
 
-    // How long the answer took: by so much the server's clock may be behind what is known of it.
+    // Returns how long the reply took. The server's clock may be behind the estimate by that much.
     Milliseconds uncertainty() const {
         const std::lock_guard lock(mutex_);
         return uncertainty_;
     }
 
-    // Another server may answer from here on, or this one with another clock.
+    // Puts the reading in doubt: another server may answer from here on, or this one with another clock.
     void doubt() {
         const std::lock_guard lock(mutex_);
         in_doubt_ = true;
@@ -2403,11 +2425,11 @@ private:
     }
 
     mutable std::mutex mutex_;
-    ServerMilliseconds offset_ = 0;  // to be added to the steady clock's milliseconds
-    Instant read_at_{};              // the past while there is no reading
+    ServerMilliseconds offset_ = 0;  // added to the milliseconds of the steady clock
+    Instant read_at_{};              // in the past while there is no reading
     Milliseconds uncertainty_{0};
     bool in_doubt_ = true;
-    std::uint32_t route_ = 0;  // of which it was read
+    std::uint32_t route_ = 0;  // the route of the current reading
     std::unordered_map<std::uint32_t, ServerMilliseconds> others_;
 };
 
@@ -2419,8 +2441,8 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// How many replicas have to confirm what is granted: ClientOptions::require_replicas. A command that grants is followed
-// by WAIT in the same write, because WAIT is about the writes of its own connection. Thread-safe.
+// Makes replicas confirm what is granted: ClientOptions::require_replicas. WAIT follows a granting command in the same
+// write, because WAIT concerns the writes of its own connection. Thread-safe.
 class ReplicaAcks {
 public:
     explicit ReplicaAcks(const ClientOptions& options)
@@ -2428,7 +2450,7 @@ public:
 
     bool are_required() const noexcept { return required_ > 0; }
 
-    // Where all are required: how many that is, of the master that a route leads to.
+    // Returns true if all replicas are required and their number at the master of this route is unknown.
     bool are_unknown(std::uint32_t route) const { return required_ == all_replicas && known(route) == 0; }
     void forget() {
         const std::lock_guard lock(mutex_);
@@ -2440,11 +2462,11 @@ public:
             const std::lock_guard lock(mutex_);
             std::size_t& known = known_[route];
             known = std::max(known, role.elements[2].elements.size());
-        } catch (const std::bad_alloc&) {  // the next answer says it again
+        } catch (const std::bad_alloc&) {  // the next reply reports it again
         }
     }
 
-    // A command, and the questions that go with it. Lives as long as they are being sent.
+    // A command and the queries sent with it. Must live until they are sent.
     class Batch {
     public:
         Batch(const ReplicaAcks& replicas, const Command& command, std::uint32_t to)
@@ -2472,7 +2494,7 @@ public:
         const std::size_t size_;
     };
 
-    // The answer to the command, from those to a batch.
+    // Returns the reply to the command from the replies to a batch.
     Reply merged(std::span<Reply> replies, std::uint32_t route, std::size_t wanted) noexcept {
         Reply reply = std::move(replies[0]);
         const Reply& confirmed = replies[1];
@@ -2481,7 +2503,7 @@ public:
         return reply;
     }
 
-    // The same for a batch that is posted: the receivers of its answers. `done` is called when all are there.
+    // Returns one completion per command of a posted batch. `done` is called when all replies are there.
     std::vector<Completion> merging(const Batch& batch, Completion done) {
         struct Answers {
             std::vector<Reply> replies;
@@ -2501,7 +2523,7 @@ public:
         for (std::size_t i = 0; i < size; ++i)
             receivers.push_back([this, answers, i](Reply reply) {
                 answers->replies[i] = std::move(reply);
-                // The answers may come on different threads.
+                // The replies may arrive on different threads.
                 if (answers->missing.fetch_sub(1) == 1)
                     answers->done(merged(answers->replies, answers->route, answers->wanted));
             });
@@ -2518,7 +2540,7 @@ private:
     const unsigned required_;
     const Milliseconds patience_;
     mutable std::mutex mutex_;                    // guards known_
-    std::map<std::uint32_t, std::size_t> known_;  // the most that the present master of each route has had
+    std::map<std::uint32_t, std::size_t> known_;  // the most that the current master of each route has had
 };
 
 }  // namespace v0_1
@@ -2529,22 +2551,22 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Which channels this client listens to and for whom. A subscription is shared by all who want its channel, and is
-// kept for a while after the last of them lost interest: a contended lock would otherwise subscribe again and again.
+// Tracks the channels that this client subscribes to and the tasks that listen to each. Tasks share a subscription. It
+// is kept for a while after the last of them lost interest; otherwise a contended lock would subscribe again and again.
 //
-// mutex_ guards all members. It may be taken while the mutex of a BackgroundTask is held, never the other way round: what
-// is told to a BackgroundTask is told after mutex_ was released.
+// mutex_ guards all members. It may be taken while the mutex of a BackgroundTask is held, never the other way round: a
+// BackgroundTask is notified only after mutex_ was released.
 class Subscriptions final : public Listener {
 public:
     static constexpr Milliseconds keep_warm = std::chrono::seconds(5);
     static constexpr Milliseconds try_again{200};
 
-    // `subscribe(channel, wanted)` passes a wish on to the transport; `wake` makes the background thread look anew.
+    // `subscribe(channel, wanted)` passes a change on to the transport. `wake` makes the background thread check again.
     Subscriptions(std::function<void(const std::string&, bool)> subscribe, std::function<void()> wake)
         : subscribe_(std::move(subscribe)), wake_(std::move(wake)) {}
 
-    // From now on `who` is told of messages. True when the subscription is already confirmed; otherwise it will be
-    // told when that is so.
+    // Registers `who` for the messages of a channel. Returns true if the subscription is already confirmed. Otherwise
+    // subscribed() is called when it is.
     bool want(const std::string& channel, BackgroundTask& who) {
         const std::lock_guard lock(mutex_);
         auto [entry, is_new] = channels_.try_emplace(channel);
@@ -2563,12 +2585,12 @@ public:
             ++c.keen;
             ++keen_;
         }
-        // Where another's subscription is still to be confirmed, perhaps nobody receives at the moment.
+        // Not confirmed yet, and perhaps no thread is receiving: wake the background thread.
         if (!is_new && !c.confirmed) wake_();
         return c.confirmed;
     }
 
-    // `who` can do without for now; it may still be told for a while.
+    // Ends the active interest of `who`. It may still be notified for a while.
     void rest(const std::string& channel, const BackgroundTask& who) {
         bool look_anew = false;
         {
@@ -2587,14 +2609,14 @@ public:
         if (look_anew) wake_();
     }
 
-    // Whether more than one state has waiters, be it on different channels or, as both sides of a read-write lock, on
-    // one.
+    // Returns true if more than one state has waiters. They may be on different channels or, like both sides of a
+    // read-write lock, on one.
     bool has_several_keen() {
         const std::lock_guard lock(mutex_);
         return keen_ > 1;
     }
 
-    // For a destructor: after it, `who` is told nothing any more.
+    // Removes `who`, which is not notified any more after this. Called by its destructor.
     void forget(const std::string& channel, const BackgroundTask& who) {
         const std::lock_guard lock(mutex_);
         const auto entry = channels_.find(channel);
@@ -2613,13 +2635,13 @@ public:
 
     // --- the background thread --------------------------------------------------------------------------------
 
-    // When sweep() has something to do.
+    // Returns when sweep() has work.
     Instant due() {
         const std::lock_guard lock(mutex_);
         return next_sweep_;
     }
 
-    // Gives up the channels that nobody has wanted for a while.
+    // Unsubscribes from channels without active listeners for a while.
     void sweep(Instant now) {
         std::vector<std::shared_ptr<BackgroundTask>> dropped;
         sweep(now, dropped);
@@ -2637,7 +2659,7 @@ public:
             const auto entry = channels_.find(channel);
             if (entry == channels_.end()) return;
             if (judge(why) == ReplyClass::refused_now) {
-                // Busy, loading, too many clients: asked again in a moment. Waiters have their other means until then.
+                // Busy, loading, too many clients: retry in a moment. Until then waiters rely on their other means.
                 entry->second.ask_again = true;
                 next_sweep_ = std::min(next_sweep_, Clock::now() + try_again);
                 return;
@@ -2671,14 +2693,14 @@ public:
 private:
     struct Interest {
         BackgroundTask* who;
-        bool keen;  // has waiters now
+        bool keen;  // true if it has waiters now
     };
 
     struct Channel {
         std::vector<Interest> listeners;
-        std::size_t keen = 0;  // how many of them are
+        std::size_t keen = 0;  // the number of keen listeners
         bool confirmed = false;
-        bool ask_again = false;  // refused for the moment
+        bool ask_again = false;  // temporarily refused; retry
         Instant idle_since{};
     };
 
@@ -2706,7 +2728,7 @@ private:
         const auto dropped = channels_.extract(entry);
         try {
             subscribe_(dropped.key(), false);
-        } catch (...) {  // no memory for it: messages that still come are for nobody
+        } catch (...) {  // no memory: later messages have no listener and are dropped
         }
     }
 
@@ -2730,7 +2752,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
-    std::size_t keen_ = 0;  // wishes, of all channels
+    std::size_t keen_ = 0;  // keen listeners of all channels
     Instant next_sweep_ = never;
 };
 
@@ -2742,26 +2764,26 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Keys or arguments of a script. The temporaries behind the words live until the call that takes them returns.
+// The keys or arguments of a script. Temporaries behind the views live until the call that takes them returns.
 template <std::size_t N>
 using Texts = std::array<std::string_view, N>;
 
-// Who receives the answer to a posted command: the background thread; or the posting one, which goes on to call
-// attend(), and stop_attending() unless all is answered.
+// Selects the thread that receives the reply to a posted command: the background thread or the posting one. The posting
+// thread then calls attend(), and stop_attending() unless everything is answered.
 enum class Receiver { background, poster };
 
-// Whether a command grants something (a hold, a permit, more time for one), which enough replicas have to confirm.
+// Tells whether a command grants something (a hold, a permit, a longer lease), which enough replicas must confirm.
 enum class Effect { any, grants };
 
-// What all primitives of one client share within one process: the transport, the identity, the counters, the
+// Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
 //
-// The background thread exists from the first hold or wait on; it serves the transport, looks at what the timers
-// bring up, and sends renewals. What a hold's end makes urgent is left to the thread of Losses, which waits for no
-// server. mutex_ guards states_, and may be held when a state's own mutex is taken, never the other way round;
-// key_holds_mutex_ guards key_holds_ and its limit; background_mutex_ guards the start of the thread; posts_mutex_ guards
-// posts_, and posts_done_ tells
-// the destructor that none is left.
+// The background thread starts with the first hold, wait or posted command. It runs the transport, serves the timers
+// and sends renewals. Urgent work at the end of a hold is left to the thread of Losses, which never waits for a server.
+//   - mutex_ guards states_. A state's own mutex may be taken while it is held, never the other way round.
+//   - key_holds_mutex_ guards key_holds_ and its limit.
+//   - background_mutex_ guards the start of the thread.
+//   - posts_mutex_ guards posts_; posts_done_ wakes the destructor when none is left.
 template <Transport T>
 class Session {
 public:
@@ -2777,8 +2799,9 @@ public:
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
-    // Waits until what was posted is answered (the release of a hold that nobody wants, most likely), but not for long;
-    // then for the background thread, which a server that does not answer can delay by one command_timeout.
+    // Waits up to command_timeout, but at most longest_farewell, for the replies to posted commands, most likely the
+    // release of an unwanted hold. Then waits for the background thread, which a silent server can delay by one
+    // command_timeout.
     ~Session() {
         {
             std::unique_lock lock(posts_mutex_);
@@ -2795,7 +2818,7 @@ public:
     const ClientOptions& options() const noexcept { return options_; }
     const std::string& uuid() const noexcept { return uuid_; }
 
-    // False in a child that was forked since this was made.
+    // Returns false in a child that was forked after this session was created.
     bool is_of_this_process() const noexcept { return process_ == this_process(); }
 
     T& transport() noexcept { return transport_; }
@@ -2803,14 +2826,14 @@ public:
     Losses& losses() noexcept { return losses_; }
     Subscriptions& subscriptions() noexcept { return subscriptions_; }
 
-    // Whether this process was forked off one that used the client: holds of the parent are then not ours.
+    // Returns true if this process was forked from one that used the client. Holds of the parent are then not ours.
     bool is_fork_child() const noexcept { return parent_ != nullptr; }
 
-    // Numbers the commands that leave a mark on the server against their own copies: never twice in a session, because
-    // a mark outlives the local state that made it.
+    // Returns the number of a request that leaves a mark on the server against its own copies. A number is never reused
+    // in a session, because a mark outlives the local state that made it.
     std::uint64_t next_request() { return ++last_request_; }
 
-    // By what the server deletes a key that holds a certain value, as far as it is known.
+    // Returns the server's own command for deleting a key that has a certain value, as far as it is known.
     CompareAndDelete& native_delete() noexcept { return native_delete_; }
 
     // --- commands ---------------------------------------------------------------------------------------------
@@ -2820,7 +2843,7 @@ public:
         return transport_.call(command, deadline);
     }
 
-    // What grants something, and is only good when enough replicas have it: then the reply says whether they do.
+    // Sends a command whose grant counts only if enough replicas have it. The reply tells whether they do.
     Reply call_granting(const Command& command, Instant deadline) {
         if (!replicas_.are_required()) return call(command, deadline);
         const std::uint32_t route = route_of(command);
@@ -2834,7 +2857,7 @@ public:
         return replicas_.merged(replies, route, batch.wanted);
     }
 
-    // Calls a script by its digest, or by its text where the server does not know it yet. One round trip; two for a
+    // Calls a script by its digest, or by its text if the server does not have it cached. One round trip; two for a
     // script that is new to the server.
     Reply call_script(const Script& script, std::span<const std::string_view> keys,
                       std::span<const std::string_view> arguments, Instant deadline, Effect effect = Effect::any) {
@@ -2847,7 +2870,7 @@ public:
         return reply;
     }
 
-    // The same without waiting; `done` is called on any thread.
+    // Sends a command without waiting. `done` is called on any thread.
     void post(const Command& command, Completion done, Receiver receiver = Receiver::background,
               Effect effect = Effect::any) {
         start_background();
@@ -2869,7 +2892,7 @@ public:
                      std::span<const std::string_view> arguments, Completion done,
                      Receiver receiver = Receiver::background, Effect effect = Effect::any) {
         const ScriptWords words(script, keys, arguments);
-        // The words live on the caller's stack, so the text's turn needs its own copy of keys and arguments.
+        // The words live on the caller's stack, so sending the text later needs its own copy of keys and arguments.
         std::vector<std::string> kept_keys(keys.begin(), keys.end());
         std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
         post(
@@ -2888,8 +2911,8 @@ public:
             receiver, effect);
     }
 
-    // The two ways in which a script is sent: for the wires, which know the words. Called, also a plain command, whose
-    // second word is the key.
+    // The protocols build the arguments of a script; calling() and posting() return function objects that send it.
+    // Calling waits for the reply. It also sends a plain command, whose second word is the key.
     struct Calling {
         Reply operator()(const Script& script, std::span<const std::string_view> keys,
                          std::span<const std::string_view> arguments) const {
@@ -2914,7 +2937,7 @@ public:
         };
     }
 
-    // The posting thread receives what has come.
+    // Makes the posting thread receive the replies that have arrived.
     void attend() {
         if constexpr (LetsAttend<T>) transport_.attend();
     }
@@ -2923,10 +2946,10 @@ public:
         if constexpr (LetsAttend<T>) transport_.wake();
     }
 
-    // --- until when a command is wanted ---------------------------------------------------------------------------
+    // --- expiry of commands by the server's clock ---------------------------------------------------------------
 
-    // What the clock of the server of this key shows now. Asks it, in one round trip, where that is not known; nothing,
-    // and the reason in `failure`, when there is no answer.
+    // Returns the current time of the server that has this key. Sends one query (one round trip) if the time is not
+    // known. Returns nothing, and the reason in `failure`, if there is no reply.
     std::optional<ServerMilliseconds> server_time(std::string_view key, Instant deadline, Reply& failure) {
         const std::uint32_t route = transport_.route(key);
         const Instant asked = Clock::now();
@@ -2936,8 +2959,8 @@ public:
         return learn_time(route, asked, failure);
     }
 
-    // The same without waiting: `then(time, failure, receiver)` is called at once, or on any thread when the server has
-    // answered; by then the poster may attend no more, so the background receives what follows.
+    // Does the same without waiting. `then(time, failure, receiver)` is called at once, or on any thread after the
+    // reply. By then the poster may have stopped attending, so the background thread receives what follows.
     template <class Then>
     void with_server_time(std::string_view key, Receiver receiver, Then then) {
         const std::uint32_t route = transport_.route(key);
@@ -2953,13 +2976,15 @@ public:
             receiver);
     }
 
-    // What a renewal says, which must not wait: an old reading of the clock will do. Without any it is never void.
+    // Returns the time until which a renewal is wanted. A renewal must not wait, so an old reading of the clock will
+    // do. Without any reading, the renewal is never void.
     ServerMilliseconds wanted_until(std::string_view key) const {
         const auto now = clock_.roughly_at(transport_.route(key), Clock::now());
         return now ? *now + options_.command_timeout.count() : std::numeric_limits<std::int64_t>::max();
     }
 
-    // A script that was sent at `sent` said that it came too late: by what clock.
+    // If the reply to a script sent at `sent` reports that the script arrived too late, learns the server's time from
+    // it and returns true.
     bool learn_if_late(std::string_view key, Instant sent, const Reply& reply) {
         const auto now = read_late(reply);
         if (now) clock_.learn(transport_.route(key), sent, Clock::now(), *now);
@@ -2968,25 +2993,26 @@ public:
 
     RemoteClock& server_clock() noexcept { return clock_; }
 
-    // When a lease is over that begins now, by the server's clock, of a command that is wanted `until`. Not later than the
-    // server would reckon it itself; earlier by clock_error() at most.
+    // Returns when a lease that begins now expires by the server's clock, for a command that is wanted `until`. Never
+    // later than the server's own result; earlier by clock_error() at most.
     ServerMilliseconds lease_end(ServerMilliseconds until, Milliseconds lease) const {
         return until - options_.command_timeout.count() + lease.count() - clock_error().count();
     }
 
-    // By how much the server's clock may be behind what is known of it: it was read some time ago, and while the answer
-    // was on its way. Clocks drift by less than a part in a thousand.
+    // Returns by how much the server's clock may be behind our estimate. The reading has aged since, and the reply took
+    // time. Clocks drift by less than one part in a thousand.
     Milliseconds clock_error() const {
         const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - clock_.read_at());
         return clock_.uncertainty() + age / 1000 + Milliseconds(2);
     }
 
-    // Whether the server knows SET … PXAT: Redis does from 6.2 on.
+    // Returns true unless the server has refused SET … PXAT, which Redis supports since 6.2.
     bool knows_expiry_times() const noexcept { return knows_expiry_times_.load(std::memory_order_relaxed); }
     void forget_expiry_times() noexcept { knows_expiry_times_ = false; }
 
     // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
-    // round trip, or two where the server's time is not known. A server whose clock has jumped is asked once more.
+    // round trip, or two if the server's time is not known. If the reply shows that the server's clock has jumped, the
+    // command is sent again, up to three times in all.
     template <class Send>
     Reply call_wanted(std::string_view key, Instant deadline, Send send) {
         for (int tries = 1;; ++tries) {
@@ -2999,9 +3025,9 @@ public:
         }
     }
 
-    // Calls `send(deadline of the try, whether an earlier try may have taken effect)` until it is answered or
-    // refused for good, until `deadline`, or until `stop` is requested; each try has command_timeout. With `one_try`, what
-    // the server refuses for now is refused.
+    // Calls `send(deadline of the try, true if an earlier try may have taken effect)` until it is answered or refused
+    // for good, until `deadline`, or until `stop` is requested. Each try has command_timeout. With `one_try`, a
+    // temporary refusal ends the call, too.
     template <class Send>
     Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
         Backoff backoff(Milliseconds(2), longest_pause);
@@ -3014,18 +3040,18 @@ public:
                 back_again();
                 return reply;
             }
-            // no_script here: the server did not even take the text.
+            // no_script here: the server rejected even the text.
             if (verdict == ReplyClass::refused || verdict == ReplyClass::no_script || stop.stop_requested())
                 return reply;
-            // It was sent again already, by what the clock showed.
+            // The sender has already resent it with the time that the reply reported.
             if (verdict == ReplyClass::late) return reply;
             if (one_try && verdict == ReplyClass::refused_now) return reply;
             if (reply.kind == Reply::Kind::unanswered) again = true;
-            // The transport itself waits for its connection; only a server that answers "not now" needs a pause.
+            // The transport itself waits for its connection; only a temporary refusal by the server needs a pause.
             if (verdict == ReplyClass::refused_now) rest(std::min(deadline, Clock::now() + backoff.next()), stop);
             if (Clock::now() >= deadline) return reply;
             if (verdict == ReplyClass::no_answer) {
-                // What answers next may be another server, or this one with another clock.
+                // The next reply may come from another server, or from this one with another clock.
                 clock_.doubt();
                 gone();
             }
@@ -3033,12 +3059,12 @@ public:
         }
     }
 
-    // What the first question of a call is allowed at least, whatever the caller's deadline: a server may be slow to
-    // connect to, and what is free is not to be missed for that.
+    // The least time for the first query of a call, whatever the caller's deadline: connecting may be slow, and a free
+    // lock must not be missed for that.
     static constexpr Milliseconds honest_try{250};
 
-    // Whether a call from `begun` on that ended with this reply, which is no answer, shows that there is no server. One that
-    // was given less than its time may only be slow.
+    // Returns true if a call that started at `begun` and ended with this failure shows that no server is there. A
+    // server that was given less than its time may only be slow.
     bool is_away(const Reply& reply, Instant begun) const {
         return reply.kind != Reply::Kind::no_time || Clock::now() - begun >= options_.command_timeout;
     }
@@ -3053,8 +3079,8 @@ public:
         background_started_.store(true, std::memory_order_release);
     }
 
-    // The calling thread receives messages itself until one has come, interrupts() is not `seen` any more, or `until`;
-    // false when it has to wait for the background thread to do so.
+    // Makes the calling thread receive messages itself until one has arrived, interrupts() differs from `seen`, or
+    // `until` has come. Returns false if it has to leave that to the background thread.
     bool watch(Instant until, std::uint64_t seen) {
         if constexpr (LetsWatch<T>) {
             if (!transport_.watch(listener_, until, seen)) return false;
@@ -3064,7 +3090,7 @@ public:
         return false;
     }
 
-    // Taken before the mutex is given up under which interrupt_watch() is called.
+    // Read it before unlocking the mutex under which interrupt_watch() is called.
     std::uint64_t interrupts() {
         if constexpr (LetsWatch<T>) return transport_.interrupts();
         return 0;
@@ -3074,7 +3100,7 @@ public:
         if constexpr (LetsWatch<T>) transport_.interrupt_watch();
     }
 
-    // Tells the user's handler, if there is memory to do so.
+    // Notifies the user's handler. Drops the event if memory is short.
     void raise(Event::Kind kind, std::string_view name, std::string_view detail) noexcept {
         if (!options_.on_event) return;
         try {
@@ -3084,8 +3110,8 @@ public:
         }
     }
 
-    // What tells of losses is there from here on, and cannot fail any more. To be called before something is held.
-    // Throws std::system_error when there is no thread to be had.
+    // Starts everything that reporting a loss needs, so that reporting cannot fail later. Call it before anything is
+    // held. Throws std::system_error if no thread can be started.
     void start_losses() {
         if (losses_started_.load(std::memory_order_acquire)) return;
         losses_.start();
@@ -3110,9 +3136,9 @@ public:
         return s;
     }
 
-    // --- what is known of a key beyond one state -----------------------------------------------------------------
+    // --- state of a key across kinds of lock --------------------------------------------------------------------
 
-    // Who of this process holds the key, whatever the kind of lock.
+    // Returns the record of the threads of this process that hold the key, whatever the kind of lock.
     std::shared_ptr<KeyHolds> key_holds(const std::string& key) {
         const std::lock_guard lock(key_holds_mutex_);
         if (key_holds_.size() >= key_holds_limit_) {
@@ -3129,7 +3155,7 @@ public:
 
     // --- the local state of names -----------------------------------------------------------------------------
 
-    // The state of `key`, made when there is none yet; one more user of it.
+    // Returns the state of `key`, which is created if there is none, and counts one more user.
     template <class State>
     State& use_state(const std::string& key) {
         const std::lock_guard lock(mutex_);
@@ -3143,7 +3169,7 @@ public:
         return static_cast<State&>(*entry->second.state);
     }
 
-    // One user less; without users and holds it is forgotten.
+    // Counts one user less. A state without users and holds is removed.
     template <class State>
     void leave_state(State& state) {
         forget_state(state, 1);
@@ -3158,22 +3184,23 @@ private:
     static constexpr std::size_t renewals_a_call = 100;
     static constexpr Milliseconds longest_farewell{1000};
 
-    // The time that TIME answered. Without an answer nothing was changed, so the command that was to follow was not sent.
+    // Reads the reply to TIME. If there is none, nothing was changed, so the command that was to follow counts as not
+    // sent.
     std::optional<ServerMilliseconds> learn_time(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
             if (judge(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
-            // What should have followed was not sent, for want of time; whether that was the caller's or the server's,
-            // the time that has passed tells: see is_away().
+            // The command that should have followed was not sent, for want of time. is_away() tells by the elapsed time
+            // whether the server was too slow or the caller's deadline too near.
             if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
             return std::nullopt;
         }
         clock_.learn(route, asked, Clock::now(), *time);
-        // Also if another thread has come to doubt it since.
+        // Valid even if another thread has put the clock in doubt since.
         return clock_.roughly_at(route, Clock::now());
     }
 
-    // What grants something has a key.
+    // A command that grants something always has a key.
     std::uint32_t route_of(const Command& command) { return transport_.route(command.words[command.key]); }
 
     void pass_on(Receiver receiver, const Command& command, Completion done) {
@@ -3194,7 +3221,7 @@ private:
     void finish_post(const Completion& done, Reply reply) {
         try {
             done(std::move(reply));
-        } catch (...) {  // no memory; whoever posted it looks after itself
+        } catch (...) {  // no memory; the poster takes care of that itself
         }
         uncount_post();
     }
@@ -3211,7 +3238,7 @@ private:
 
     static constexpr const char* no_memory = "out of memory";
 
-    // A pause; a short one where there is no memory for what it takes.
+    // Sleeps until `until`; only briefly if memory is short.
     static void rest(Instant until, const std::stop_token& stop) {
         try {
             redlatch::pause(until, stop);
@@ -3220,7 +3247,7 @@ private:
         }
     }
 
-    // A command for which there was no memory was not sent, and is tried again like any such.
+    // Calls `send`. A command for which memory was short counts as not sent, and is retried like any such command.
     template <class Send>
     static Reply or_not_sent(Send send) {
         try {
@@ -3231,7 +3258,7 @@ private:
         }
     }
 
-    // The words of EVALSHA or EVAL, without an allocation where they are few.
+    // Builds the words of EVALSHA or EVAL, without an allocation if they are few.
     class ScriptWords {
     public:
         ScriptWords(const Script& script, std::span<const std::string_view> keys,
@@ -3266,7 +3293,7 @@ private:
         std::span<std::string_view> words_;
     };
 
-    // Kind and key: text that belongs to the state itself, so that looking it up needs no memory.
+    // Kind and key. The text belongs to the state itself, so a lookup allocates nothing.
     using StateName = std::pair<std::string_view, std::string_view>;
     struct StateNameHash {
         std::size_t operator()(const StateName& name) const noexcept {
@@ -3292,14 +3319,14 @@ private:
         states_.erase(entry);
     }
 
-    // The background thread.
+    // The loop of the background thread.
     void serve() {
         while (!stopping_.load(std::memory_order_acquire)) {
             try {
                 transport_.run(listener_, std::min({timers_.sleep_until(), subscriptions_.due(), unfinished_until_}));
                 look_after(Clock::now());
             } catch (...) {
-                // For want of memory: what is left in unfinished_ is looked after in a moment.
+                // Out of memory: the tasks left in unfinished_ are served in a moment.
                 unfinished_until_ = Clock::now() + Milliseconds(5);
             }
         }
@@ -3309,8 +3336,8 @@ private:
         std::vector<Renewal> due;
         try {
             tick_due(now, now, due);
-            // What would be due soon comes along: holds that were taken at different times are renewed together
-            // from then on, a hundred in a call.
+            // Include renewals that are due soon. So holds that were acquired at different times are renewed together
+            // from then on, a hundred per call.
             if (!due.empty()) tick_due(now, now + options_.watchdog_timeout / 6, due);
         } catch (...) {
             renew(std::move(due));
@@ -3321,14 +3348,14 @@ private:
         subscriptions_.sweep(now);
     }
 
-    // Who could not be looked after, for want of memory, stays in unfinished_.
+    // Tasks that could not be served for lack of memory stay in unfinished_.
     void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
         if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
         for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->tick(now, horizon, due);
     }
 
     void renew(std::vector<Renewal> due) {
-        // Together goes what one script on one route can renew.
+        // One call can renew holds with the same route, script and lease.
         const auto way = [this](const Renewal& r) {
             return std::tuple(transport_.route(r.key), r.script, r.lease.value_or(options_.watchdog_timeout));
         };
@@ -3384,7 +3411,7 @@ private:
             Receiver::background, Effect::grants);
     }
 
-    // Both are called by destructors of states, the last of which run when the transport is going already.
+    // Destructors of states call both, the last of them while the transport is being destroyed.
     void wake() {
         if (!stopping_) transport_.wake();
     }
@@ -3408,7 +3435,7 @@ private:
             raise(Event::Kind::reconnected, {}, "the server answers again");
     }
 
-    // Holds may be lost there; who waits is told by the subscription that is made anew.
+    // Holds may be lost on the new server. Waiters wake when their subscription is made again.
     void moved() {
         replicas_.forget();
         clock_.doubt();
@@ -3421,7 +3448,7 @@ private:
         raise(Event::Kind::moved, {}, "another server is the master now");
     }
 
-    // Passes on to the subscriptions, and remembers whether the server is there.
+    // Passes everything on to the subscriptions and tracks whether the server can be reached.
     struct ConnectionListener final : Listener {
         explicit ConnectionListener(Session& r) : session(r) {}
         void subscribed(const std::string& channel) override {
@@ -3445,7 +3472,7 @@ private:
 
     const ClientOptions options_;
     ReplicaAcks replicas_;
-    const Session* const parent_;  // left as it was at the fork, and never touched
+    const Session* const parent_;  // left as it was at the fork; never accessed
     const std::string uuid_ = make_uuid();
     const ProcessMark process_ = this_process();
 
@@ -3467,16 +3494,16 @@ private:
     std::mutex mutex_;
     std::mutex key_holds_mutex_;
     std::unordered_map<std::string, std::weak_ptr<KeyHolds>> key_holds_;
-    std::size_t key_holds_limit_ = 64;  // then those that are gone are taken out
+    std::size_t key_holds_limit_ = 64;  // at this size, expired entries are erased
     std::mutex background_mutex_;
     std::mutex posts_mutex_;
     std::condition_variable posts_done_;
-    std::size_t posts_ = 0;  // on their way
+    std::size_t posts_ = 0;  // in flight
     std::unordered_map<StateName, StateEntry, StateNameHash> states_;
     ConnectionListener listener_{*this};
-    // Destroyed before what its completions refer to.
+    // Destroyed before the members that its completions refer to.
     T transport_;
-    // The background thread's own: who is still to be looked after, and when at the latest.
+    // Used by the background thread only: the tasks that are still to be served, and the latest time for that.
     std::vector<std::shared_ptr<BackgroundTask>> unfinished_;
     Instant unfinished_until_ = never;
     std::thread background_;
@@ -3487,14 +3514,15 @@ private:
 
 // redlatch/session/queries.hpp
 
-// What the server says of a lock, most of all of one that is a hash of owner -> hold count. One round trip each; an
-// unreachable server is asked for unreachable_timeout, or until `limit` when that is earlier. All throw Error.
+// Queries the state of a lock on the server, for most functions a hash of owner -> hold count. One round trip each. If
+// the server is unreachable, a query retries for unreachable_timeout, or until `limit` if that is earlier. All throw
+// Error.
 namespace redlatch {
 inline namespace v0_1 {
 
 namespace detail {
 
-// `ask(deadline)` sends the question.
+// `ask(deadline)` sends the query.
 template <class T, class Ask>
 Reply inquire(Session<T>& session, std::string_view key, Ask ask, Instant limit = never) {
     const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
@@ -3505,8 +3533,8 @@ Reply inquire(Session<T>& session, std::string_view key, Ask ask, Instant limit 
 
 }  // namespace detail
 
-// The number in a text, 0 for nil. Throws Error for anything else, and for one of 2^53 or more, which scripts could not
-// count with: the key belongs to something else then.
+// Returns the number in a text, or 0 for nil. Throws Error for anything else, and for a number of 2^53 or more, which
+// scripts could not count with: the key then belongs to something else.
 inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     if (reply.is_nil()) return 0;
     if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
@@ -3521,7 +3549,7 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     return number;
 }
 
-// HLEN rather than EXISTS: a key of another type is an error, not a lock.
+// Uses HLEN rather than EXISTS: a key of another type is an error, not a lock.
 template <class T>
 bool ask_locked(Session<T>& session, std::string_view key, Instant limit) {
     const std::array<std::string_view, 2> words{"HLEN", key};
@@ -3535,7 +3563,7 @@ bool ask_locked(Session<T>& session, std::string_view key, Instant limit) {
     return reply.integer > 0;
 }
 
-// `ask(deadline)` sends the question; the answer is nothing for none, or the text of a number.
+// `ask(deadline)` sends the query. The reply is nil for none, or the text of a number.
 template <class T, class Ask>
 int ask_count(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
     const Reply reply = detail::inquire(session, key, ask, limit);
@@ -3559,7 +3587,7 @@ int ask_hold_count(Session<T>& session, std::string_view key, std::string_view o
         limit);
 }
 
-// `ask(deadline)` sends the question; the answer is nothing, or a text.
+// `ask(deadline)` sends the query. The reply is nil or a text.
 template <class T, class Ask>
 std::optional<std::string> ask_text(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
     Reply reply = detail::inquire(session, key, ask, limit);
@@ -3568,7 +3596,7 @@ std::optional<std::string> ask_text(Session<T>& session, std::string_view key, A
     return std::move(reply.text);
 }
 
-// `ask(deadline)` sends the question; the answer is a PTTL, or -2 where nobody holds it.
+// `ask(deadline)` sends the query. The reply is a PTTL, or -2 if the lock is free.
 template <class T, class Ask>
 std::optional<Milliseconds> ask_lease(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
     const Reply reply = detail::inquire(session, key, ask, limit);
@@ -3577,7 +3605,7 @@ std::optional<Milliseconds> ask_lease(Session<T>& session, std::string_view key,
     return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
 }
 
-// The number that a key holds, 0 for none.
+// Returns the number stored at a key, or 0 if there is none.
 template <class T>
 std::int64_t ask_number(Session<T>& session, std::string_view key) {
     const std::array<std::string_view, 2> words{"GET", key};
@@ -3600,23 +3628,23 @@ std::optional<Milliseconds> ask_remaining_lease(Session<T>& session, std::string
 
 // redlatch/session/server_check.hpp
 
-// What about a server endangers the locks on it, in words. The judging part does no I/O.
+// Finds the properties of a server that endanger the locks on it, as text. warnings_about() does no I/O.
 namespace redlatch {
 inline namespace v0_1 {
 
-// What a server says of itself; nothing where it may not be asked.
+// What the server reports about itself. A reply is an error where the user may not query it.
 struct ServerFacts {
     Reply info;                 // INFO
     Reply min_replicas;         // CONFIG GET min-replicas-to-write
     Reply save;                 // CONFIG GET save
     Reply output_buffers;       // CONFIG GET client-output-buffer-limit
-    Reply refused_commands;     // the answer to scripts::server_check
-    std::optional<Reply> wait;  // WAIT, where replicas are required
+    Reply refused_commands;     // the reply of scripts::server_check
+    std::optional<Reply> wait;  // WAIT, if replicas are required
 };
 
 namespace detail {
 
-// A field of INFO.
+// Returns a field of INFO, or nothing if there is none.
 inline std::optional<std::string> info_field(const Reply& info, std::string_view field) {
     if (info.kind != Reply::Kind::text) return std::nullopt;
     std::istringstream lines(info.text);
@@ -3629,13 +3657,13 @@ inline std::optional<std::string> info_field(const Reply& info, std::string_view
     return std::nullopt;
 }
 
-// The value in an answer to CONFIG GET.
+// Returns the value in a reply to CONFIG GET.
 inline std::optional<std::string> config_value(const Reply& reply) {
     if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) return std::nullopt;
     return reply.elements[1].text;
 }
 
-// The hard and the soft limit of the buffers of subscribers, 0 for none.
+// Returns the hard and the soft limit of subscribers' output buffers; 0 means no limit.
 inline std::array<std::uint64_t, 2> pubsub_limits(const std::string& limits) {
     std::istringstream words(limits);
     for (std::string word; words >> word;) {
@@ -3667,7 +3695,7 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
             replicas > 0 && detail::config_value(facts.min_replicas) == "0",
             "min-replicas-to-write is 0 although there are replicas: a master that is cut off goes on granting locks "
             "while another is promoted; set it to 1 or more, and min-replicas-max-lag below the leases");
-        unsigned version = 0;  // the major one; of a Valkey that of the Redis that it takes after
+        unsigned version = 0;  // major version; Valkey reports the Redis version that it is compatible with
         const std::string versions = info_field(facts.info, "redis_version").value_or("7");
         std::from_chars(versions.data(), versions.data() + versions.size(), version);
         warn_if(replicas > 0 && version < 7,
@@ -3714,7 +3742,8 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
     return warnings;
 }
 
-// Asks the server. What it refuses to tell is a warning of its own. Throws Error(errc::unreachable).
+// Queries the server and returns the warnings. A refused query is a warning of its own. Throws
+// Error(errc::unreachable).
 template <class T>
 std::vector<std::string> check_server(Session<T>& session) {
     const Instant give_up = deadline_after(Clock::now(), session.options().unreachable_timeout);
@@ -3749,7 +3778,8 @@ std::vector<std::string> check_server(Session<T>& session) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// Leaves errno as it was: for what runs where nobody expects a system call, at the end of a guard or of an object.
+// Restores errno at the end of its scope. For code that runs where callers expect no system call, such as the end of a
+// guard or of an object.
 class KeepErrno {
 public:
     KeepErrno() noexcept = default;
@@ -3769,11 +3799,11 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// What a client and the primitives made from it hold together: the session of the process they are used in.
+// Gives a client and its primitives the session of the process in which they are used.
 //
-// After a fork the child gets a session of its own at its first use: a new identity, new connections, no holds. The
-// parent's session is left alone, for its mutexes may be held by threads that do not exist here. mutex_ makes one
-// thread of the child do that.
+// After a fork the child gets its own session at its first use, with a new identity, new connections and no holds. The
+// parent's session is left alone, because threads that do not exist in the child may hold its mutexes. mutex_ makes one
+// thread of the child create the session.
 template <Transport T>
 class SessionHandle {
 public:
@@ -3785,7 +3815,7 @@ public:
     ~SessionHandle() {
         const KeepErrno kept;
         Session<T>* session = session_.load();
-        // Destroyed in a child that never used it: there is nothing of ours to end, only descriptors to give back.
+        // In a child that never used it there is no session to end. Only descriptors are closed.
         if (session->is_of_this_process())
             delete session;
         else
@@ -3816,7 +3846,7 @@ private:
 
 // redlatch/base/slots.hpp
 
-// In which slot of a Redis Cluster a key or a sharded channel lives.
+// Computes the Redis Cluster slot of a key or a sharded channel.
 namespace redlatch {
 inline namespace v0_1 {
 
@@ -3824,7 +3854,7 @@ inline constexpr std::uint16_t slot_count = 16384;
 
 namespace detail {
 
-// CRC16 by the XMODEM rules: polynomial 0x1021, beginning with 0, most significant bit first.
+// CRC16 by the XMODEM rules: polynomial 0x1021, initial value 0, most significant bit first.
 constexpr std::array<std::uint16_t, 256> make_crc16_table() {
     std::array<std::uint16_t, 256> table{};
     for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -3846,7 +3876,8 @@ constexpr std::uint16_t crc16(std::string_view bytes) {
 
 }  // namespace detail
 
-// Of a key with a {tag}, only the tag counts: what is between the first brace and the next closing one, if anything.
+// Returns the slot of a key. In a key with a {tag} only the tag counts: the text between the first brace and the next
+// closing one, if it is not empty.
 constexpr std::uint16_t key_slot(std::string_view key) {
     if (const auto open = key.find('{'); open != std::string_view::npos) {
         const auto close = key.find('}', open + 1);
@@ -3863,21 +3894,21 @@ constexpr std::uint16_t key_slot(std::string_view key) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// Waits for a reply awake, for a moment, before the thread goes to sleep: waking a thread on an idle CPU takes longer
-// than a near server's answer, and costs about as much CPU as yielding until then. Whether that pays is learned: a
-// server that is too far away for it, or too busy, is soon given no more than one try in `most_skipped` replies.
+// Polls for a reply for a moment before the thread goes to sleep. Waking a thread on an idle CPU takes longer than the
+// reply of a near server, and costs about as much CPU as yielding until then. It learns whether polling pays: a server
+// that is too far away, or too busy, soon gets no more than one attempt in `most_skipped` replies.
 //
-// Any number of threads may use it; what one learns may overwrite what another does, which does no harm.
-template <class Time = Clock>  // what tells the time
+// Any number of threads may use it. They may overwrite each other's measurements, which does no harm.
+template <class Time = Clock>  // the clock to use
 class AdaptiveSpin {
 public:
     static constexpr auto for_the_server = std::chrono::microseconds(100);
-    // Several servers may share the CPUs.
+    // For several servers, which may share the CPUs.
     static constexpr auto for_several = std::chrono::microseconds(300);
-    // For a reply that another thread reads: it comes when those before it have come.
+    // For a reply that another thread reads. It arrives after those before it.
     static constexpr auto for_the_reader = std::chrono::microseconds(200);
 
-    // The reader's: true as soon as `came()`, false when it is time to sleep.
+    // Called by the reader. Returns true as soon as `came()` is true, false when it is time to sleep.
     template <class Came>
     bool reply_came(Instant deadline, Came came, std::chrono::microseconds patience = for_the_server) {
         if (const unsigned skip = skip_.load(std::memory_order_relaxed); skip > 0) {
@@ -3891,7 +3922,8 @@ public:
         if (in_time && now <= limit + fair_turn) {
             penalty = 0;
         } else if (now > limit) {
-            // Too far away; or others want this CPU, and a yield takes so long that a sleeper would be served better.
+            // The server is too far away, or other threads want this CPU and a yield takes so long that sleeping would
+            // be faster.
             skip_.store(penalty, std::memory_order_relaxed);
             penalty = std::clamp(penalty * 2, 1U, most_skipped);
         }
@@ -3900,7 +3932,7 @@ public:
         return in_time;
     }
 
-    // Another thread's, which waits for the reader.
+    // Called by a thread that waits for the reader.
     template <class Came>
     bool until(Instant deadline, Came came) const {
         return pays_.load(std::memory_order_relaxed) &&
@@ -3908,7 +3940,7 @@ public:
     }
 
 private:
-    // How long the other threads that are ready to run may take until a yielding one has its turn again.
+    // The longest time that the other ready threads may take before a yielding thread runs again.
     static constexpr auto fair_turn = std::chrono::microseconds(500);
     static constexpr unsigned most_skipped = 64;
 
@@ -3934,7 +3966,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Whether a text repeats the secret, or a part of it: four bytes in a row are one.
+// Returns true if a text contains the secret or a part of it: any four bytes in a row.
 inline bool repeats(std::string_view text, std::string_view secret) {
     const std::size_t part = std::min<std::size_t>(secret.size(), 4);
     for (std::size_t at = 0; part > 0 && at + part <= secret.size(); ++at)
@@ -3942,11 +3974,12 @@ inline bool repeats(std::string_view text, std::string_view secret) {
     return false;
 }
 
-// The words of a server's error that may be shown to anybody. A server may repeat those of a command that it does not
-// like, AUTH among them, cut off where it likes: then its code word is all that is left.
+// Returns the part of a server's error that is safe to show. A server may echo, and cut off anywhere, the words of a
+// command that it rejects, AUTH among them. In that case only the code word is kept, or ERR if that repeats the secret,
+// too.
 inline std::string quotable(std::string_view error, std::string_view secret) {
     if (secret.empty()) return std::string(error);
-    error = error.substr(0, 512);  // more is never shown, and a long one need not be searched
+    error = error.substr(0, 512);  // no more than this is ever shown, so the rest need not be searched
     if (!repeats(error, secret)) return std::string(error);
     const std::string_view code = error.substr(0, error.find(' '));
     return (repeats(code, secret) ? "ERR" : std::string(code)) + " (its words repeat a part of the login)";
@@ -3973,7 +4006,7 @@ inline std::string quotable(std::string_view error, std::string_view secret) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// Ends a poll() from another thread. Calls between two drains cost one write together.
+// Ends a poll() from another thread. All calls between two drains cost one write.
 class WakePipe {
 public:
     WakePipe() {
@@ -3989,16 +4022,15 @@ public:
 
     void wake() noexcept {
         if (woken_.exchange(true)) return;
-        // There is room for it, so only chance can make it fail.
+        // The pipe has room for one byte: a failure is temporary.
         const char byte = 0;
         for (int tries = 0; tries < 10; ++tries)
             if (::write(fds_[1], &byte, 1) == 1) return;
         woken_.exchange(false);
     }
 
-    // A wake() that comes before woken_ is taken back needs no byte of its own: what its caller wants done is done
-    // after drain(). One that comes later writes a new byte. A byte that is still to be written belongs to the next
-    // drain().
+    // A wake() before woken_ is reset needs no byte of its own: the draining thread does the work of that caller after
+    // drain(). A later wake() writes a new byte. A byte that is not written yet belongs to the next drain().
     void drain() noexcept {
         if (!woken_.load()) return;
         std::array<char, 16> bytes;
@@ -4028,8 +4060,9 @@ private:
     std::atomic<bool> woken_{false};
 };
 
-// Wake-ups for threads that take turns in a poll(), where the one inside may take from the pipe what was meant for the
-// next. So they are counted, too: who comes with an older count than the present one has been woken already.
+// Wakes threads that take turns in a poll(), where the thread inside may drain a wake-up that was meant for the next
+// one. So wake-ups are counted as well: a thread that arrives with an older count than the present one has been woken
+// already.
 class Interrupts {
 public:
     std::uint64_t count() const noexcept { return count_.load(); }
@@ -4061,11 +4094,11 @@ private:
 #include <utility>
 #include <vector>
 
-// What the nodes of a cluster say about who serves which slot. No I/O.
+// Reads the replies of cluster nodes about which node serves which slot. No I/O.
 namespace redlatch {
 inline namespace v0_1 {
 
-// Slots from `first` to `last`, and who serves them.
+// The slots from `first` to `last`, and the nodes that serve them.
 struct SlotRange {
     std::uint16_t first = 0;
     std::uint16_t last = 0;
@@ -4073,7 +4106,7 @@ struct SlotRange {
     std::vector<HostPort> replicas{};
 };
 
-// Where a node sends a command that it does not carry out itself: for good (MOVED), or just this once (ASK).
+// Where a node redirects a command: permanently (MOVED) or just once (ASK).
 struct Redirect {
     bool just_once = false;
     std::uint16_t slot = 0;
@@ -4096,7 +4129,8 @@ inline bool is_host(std::string_view text) {
            });
 }
 
-// A node in CLUSTER SLOTS. No host means the one that was asked; "?" that the node does not know it: no host then.
+// Reads a node in CLUSTER SLOTS. No host means the node that was asked. With the host "?" or the port 0 the node is
+// unknown: the result has no host.
 inline std::optional<HostPort> read_node(const Reply& node, const HostPort& asked) {
     if (node.kind != Reply::Kind::array || node.elements.size() < 2) return std::nullopt;
     const Reply& host = node.elements[0];
@@ -4110,7 +4144,8 @@ inline std::optional<HostPort> read_node(const Reply& node, const HostPort& aske
 
 }  // namespace detail
 
-// The answer of the node `asked` to CLUSTER SLOTS; nothing when it makes no sense, or knows of no slot.
+// Reads the reply of the node `asked` to CLUSTER SLOTS. Returns nothing if it is malformed or contains no slot with a
+// known master.
 inline std::optional<std::vector<SlotRange>> read_slots(const Reply& reply, const HostPort& asked) {
     if (reply.kind != Reply::Kind::array || reply.elements.empty()) return std::nullopt;
     std::vector<SlotRange> ranges;
@@ -4136,8 +4171,8 @@ inline std::optional<std::vector<SlotRange>> read_slots(const Reply& reply, cons
     return ranges;
 }
 
-// "MOVED <slot> <host>:<port>" or "ASK <slot> <host>:<port>", said by the node `asked`. The host may be missing or an
-// IPv6 address without brackets: the port follows the last colon.
+// Reads "MOVED <slot> <host>:<port>" or "ASK <slot> <host>:<port>", an error of the node `asked`. The host may be
+// missing or be an IPv6 address without brackets: the port follows the last colon.
 inline std::optional<Redirect> read_redirect(std::string_view text, const HostPort& asked) {
     Redirect redirect;
     redirect.just_once = text.starts_with("ASK ");
@@ -4156,8 +4191,8 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
     return redirect;
 }
 
-// Whether the servers have sharded channels (Redis 7), by the answer to PUBSUB SHARDNUMSUB, with which Redisson asks
-// the same. Who may not ask learns it from the refusal, which names the subcommand only where it exists.
+// Returns whether the servers have sharded channels (Redis 7), by the reply to PUBSUB SHARDNUMSUB. Redisson tests it by
+// the same command. If we have no right to it, the error shows it: it names the subcommand only where that exists.
 inline bool has_sharded_channels(const Reply& answer) {
     return !answer.is_error() ||
            (answer.text.starts_with("NOPERM") && answer.text.find("pubsub|shardnumsub") != std::string::npos);
@@ -4175,8 +4210,9 @@ inline bool has_sharded_channels(const Reply& answer) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// Work that waits for the network (a name, a connection, a log-in), for a thread that must not: it is done on a thread
-// of its own, which exists as long as the work lasts. One piece of work at a time; one thread at a time begins it.
+// Runs work that waits for the network (a look-up, a connection, a log-in) for a thread that must not wait: on a thread
+// of its own, which exists as long as the work lasts. There is one piece of work at a time, and one thread at a time
+// may begin it.
 class SideWork {
 public:
     SideWork() = default;
@@ -4184,7 +4220,7 @@ public:
     SideWork& operator=(const SideWork&) = delete;
     ~SideWork() { finish(); }
 
-    // False when there is no thread for it. The work must not throw, and must have told of its end before it returns.
+    // Returns false if no thread can be created. The work must not throw, and must report its end before it returns.
     template <class Work>
     bool begin(Work work) noexcept {
         finish();
@@ -4200,10 +4236,10 @@ public:
         return thread_.joinable();
     }
 
-    // Until false, it may use whatever the work refers to.
+    // Returns true while the work may use the objects it refers to.
     bool is_busy() const noexcept { return busy_; }
 
-    // Waits for its end.
+    // Waits until the work has ended.
     void finish() noexcept {
         if (thread_.joinable()) thread_.join();
     }
@@ -4237,11 +4273,12 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Where one thread sleeps until another one has a word for it. On Linux a futex, because the word can then be left
-// without any mutex, for which a woken thread would have to queue again; elsewhere a condition variable.
+// Parks one thread until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on which a
+// woken thread would block again. Elsewhere it is a condition variable.
 //
-// The owner may destroy the parker as soon as it has read final_word: tell() touches it no more after storing that
-// (a futex wake-up on an address that is gone by then wakes nobody, or somebody who has to expect that).
+// On Linux the owner may destroy the parker as soon as it has read final_word: tell() does not access it after storing
+// that. (A futex wake-up on an address that is gone wakes no thread, or one that must expect spurious wake-ups.)
+// Elsewhere it may do so only after park() has returned final_word.
 class ThreadParker {
 public:
     static constexpr std::uint32_t silence = 0;
@@ -4259,7 +4296,7 @@ public:
         if (old == asleep) ::syscall(futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
     }
 
-    // Until there is a word, or until the deadline. Takes `look` away, leaves final_word.
+    // Parks until there is a word or the deadline passes. Resets `look`, keeps final_word.
     std::uint32_t park(Instant deadline) noexcept {
         Time until{};
         if (deadline != never) {
@@ -4273,7 +4310,7 @@ public:
         while ((word = word_.load(std::memory_order_acquire)) == asleep) {
             const long slept = ::syscall(futex, &word_, FUTEX_WAIT_BITSET_PRIVATE, asleep,
                                          deadline == never ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
-            // Too late: unless a word came at this very moment.
+            // The deadline has passed, unless a word came at this very moment.
             if (slept != 0 && errno == ETIMEDOUT &&
                 word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel))
                 return silence;
@@ -4307,11 +4344,11 @@ private:
 #endif
 
 private:
-    static constexpr std::uint32_t asleep = 3;  // silence, and the owner must be woken
+    static constexpr std::uint32_t asleep = 3;  // like silence, and the owner must be woken
 
 #if defined(__linux__)
-    // The kernel's own idea of a time, which is not the C library's where that has made 32 bits 64. The clock that counts
-    // from the start of the system has room enough in 32. Newer systems of 32 bits know no such call any more.
+    // The kernel's time type. It differs from the C library's if that has 64-bit time on a 32-bit system. 32 bits are
+    // enough for a clock that counts from the start of the system. Newer 32-bit systems have no SYS_futex.
 #if defined(SYS_futex)
     static constexpr long futex = SYS_futex;
     struct Time {
@@ -4347,8 +4384,8 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The addresses of a host, before a deadline. The system's look-up of a name has none, so it runs in a thread of its
-// own, which is left alone when it takes too long. Numeric addresses need no look-up, and no thread.
+// Looks up the addresses of a host before a deadline. The system's look-up has no deadline, so it runs on a thread of
+// its own, which is detached if it takes too long. Numeric addresses need no look-up and no thread.
 class Resolver {
 public:
     Resolver(const Resolver&) = delete;
@@ -4363,8 +4400,8 @@ public:
         }
     }
 
-    // `error` is 0, or one of getaddrinfo()'s codes; EAI_AGAIN when the deadline came first. The addresses live as
-    // long as the result.
+    // Waits for the result. `error` is 0 or one of getaddrinfo()'s codes; EAI_AGAIN if the deadline came first. The
+    // addresses live as long as the returned object.
     static std::shared_ptr<const Resolver> run(const std::string& host, int port, Instant deadline, int& error) {
         std::shared_ptr<const Resolver> lookup = start(host, port);
         Question& question = *lookup->question_;
@@ -4378,7 +4415,7 @@ public:
         return lookup;
     }
 
-    // The same for who does not wait: is_done() says whether there is a result.
+    // Starts a look-up without waiting: is_done() returns whether there is a result.
     static std::shared_ptr<Resolver> start(const std::string& host, int port) {
         const std::shared_ptr<Resolver> lookup(new Resolver);
         const std::string service = std::to_string(port);
@@ -4393,12 +4430,12 @@ public:
         return question_->is_done;
     }
 
-    // Null before there is a result, and when there is no such host.
+    // Returns null before there is a result, and if there is no such host.
     const addrinfo* addresses() const noexcept { return question_->found; }
 
 private:
-    // What the thread works on, which may outlive who asked. mutex guards the rest; done tells the waiting thread that
-    // there is a result.
+    // The state that the thread works on; it may outlive the caller. mutex guards the rest. done wakes the waiting
+    // thread when there is a result.
     struct Question {
         Question() = default;
         Question(const Question&) = delete;
@@ -4432,8 +4469,8 @@ private:
 
     Resolver() = default;
 
-    // The program may close the shared object that this code is in, and the thread comes back to it from the look-up.
-    // Nobody can close it after the last instruction of the thread, so it stays for good.
+    // The program may unload the shared object that contains this code, while the thread still returns to it from the
+    // look-up. Nothing can unload it after the last instruction of the thread, so it stays loaded.
     static void keep_code_loaded() noexcept {
         const KeepErrno kept;
         Dl_info object{};
@@ -4460,37 +4497,37 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// One connection's encryption. It does no input or output: a Socket carries the bytes. So there is nothing in it that
-// waits, and a program that does without TLS needs no library for it.
+// The encryption of one connection. It does no input or output: a Socket carries the bytes. So it never waits, and a
+// program without TLS needs no TLS library.
 //
-// One thread may encrypt while another decrypts. What it gives to be sent is valid until its next call by the sending
-// thread, and must be sent whole and in order.
+// One thread may encrypt while another decrypts. The bytes to send are valid until the next call by the sending thread,
+// and must be sent completely and in order.
 class TlsSession {
 public:
     enum class Handshake { unfinished, done, failed };
 
-    // A call with room for so much leaves nothing behind that was fed to it, which no poll() would ever tell of: the
-    // rest of one record, and what one such call may be fed with.
+    // A decrypt() with full_room bytes of room leaves nothing behind that poll() would not report. It has room for the
+    // rest of one record, and for the bytes that one call may be given (most_fed).
     static constexpr std::size_t most_fed = 16 * 1024;
     static constexpr std::size_t full_room = 16 * 1024 + most_fed;
 
     virtual ~TlsSession() = default;
 
-    // One step: takes what was received, which may be nothing, and gives what is to be sent, also when it failed.
+    // Does one step: takes the received bytes, which may be none, and returns the bytes to send, even if it failed.
     virtual Handshake handshake(std::string_view received, std::string_view& to_send) noexcept = 0;
 
-    // Empty when that is impossible.
+    // Returns an empty string if encryption has failed.
     virtual std::string_view encrypt(std::string_view plain) noexcept = 0;
 
-    // As Socket::receive() answers: the bytes decrypted, 0 when there are none yet, -1 when the connection is of no
-    // more use. Nothing received: the rest that had no room before.
+    // Returns the same as Socket::receive(): the number of decrypted bytes, 0 if there are none yet, -1 if the
+    // connection is unusable. With nothing received, returns the rest that had no room before.
     virtual ssize_t decrypt(std::string_view received, char* plain, std::size_t room) noexcept = 0;
 
-    // The last words of a connection that ends in order.
+    // Returns the bytes that end the connection in order.
     virtual std::string_view goodbye() noexcept = 0;
 
-    // What a command on this connection shall be answered when TLS has failed, with or without a reason that it knows:
-    // an error when there can be no trust, which is told at once; not_sent when another try may do better.
+    // Returns the reply for a command on this connection after TLS has failed, for a known reason or not: an error if
+    // the server cannot be trusted, which is reported at once; not_sent if a retry may succeed.
     virtual Reply refusal() const = 0;
 };
 
@@ -4499,7 +4536,7 @@ class TlsConnector {
 public:
     virtual ~TlsConnector() = default;
 
-    // Null when that is impossible for now, with the reason in `why`. Throws std::bad_alloc at most.
+    // Returns null if that is impossible for now, with the reason in `why`. Throws only std::bad_alloc.
     virtual std::unique_ptr<TlsSession> session(const HostPort& server, std::string& why) const = 0;
 };
 
@@ -4531,7 +4568,7 @@ public:
 namespace redlatch {
 inline namespace v0_1 {
 
-// How long poll() may wait until `deadline`, in its own unit: rounded up, so that it never returns early and spins.
+// Returns the time-out for poll() until `deadline`, in ms: rounded up, so that poll() never returns early and spins.
 inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
     if (deadline == never) return -1;
     if (deadline <= now) return 0;
@@ -4539,10 +4576,10 @@ inline int poll_timeout(Instant deadline, Instant now = Clock::now()) {
     return static_cast<int>(std::min<Milliseconds::rep>(ms, 3'600'000));
 }
 
-// A connected stream socket. Own code rather than hiredis's, which creates sockets that leak into exec'd children,
-// gives each address of a host the full time-out, and writes without MSG_NOSIGNAL.
+// A connected stream socket. We do not use those of hiredis: they leak into exec'd children, give each address of a
+// host the full time-out, and are written to without MSG_NOSIGNAL.
 //
-// With a TlsSession everything goes through it, in both directions. One thread may receive while another sends.
+// With a TlsSession all bytes pass through it, in both directions. One thread may receive while another sends.
 class Socket {
 public:
     Socket() = default;
@@ -4564,14 +4601,15 @@ public:
     }
     ~Socket() { close(); }
 
-    // Connects before the deadline or gives a closed socket, with the reason in `why`. The deadline covers the look-up
-    // of the host's name and all of its addresses together. `in_vain`: another thread wants the server no more.
+    // Connects before the deadline, or returns a closed socket with the reason in `why`. The deadline covers the
+    // look-up of the host and all of its addresses together. `in_vain`: true when another thread no longer wants this
+    // server.
     static Socket connect(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
         return url.path.empty() ? connect_tcp(url, deadline, why, in_vain) : connect_unix(url, deadline, why, in_vain);
     }
 
-    // Begins to connect, and waits for nothing: the socket becomes writable when the outcome is there, which
-    // connect_error() tells. Closed when it failed at once.
+    // Begins to connect without waiting. The socket becomes writable when there is a result; connect_error() returns
+    // it. Returns a closed socket if connecting fails at once.
     static Socket begin_connect(const addrinfo& to) noexcept {
         Socket socket = make(to.ai_family);
         if (!socket.is_open()) return socket;
@@ -4582,7 +4620,7 @@ public:
         return socket;
     }
 
-    // 0 when it is connected.
+    // Returns 0 if connected, otherwise the error number.
     int connect_error() const noexcept {
         int error = 0;
         socklen_t length = sizeof error;
@@ -4592,7 +4630,7 @@ public:
     int fd() const noexcept { return fd_; }
     bool is_open() const noexcept { return fd_ >= 0; }
 
-    // In order; after fail() by a reset.
+    // Closes in order; after fail(), by a reset.
     void close() noexcept {
         if (fd_ < 0) return;
         if (std::exchange(failed_, false))
@@ -4604,28 +4642,29 @@ public:
         ::close(std::exchange(fd_, -1));
     }
 
-    // In the child after a fork. The session goes on in the parent, so nothing is said in it; and its memory is left
-    // alone, for its locks may be in any state.
+    // For the child after a fork. The parent still uses the session, so nothing is sent in it. Its memory is not freed,
+    // because its locks may be in any state.
     void close_inherited() noexcept {
         static_cast<void>(tls_.release());
         failed_ = false;
         close();
     }
 
-    // The connection is of no more use. Wakes a thread that sleeps in it; the descriptor stays valid until close(), which
-    // drops what the kernel holds unsent: it would go on delivering that for half a minute. Not even the end of what we
-    // send is told here, for it would come behind all that; unless a thread is `writing`, which nothing else wakes.
+    // Marks the connection as unusable and wakes a thread that sleeps in a read. The descriptor stays valid until
+    // close(), which drops the unsent bytes in the kernel: these would be delivered for another half a minute. fail()
+    // does not shut down our sending side, because that end would follow the unsent bytes. The exception is a thread
+    // that is `writing`, which nothing else wakes.
     void fail(bool writing = false) noexcept {
         if (fd_ < 0) return;
         failed_ = true;
         ::shutdown(fd_, writing ? SHUT_RDWR : SHUT_RD);
     }
 
-    // From now on nothing is sent or received in plain. The handshake comes first: handshake() until it is not
+    // From now on all bytes are encrypted. The handshake comes first: call handshake() until it no longer returns
     // unfinished.
     void secure_by(std::unique_ptr<TlsSession> session) noexcept { tls_ = std::move(session); }
 
-    // One step, with what has come. An answer in this direction is short: there is room for it in a new connection.
+    // Does one step with the bytes that have arrived. Our bytes are few: a new connection has room for them.
     TlsSession::Handshake handshake() const noexcept {
         std::array<char, 4096> bytes;
         const ssize_t got = receive_as_is(bytes.data(), bytes.size(), false);
@@ -4635,16 +4674,16 @@ public:
         return send_as_is(to_send) == Sent::all ? outcome : TlsSession::Handshake::failed;
     }
 
-    // Why TLS has failed, if it has.
+    // Returns why TLS has failed, if it has.
     Reply tls_refusal() const { return tls_->refusal(); }
 
     enum class Sent { all, some, failed };
 
-    // Sends what there is room for, without waiting, and takes it off `bytes`. After `some` the connection waits for room
-    // (poll() tells of it, POLLOUT), and the next bytes must begin with those that are left. Never raises SIGPIPE.
+    // Sends as many bytes as there is room for, without waiting, and removes them from `bytes`. After `some`, the
+    // connection waits for room (POLLOUT), and the next call must begin with the remaining bytes. Never raises SIGPIPE.
     Sent send_some(std::string_view& bytes) noexcept {
         if (!tls_) return send_as_is(bytes);
-        // In pieces, so that a long pipeline is not in memory once more.
+        // In pieces, so that a long pipeline is not copied in memory as a whole.
         constexpr std::size_t piece = 64 * 1024;
         for (;;) {
             if (const Sent sent = send_as_is(sealed_); sent != Sent::all) return sent;
@@ -4655,7 +4694,7 @@ public:
         }
     }
 
-    // Sends all bytes before the deadline, or says no.
+    // Sends all bytes before the deadline, or returns false.
     bool send_all(std::string_view bytes, Instant deadline) noexcept {
         for (;;) {
             const Sent sent = send_some(bytes);
@@ -4664,22 +4703,23 @@ public:
         }
     }
 
-    // Received bytes, 0 when there are none (yet), -1 when the connection has ended. Waits only when `blocking`,
-    // and then no longer than the time-out given to set_receive_timeout(). With TLS it may have more for the next call,
-    // which poll() does not know of, unless there was room for TlsSession::full_room, or for more than has come.
+    // Returns the number of received bytes, 0 if there are none (yet), -1 if the connection has ended. Waits only if
+    // `blocking`, and then at most the time-out given to set_receive_timeout(). With TLS there may be more bytes for
+    // the next call, which poll() does not report. There are none if `room` was TlsSession::full_room, or larger than
+    // the number returned.
     ssize_t receive(char* bytes, std::size_t room, bool blocking) const noexcept {
         return tls_ ? receive_decrypted(bytes, room, blocking) : receive_as_is(bytes, room, blocking);
     }
 
-    // Whether there is something to read, be it the end of the connection; of one that should be silent, for with TLS
-    // this reads it.
+    // Returns true if there is something to read, or the connection has ended. Only for a connection that should be
+    // idle: with TLS this consumes the byte.
     bool has_news() const noexcept {
         char byte;
         if (tls_) return receive_decrypted(&byte, 1, false) != 0;
         return ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
     }
 
-    // True when the socket is ready (or has failed, which the next read or write will tell), false at the deadline.
+    // Returns true if the socket is ready (or has failed, which the next read or write returns), false at the deadline.
     bool wait(short events, Instant deadline) const noexcept {
         pollfd ready{fd_, events, 0};
         for (;;) {
@@ -4690,7 +4730,8 @@ public:
         }
     }
 
-    // The same, but false soon after another thread has said that it is in vain: nothing can wake this one.
+    // The same, but returns false soon after another thread has set `in_vain`. It polls for that, because nothing can
+    // wake it.
     bool wait(short events, Instant deadline, const std::atomic<bool>& in_vain) const noexcept {
         for (;;) {
             if (in_vain.load(std::memory_order_relaxed)) return false;
@@ -4730,7 +4771,7 @@ private:
             if (got == 0) return -1;
             if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
             if (errno != EINTR) return -1;
-            if (blocking) return 0;  // the time-out would begin anew: the caller looks at its deadline
+            if (blocking) return 0;  // a retry would start the time-out again: the caller checks its deadline
         }
     }
 
@@ -4738,20 +4779,20 @@ private:
         if (const ssize_t rest = tls_->decrypt({}, bytes, room)) return rest;
         std::array<char, TlsSession::most_fed> sealed;
         const ssize_t got = receive_as_is(sealed.data(), sealed.size(), blocking);
-        // An end without a goodbye is one: replies tell themselves whether they are complete.
+        // An end without close_notify is a normal end: replies show by themselves whether they are complete.
         if (got <= 0) return got;
         return tls_->decrypt({sealed.data(), static_cast<std::size_t>(got)}, bytes, room);
     }
 
-    // Without waiting: it goes out, or not. Not in the middle of something.
+    // Sends close_notify if there is room, without waiting. Not after a partly sent record.
     void say_goodbye() const noexcept {
         if (!sealed_.empty()) return;
         std::string_view words = tls_->goodbye();
         send_as_is(words);
     }
 
-    // Linux resets a connection that is connected to nothing, also when a forked child has the descriptor, too.
-    // Elsewhere the last close() does. A unix socket has nothing unsent.
+    // On Linux, connecting to AF_UNSPEC resets the connection, even if a forked child also has the descriptor.
+    // Elsewhere the last close() resets it. A unix socket has no unsent bytes.
     void reset() const noexcept {
         const linger none{1, 0};
         ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &none, sizeof none);
@@ -4799,7 +4840,7 @@ private:
             return {};
         }
         for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {
-            // Addresses that are still to come keep their share of the time.
+            // Leave a share of the time for the addresses that follow.
             const Instant now = Clock::now();
             const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;
             Socket socket = make(a->ai_family);
@@ -4813,13 +4854,13 @@ private:
         return {};
     }
 
-    // 0, or the error number.
+    // Returns 0 or the error number.
     int finish_connect(const sockaddr* address, socklen_t size, Instant deadline,
                        const std::atomic<bool>& in_vain) noexcept {
         if (fd_ < 0) return errno;
         const int flags = ::fcntl(fd_, F_GETFL);
         if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
-        // A unix socket whose backlog is full answers EAGAIN and has to be asked again.
+        // connect() to a unix socket with a full backlog fails with EAGAIN and must be retried.
         while (::connect(fd_, address, size) != 0) {
             if (errno == EISCONN) break;
             if (errno == EINTR) continue;
@@ -4843,7 +4884,7 @@ private:
         ::setsockopt(fd_, level, option, &value, sizeof value);
     }
 
-    // Small commands go out at once; a peer that vanished is noticed within 30 s even when nothing is sent.
+    // Sends small commands at once. Notices within 30 s that the peer has vanished, even if nothing is sent.
     void set_tcp_options() const noexcept {
         set_option(IPPROTO_TCP, TCP_NODELAY, 1);
         set_option(SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -4859,8 +4900,8 @@ private:
 
     int fd_ = -1;
     bool failed_ = false;
-    std::unique_ptr<TlsSession> tls_;  // null: in plain
-    std::string_view sealed_;          // what it has encrypted and is still to be sent
+    std::unique_ptr<TlsSession> tls_;  // null: no TLS
+    std::string_view sealed_;          // encrypted bytes that are not sent yet
 };
 
 }  // namespace v0_1
@@ -4873,7 +4914,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Appends a command as Redis wants it: an array of length-prefixed strings. hiredis offers the same, but only into
+// Appends a command in the format of Redis: an array of length-prefixed strings. hiredis offers the same, but only into
 // a new allocation each time.
 inline void append_command(std::string& out, const Command& command) {
     const auto number = [&out](char mark, std::size_t value) {
@@ -4907,19 +4948,19 @@ inline void append_command(std::string& out, const Command& command) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// Turns received bytes into replies: hiredis parses, we build Reply objects in place and refuse what is larger,
-// deeper or stranger than any answer to our commands, before anything is allocated for it.
+// Parses received bytes into replies. hiredis parses; we build Reply objects in place. Replies that are larger, deeper
+// or stranger than any reply to our commands are refused before anything is allocated for them.
 class ReplyReader {
 public:
     static constexpr std::size_t most_bytes = 1 << 20;  // of one reply
     static constexpr std::size_t most_elements = 8192;  // of one reply, over all its arrays
-    static constexpr int most_depth = 8;                // of arrays within arrays
+    static constexpr int most_depth = 8;                // of nested arrays
 
     enum class Outcome { incomplete, reply, malformed };
 
     ReplyReader() { reset(); }
 
-    // Forgets everything: for a new connection.
+    // Forgets everything, for a new connection.
     void reset() {
         reader_.reset(redisReaderCreateWithFunctions(&functions()));
         if (!reader_) throw std::bad_alloc();
@@ -4927,17 +4968,17 @@ public:
         begin_reply(0);
     }
 
-    // From now on the errors of the server are read without their words where these repeat a part of the secret.
+    // From now on, errors of the server that repeat a part of the secret are cut down to their code word.
     void withhold(std::string_view secret) { secret_ = secret; }
 
-    // Takes what was received. False when the reader cannot go on.
+    // Takes received bytes. Returns false if the reader cannot continue.
     bool feed(const char* bytes, std::size_t size) {
         bytes_of_reply_ += size;
         return redisReaderFeed(reader_.get(), bytes, size) == REDIS_OK;
     }
 
-    // The next complete reply, if there is one. Throws std::bad_alloc where there is no memory for it; what comes after is
-    // malformed then.
+    // Returns the next complete reply, if there is one. Throws std::bad_alloc if there is no memory for it; everything
+    // after it is malformed then.
     Outcome next(Reply& out) {
         void* parsed = nullptr;
         if (redisReaderGetReply(reader_.get(), &parsed) != REDIS_OK) {
@@ -4963,7 +5004,7 @@ private:
         elements_left_ = most_elements;
     }
 
-    // Where the object of a task goes: the root, or its place in the array around it.
+    // Returns the object that a task fills: the root, or its element of the array around it.
     static Reply& slot(const redisReadTask* task) {
         if (task->parent == nullptr) return static_cast<ReplyReader*>(task->privdata)->root_;
         return static_cast<Reply*>(task->parent->obj)->elements[static_cast<std::size_t>(task->idx)];
@@ -4974,12 +5015,12 @@ private:
         return nullptr;
     }
 
-    // The callbacks run inside C code: an exception must not pass, so a failed allocation is a refusal.
+    // The callbacks run inside C code, which no exception may cross: a failed allocation refuses the reply.
     static void* make_text(const redisReadTask* task, const char* bytes, std::size_t size) noexcept try {
         Reply& reply = slot(task);
         switch (task->type) {
             case REDIS_REPLY_STRING:
-                // hiredis 0.14 skips the two bytes after a string without looking at them; they are in its buffer.
+                // hiredis 0.14 skips the two bytes after a string unchecked; they are in its buffer.
                 if (bytes[size] != '\r' || bytes[size + 1] != '\n') return nullptr;
                 [[fallthrough]];
             case REDIS_REPLY_STATUS: reply.kind = Reply::Kind::text; break;
@@ -4987,7 +5028,7 @@ private:
                 reply.kind = Reply::Kind::error;
                 reply.text = quotable({bytes, size}, static_cast<ReplyReader*>(task->privdata)->secret_);
                 return &reply;
-            default: return nullptr;  // a RESP3 type, which we never asked for
+            default: return nullptr;  // a RESP3 type; we never ask for RESP3
         }
         reply.text.assign(bytes, size);
         return &reply;
@@ -5017,7 +5058,7 @@ private:
         return &reply;
     }
 
-    // Generic lambdas, because the argument types differ between the versions of hiredis.
+    // Generic lambdas, because the argument types differ between versions of hiredis.
     static redisReplyObjectFunctions& functions() {
         static redisReplyObjectFunctions table = [] {
             redisReplyObjectFunctions f{};
@@ -5031,7 +5072,7 @@ private:
                 return make_integer(task, number);
             };
             f.createNil = [](const redisReadTask* task) -> void* {
-                if (task->type == REDIS_REPLY_NIL) return nullptr;  // that of RESP3; ours come as texts and arrays
+                if (task->type == REDIS_REPLY_NIL) return nullptr;  // nil of RESP3; RESP2 sends it as string or array
                 slot(task).kind = Reply::Kind::nil;
                 return &slot(task);
             };
@@ -5044,7 +5085,7 @@ private:
 
     template <class Functions>
     static void refuse_resp3(Functions& f) {
-        // A null function would make hiredis invent an object of its own instead of refusing.
+        // With a null function hiredis would create an object of its own instead of refusing.
         if constexpr (requires { f.createDouble; })
             f.createDouble = [](const redisReadTask*, double, char*, std::size_t) -> void* { return nullptr; };
         if constexpr (requires { f.createBool; })
@@ -5056,7 +5097,7 @@ private:
     Reply root_;
     std::size_t bytes_of_reply_ = 0;
     std::size_t elements_left_ = 0;
-    bool no_memory_ = false;  // is why a callback refused, and not the bytes
+    bool no_memory_ = false;  // True if a callback refused for lack of memory
 };
 
 }  // namespace v0_1
@@ -5075,25 +5116,25 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// What server a connection is wanted to.
+// The role that a server must have.
 enum class ServerRole { any, master };
 
-// Whether this answer to ROLE is a master's.
+// Returns whether this reply to ROLE is a master's.
 inline bool says_master(const Reply& role) {
     return role.kind == Reply::Kind::array && !role.elements.empty() && role.elements[0].text == "master";
 }
 
-// One connection that is logged in: a socket and the reader of its replies. Not thread-safe.
+// One logged-in connection: a socket and the reader of its replies. Not thread-safe.
 struct Connection {
     Socket socket;
     ReplyReader reader;
-    std::uint64_t place = 0;  // by whose number it was opened, where the server may change: see MasterTracker
-    // Set by any thread while another one is in open(), which ends soon then: another server is wanted by now.
+    std::uint64_t place = 0;  // under which it was opened, if the server may change: see MasterTracker
+    // May be set by any thread while another one is in open(), which then ends soon: another server is wanted by now.
     std::atomic<bool> in_vain{false};
 
-    // Connects, by TLS if the URL says so, logs in and selects the database, all before the deadline. Gives nothing on
-    // success; otherwise what a command on this connection shall be answered: not_sent, or the server's refusal, or
-    // ours of the server. A server that does not have the role is none that could be reached.
+    // Connects (over TLS if the URL demands it), logs in and selects the database, all before the deadline. Returns
+    // nothing on success. Otherwise returns the reply for a command on this connection: not_sent, the error of the
+    // server, or our reason for refusing the server. A server with the wrong role counts as unreachable.
     std::optional<Reply> open(const Url& url, Instant deadline, ServerRole role = ServerRole::any) {
         std::string why;
         reader.reset();
@@ -5138,14 +5179,14 @@ private:
         const NumberText database(url.database);
         if (url.database != 0) add({"SELECT", database});
         if (role == ServerRole::master) add({"ROLE"});
-        // By TLS 1.3 a server says only after the handshake that it wants another certificate of ours, or one at all.
-        // Any answer will do, so this needs no right.
+        // In TLS 1.3 a server reports only after the handshake that it wants a certificate of ours, or another one. Any
+        // reply to PING will do, so this needs no access right.
         const bool only_asks = url.tls && expected == 0;
         if (only_asks) add({"PING"});
         if (expected == 0) return std::nullopt;
 
         const bool sent = socket.send_all(out, deadline);
-        std::fill(out.begin(), out.end(), '\0');  // the password need not stay in memory longer than needed
+        std::fill(out.begin(), out.end(), '\0');  // keep the password no longer than needed
         if (!sent) return silence(url);
         while (expected > 0) {
             Reply reply;
@@ -5170,7 +5211,7 @@ private:
 
     Reply silence(const Url& url) const {
         if (url.tls) {
-            // It may have said why before it closed, even where our own words could not be sent any more.
+            // The server may have sent the reason before it closed, even if our bytes could not be sent any more.
             char byte;
             socket.receive(&byte, 1, false);
             if (Reply refusal = socket.tls_refusal(); refusal.is_error()) return refusal;
@@ -5179,7 +5220,8 @@ private:
     }
 };
 
-// Opens a link to the server that is wanted at this moment, before the deadline; answers as Link::open() does.
+// Opens a connection to the server that is wanted at this moment, before the deadline. Returns the same as
+// Connection::open().
 using Opener = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
 
 }  // namespace v0_1
@@ -5205,27 +5247,27 @@ using Opener = std::function<std::optional<Reply>(Connection& link, Instant dead
 namespace redlatch {
 inline namespace v0_1 {
 
-// One connection that carries the commands of many threads, without a thread of its own.
+// Carries the commands of many threads over one connection, without a thread of its own.
 //
-// A calling thread appends its command to a shared buffer. Whoever finds nobody writing writes for all, as far as the
-// connection takes it; whoever finds nobody reading reads for all, hands each reply to its owner, and passes the role
-// on when its own has come. What has no room yet is written by the reader, or by a caller that waits for room while
-// another one reads, until its own deadline. When only posted commands are left, or what lies unwritten is nobody's any
-// more, `need_driver` is called, and some thread is expected to call drive().
+// A calling thread appends its command to a shared buffer. If no thread is writing, it writes for all, as far as the
+// connection has room. If no thread is reading, it reads for all, hands each reply to its owner, and passes the reader
+// role on when its own reply has come. Bytes that found no room are written by the reader, or by a caller that waits
+// for room while another thread reads, until its own deadline. `need_driver` is called when only posted commands are
+// left, or when no thread will write the unwritten bytes. Some thread must then call drive().
 //
-// mutex_ guards everything below it, except the connection: its writing half belongs to the thread
+// mutex_ guards everything below it, except the connection. The writing half of the connection belongs to the thread
 // that set writing_, the reading half to the one that set reading_, and all of it to the one that set opening_.
-// changed_ tells threads in open() that a connection came up, failed to, or has been closed at last.
-// A thread in await() sleeps in its Exchange's parker; it is called by the reader when its replies have come, by a
-// leaving reader that wants it to read, and by whoever finds that the connection has failed.
+// changed_ wakes threads in open(): a connection came up, an attempt failed, or a failed connection is closed.
+// A thread in await() parks in its Exchange. It is woken by the reader when its replies have come, by a leaving reader
+// that passes the role on, and by the thread that finds that the connection has failed.
 class CommandConnection {
 public:
-    // Whether a call goes on trying to connect until its deadline, or returns when one attempt has failed, because its
-    // command may be wanted elsewhere by now.
+    // Whether a call tries to connect until its deadline, or returns after one failed attempt, because its command may
+    // belong to another node by now.
     enum class Connecting { until_deadline, one_attempt };
 
-    // `url` is for words only. `has_substitute`: whether another link, to the same server, is connected. `answers` is
-    // called, on any thread, when a connection has brought its first reply.
+    // `url` is for error texts only. `has_substitute` returns whether another connection to the same server is up.
+    // `answers` is called, on any thread, when a connection has received its first reply.
     CommandConnection(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
                       Connecting connecting = Connecting::until_deadline,
                       std::function<bool()> has_substitute = nullptr, std::function<void()> answers = nullptr)
@@ -5239,14 +5281,14 @@ public:
 
     bool is_connected() const noexcept { return connected_.load(std::memory_order_acquire); }
 
-    // Nothing that was sent here waits for an answer.
+    // Returns true if no reply is outstanding and no attempt to connect is under way.
     bool is_idle() {
         const std::lock_guard lock(mutex_);
         return in_flight() == 0 && !opening_;
     }
 
-    // `refused` is set when there was no connection, so nothing was sent: the replies say why. With a substitute that is
-    // so as soon as one attempt has failed, which has an eighth of its time.
+    // Sets `refused` if there was no connection and nothing was sent: the replies hold the reason. With a substitute,
+    // one failed attempt is enough, which takes at most an eighth of the time-out.
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline, bool* refused = nullptr) {
         std::vector<Reply> replies(commands.size());
         call_into(commands, replies.data(), deadline, refused);
@@ -5259,19 +5301,19 @@ public:
         return reply;
     }
 
-    // `attended`: the poster is going to call attend().
+    // True `attended`: the poster will call attend().
     void post(const Command& command, Completion done, bool attended = false) {
         auto completion = std::make_unique<Completion>(std::move(done));
         std::unique_lock lock(mutex_);
         leave_if_stale(lock);
-        // What fails beyond here, for want of memory, has changed nothing.
+        // If memory runs out from here on, nothing has changed.
         make_room(1);
         append({&command, 1});
         slots_.push_back({nullptr, std::move(completion), Clock::now() + timeout_});
         send_posted(lock, attended);
     }
 
-    // Several at once, on one connection.
+    // Posts several commands on one connection.
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
         std::vector<std::unique_ptr<Completion>> completions;
         for (Completion& one : done) completions.push_back(std::make_unique<Completion>(std::move(one)));
@@ -5283,22 +5325,21 @@ public:
         send_posted(lock, false);
     }
 
-    // Receives what has come, without waiting.
+    // Receives the bytes that have arrived, without waiting.
     void attend() {
         std::unique_lock lock(mutex_);
         if (in_flight() == 0 || reading_ || !connected_) return;
         reading_ = true;
         read_once(lock, false, {});
         stop_reading(lock, false);
-        // The poster comes again; others, and a driver that found us reading, do not. Without a connection the driver
-        // has been called.
+        // The poster calls attend() again. Other posters do not, nor does a driver that found this thread reading: they
+        // need the driver. Without a connection the driver has been called.
         if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(turned_away_, false)) call_driver(lock);
     }
 
     // --- for the driver ---------------------------------------------------------------------------------------
 
-    // What the driver has to watch: the descriptor (or -1) and its events, and the instant at which to call drive()
-    // anyway.
+    // What the driver must watch: the descriptor (or -1), its events, and the time at which to call drive() anyway.
     struct Watch {
         int fd = -1;
         short events = 0;
@@ -5314,8 +5355,8 @@ public:
         return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), reading_ ? never : front().due};
     }
 
-    // Has a connection made when posted commands wait for one (not longer than until the deadline), writes and reads
-    // what is possible, and gives up on what is overdue. Waits for nothing.
+    // Starts to connect if posted commands need a connection (until the deadline at most), writes and reads what is
+    // possible, and fails overdue commands. Does not wait.
     void drive(Instant deadline) {
         std::unique_lock lock(mutex_);
         if (connected_ && needs_writer()) flush(lock);
@@ -5333,7 +5374,7 @@ public:
         if (in_flight() > 0 && Clock::now() >= front().due) give_up(lock);
     }
 
-    // What was posted here, and finds no connection for now, goes to a link that has one.
+    // If the posted commands have no connection for now, moves them to another one that is connected.
     void hand_over_to(CommandConnection& other) {
         std::unique_lock mine(mutex_, std::defer_lock), others(other.mutex_, std::defer_lock);
         std::lock(mine, others);
@@ -5349,7 +5390,8 @@ public:
         other.send_posted(others, false);
     }
 
-    // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
+    // Called when the server has moved. Ends a connection to an earlier place than this one and allows a new attempt
+    // without a pause.
     void leave_before(std::uint64_t place) {
         std::unique_lock lock(mutex_);
         place_ = place;
@@ -5360,8 +5402,8 @@ public:
         changed_.notify_all();
     }
 
-    // Another connection has shown that the server is there: a pause before the next attempt ends. True when there was
-    // one, and the driver may have to know.
+    // Called when another connection has shown that the server is up: ends the pause before the next attempt. Returns
+    // true if there was a pause; the driver may have to know.
     bool try_again() noexcept {
         const std::lock_guard lock(mutex_);
         if (connected_ || next_attempt_ <= Clock::now()) return false;
@@ -5370,7 +5412,8 @@ public:
         return true;
     }
 
-    // Nothing more is to be sent here: the connection ends, and who waits for one goes elsewhere.
+    // Called when this server gets no more commands. Ends the connection; threads that wait for one route their
+    // commands elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
         link_.in_vain = true;
@@ -5380,26 +5423,27 @@ public:
         answer_all(lock, Reply::Kind::not_sent, copy_of(why_not_));
     }
 
-    // At the end, when nobody calls it any more: what is still in flight, and what that keeps alive, is let go of.
+    // Called at the end, when no thread uses the object any more: drops the outstanding commands and what they keep
+    // alive.
     void forget_posted() noexcept {
         opening_aside_.finish();
         const std::vector<Slot> posted = std::move(slots_);
     }
 
-    // Until false, its opener may be called by nobody's thread.
+    // Returns true while a side thread may call the opener.
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
     // ----------------------------------------------------------------------------------------------------------
 
-    // How often a connection was made.
+    // Returns how many connections were made.
     std::uint64_t connections() const noexcept { return connections_.load(std::memory_order_acquire); }
 
-    // In the child after a fork: gives back the descriptor and touches nothing else.
+    // In the child after a fork: closes the descriptor and touches nothing else.
     void close_inherited() noexcept { link_.socket.close_inherited(); }
 
 private:
-    // A thread in call_into(), on its stack. Its parker gets its final word when the replies are complete, and nobody
-    // touches the exchange after that.
+    // The state of a thread in call_into(), on its stack. Its parker gets final_word when the replies are complete; no
+    // other thread touches the exchange after that.
     struct Exchange {
         Exchange(Reply* where, std::size_t expected) : replies(where), missing(expected) {}
 
@@ -5411,7 +5455,7 @@ private:
         ThreadParker parker;
     };
 
-    // A reply that is still to come. Neither exchange nor done: its thread has given up on it.
+    // A reply that is outstanding. If both exchange and done are null, its thread has given up.
     struct Slot {
         Exchange* exchange;
         std::unique_ptr<Completion> done;
@@ -5437,14 +5481,14 @@ private:
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
         if (connected_) flush(lock);
-        // With a thread reading, the reply is taken care of; otherwise, and without a connection, by the driver.
+        // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
         if (reading_ && !attended) turned_away_ = true;
         if ((!reading_ && !attended) || !connected_ || needs_writer()) call_driver(lock);
     }
 
     // --- the connection ---------------------------------------------------------------------------------------
 
-    // Until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
+    // Waits until there is a connection or the deadline passes. One thread connects, with back-off; the others wait.
     std::optional<Reply> open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         leave_if_stale(lock);
         const std::uint64_t failures = failures_;
@@ -5464,24 +5508,25 @@ private:
                 if (substituted) return copy_of(why_not_);
                 wait_on(changed_, lock, std::min(next_attempt_, deadline));
             } else if (auto refusal = attempt_open(lock, std::min(deadline, now + patience))) {
-                // The driver did not try while this thread did.
+                // The driver does not connect while this thread does: let it schedule the next attempt.
                 if (in_flight() > 0) call_driver(lock);
-                // The server itself says no: asking again with the same words is useless.
+                // The server itself refuses: a retry with the same credentials is useless.
                 if (refusal->kind != Reply::Kind::not_sent) return refusal;
             }
         }
         return std::nullopt;
     }
 
-    // An idle connection has nothing to say. If it does, it was closed meanwhile, or its next words would be taken for
-    // the answer to our command.
+    // An idle connection has nothing to read. If it has, it was closed, or the next bytes would be taken for the reply
+    // to our command.
     void leave_if_stale(std::unique_lock<std::mutex>& lock) {
         if (!connected_ || in_flight() > 0 || reading_ || writing_ || !link_.socket.has_news()) return;
         fail(lock, Reply::Kind::unanswered, "closed while idle, or an answer that nobody asked for");
         next_attempt_ = {};
     }
 
-    // Why there is no connection at a caller's deadline: when no attempt had its full time, it is only that.
+    // Returns why there is no connection at the deadline of a caller: no_time unless an attempt failed for another
+    // reason than a short deadline.
     Reply why_not() const {
         if (attempt_failed_) return why_not_;
         return Reply::of(Reply::Kind::no_time, why_not_.text);
@@ -5506,7 +5551,7 @@ private:
             proven_ = false;
             attempt_failed_ = false;
             next_attempt_ = {};
-            // Posted commands that waited for the connection get their full time from now on.
+            // Posted commands that waited for the connection get the full time-out from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
             attempt_failed_ = !link_.in_vain && (Clock::now() < deadline || deadline >= begun + timeout_);
@@ -5518,7 +5563,7 @@ private:
         return refusal;
     }
 
-    // For the driver, who has no time for it.
+    // Connects on a side thread, because the driver must not wait.
     void open_aside(std::unique_lock<std::mutex>& lock, Instant deadline) noexcept {
         opening_ = true;
         lock.unlock();
@@ -5542,16 +5587,16 @@ private:
             auto refusal = opener_(link_, deadline);
             if (!refusal) link_.socket.set_receive_timeout(timeout_);
             return refusal;
-        } catch (...) {  // memory, or a thread for the look-up, is wanting
+        } catch (...) {  // no memory, or no thread for the look-up
             link_.socket.close();
             return Reply::of(Reply::Kind::not_sent, no_memory);
         }
     }
 
-    // Too short for an allocation.
+    // Short enough to need no allocation.
     static constexpr const char* no_memory = "out of memory";
 
-    // A copy; without its words where there is no memory for them.
+    // Copies a reply. If there is no memory, the copy has the text no_memory.
     static void answer(Reply& to, const Reply& from, Reply::Kind kind) noexcept {
         try {
             to = from;
@@ -5575,15 +5620,16 @@ private:
         }
     }
 
-    // Ends the connection: everything in flight is answered, and the connection is reset as soon as no thread is inside
-    // a read or write.
+    // Ends the connection: answers everything outstanding, and resets the connection as soon as no thread is inside a
+    // read or write.
     void fail(std::unique_lock<std::mutex>& lock, Reply::Kind first, const char* why) noexcept {
         if (!connected_) return;
         connected_ = false;
         why_not_ = in_words(Reply::Kind::not_sent, "the connection to ", " is closed: ", why);
         link_.socket.fail(writing_);
         broken_ = true;
-        // Whoever accepts connections only to close them is asked with pauses; short ones, for it may be chance.
+        // If a server accepts connections only to close them, retry with pauses. They are short, because this may be
+        // chance.
         if (!proven_) {
             attempt_failed_ = true;
             next_attempt_ = Clock::now() + closed_backoff_.next();
@@ -5592,7 +5638,7 @@ private:
         answer_all(lock, first, in_words(Reply::Kind::unanswered, "the connection to ", " ended: ", why));
     }
 
-    // What is in flight is overdue.
+    // Fails the outstanding commands, which are overdue.
     void give_up(std::unique_lock<std::mutex>& lock) noexcept {
         if (connected_)
             fail(lock, Reply::Kind::unanswered, "no answer in time");
@@ -5625,7 +5671,7 @@ private:
         lock.lock();
     }
 
-    // A completion looks after itself; should it fail for want of memory, nobody could be told here.
+    // Completions handle their own errors. If one throws for lack of memory, there is no caller to report to.
     static void complete(const Completion& done, Reply reply) noexcept {
         try {
             done(std::move(reply));
@@ -5633,7 +5679,7 @@ private:
         }
     }
 
-    // True when a connection that has failed was closed now.
+    // Returns true if it has closed a failed connection.
     bool close_if_unused() noexcept {
         if (!broken_ || reading_ || writing_) return false;
         broken_ = false;
@@ -5644,8 +5690,8 @@ private:
         return true;
     }
 
-    // Called by a thread that gave back reading_ or writing_. What was posted meanwhile is the driver's: it could not
-    // connect while the connection was not closed.
+    // Called by a thread that has cleared reading_ or writing_. Commands posted meanwhile are left to the driver, which
+    // could not connect before the connection was closed.
     void close_if_failed(std::unique_lock<std::mutex>& lock) {
         if (!close_if_unused()) return;
         if (in_flight() > 0) call_driver(lock);
@@ -5653,14 +5699,14 @@ private:
 
     // --- writing ----------------------------------------------------------------------------------------------
 
-    // Writes as far as the connection has room, and does not wait for more.
+    // Writes as far as the connection has room, without waiting.
     void flush(std::unique_lock<std::mutex>& lock) {
-        // The writer looks again before it leaves, and a reader that is handing out replies will write for those whom
-        // it wakes: one write, and one read of the server's, for many commands is what makes many threads fast.
+        // The writer looks again before it leaves. A reader that is handing out replies will write for the threads that
+        // it wakes. So many commands share one write, and one read of the server, which makes many threads fast.
         if (writing_ || handing_out_) return;
         writing_ = true;
         while (connected_ && (full_ || !out_.empty())) {
-            // What was begun goes on where it stopped.
+            // A partial write continues where it stopped.
             if (!full_) {
                 std::swap(out_, sending_);
                 unsent_ = sending_;
@@ -5677,7 +5723,7 @@ private:
         close_if_failed(lock);
     }
 
-    // The connection had no room for all, and nobody waits for more.
+    // Returns true if bytes found no room and no thread waits for room.
     bool needs_writer() const { return full_ && !writing_; }
 
     void wait_for_room(std::unique_lock<std::mutex>& lock, Instant deadline) {
@@ -5694,7 +5740,7 @@ private:
     void await(std::unique_lock<std::mutex>& lock, Exchange& exchange, Instant deadline) {
         while (!exchange.done()) {
             if (!is_in_flight(exchange)) {
-                // Taken out of the queue: its replies are being handed over at this moment.
+                // The reader has dequeued this exchange and is handing over its replies.
                 lock.unlock();
                 while (exchange.parker.park(never) != ThreadParker::final_word) {
                 }
@@ -5704,7 +5750,8 @@ private:
             if (now + Milliseconds(1) >= front().due) {
                 fail(lock, Reply::Kind::unanswered, "no answer in time");
             } else if (now >= deadline) {
-                // Only this thread is in a hurry: the connection is sound, and the reply is dropped when it comes.
+                // Only the deadline of this thread has passed: the connection is sound. The reply is dropped when it
+                // arrives.
                 abandon(exchange);
                 if ((needs_writer() || (!reading_ && in_flight() > 0)) && !call_reader()) call_driver(lock);
             } else if (reading_ && needs_writer()) {
@@ -5717,7 +5764,8 @@ private:
             } else {
                 reading_ = true;
                 reader_ = &exchange;
-                // A lone thread whose deadline is the connection's own needs no poll(): the socket has that time-out.
+                // If this thread is alone and its deadline is the connection's own, it needs no poll(): the socket has
+                // that time-out.
                 const bool alone =
                     in_flight() == exchange.missing && !full_ && deadline + Milliseconds(1) >= front().due;
                 read_once(lock, alone, std::min(deadline, front().due));
@@ -5733,7 +5781,7 @@ private:
         return false;
     }
 
-    // Its slots stay, so that the replies that follow find their owners.
+    // Keeps the slots, so that later replies still find their owners.
     void abandon(Exchange& exchange) noexcept {
         for (std::size_t i = head_; i < slots_.size(); ++i)
             if (slots_[i].exchange == &exchange) slots_[i].exchange = nullptr;
@@ -5744,7 +5792,7 @@ private:
         exchange.parker.tell(ThreadParker::final_word);
     }
 
-    // `leaving`: this thread needs no more replies, so somebody else has to read.
+    // True `leaving`: this thread needs no more replies, so another one must read.
     void stop_reading(std::unique_lock<std::mutex>& lock, bool leaving) {
         reading_ = false;
         if (!connected_)
@@ -5753,8 +5801,8 @@ private:
             call_driver(lock);
     }
 
-    // Finds a thread that waits for a reply and makes it read, or write. The one that sent last is the best choice: on
-    // the way to its own reply it reads everybody else's, and writes everybody else's commands on the way to its own.
+    // Wakes a thread that waits for a reply, to read or write. The one that sent last is the best choice: until its own
+    // reply comes it reads the replies of all others, and until its own command is out it writes theirs.
     bool call_reader() {
         for (std::size_t i = slots_.size(); i > head_; --i) {
             Exchange* const exchange = slots_[i - 1].exchange;
@@ -5771,9 +5819,10 @@ private:
         lock.lock();
     }
 
-    // Reads what has come, waiting for it until the deadline, and hands out the replies. Waits for room, too, where there
-    // was none: a thread that does so beside the reader may leave with the reply that it gets from here. `blocking`: in
-    // one system call, which a thread may use that has nobody to care for but itself.
+    // Reads the bytes that have arrived, waiting for them until the deadline, and hands out the replies. If there was
+    // no room for writing, waits for room too: a thread that waits for room beside the reader may leave when it gets
+    // its reply from here. True `blocking`: waits in one system call; only a thread that has no other thread to serve
+    // may do so.
     void read_once(std::unique_lock<std::mutex>& lock, bool blocking, Instant deadline) noexcept {
         const short events = full_ ? POLLIN | POLLOUT : POLLIN;
         lock.unlock();
@@ -5804,11 +5853,11 @@ private:
         const bool is_first = taken > 0 && !std::exchange(proven_, true);
         if (is_first) closed_backoff_.reset();
         const bool unasked = taken < batch_.size();
-        // Told without the mutex: whom we wake would have to wait for it at once.
+        // Wake without the mutex: a woken thread would block on it at once.
         handing_out_ = finished_.size() > 1;
         lock.unlock();
         for (Exchange* exchange : finished_) exchange->parker.tell(ThreadParker::final_word);
-        // Those who were woken may have their next command ready in a moment.
+        // The woken threads may have their next command ready in a moment.
         if (finished_.size() > 1) std::this_thread::yield();
         finished_.clear();
         for (auto& [done, reply] : completions_) complete(done, std::move(reply));
@@ -5828,7 +5877,7 @@ private:
 
     enum class Parsed { well, malformed, no_memory };
 
-    // The replies in what was received go to batch_, and there is room to hand them out.
+    // Puts the replies from the received bytes into batch_, and reserves room for handing them out.
     Parsed parse(const char* bytes, std::size_t size) noexcept try {
         if (!link_.reader.feed(bytes, size)) return Parsed::malformed;
         for (;;) {
@@ -5851,7 +5900,7 @@ private:
     std::size_t in_flight() const { return slots_.size() - head_; }
     Slot& front() { return slots_[head_]; }
 
-    // Whole commands, or nothing: half a one would make nonsense of all that follow.
+    // Appends whole commands or nothing: a partial one would corrupt all that follow.
     void append(std::span<const Command> commands) {
         const std::size_t before = out_.size();
         try {
@@ -5862,13 +5911,13 @@ private:
         }
     }
 
-    // So that pushing that many slots allocates nothing.
+    // After this, pushing that many slots allocates nothing.
     void make_room(std::size_t more) {
         const std::size_t wanted = slots_.size() + more;
         if (wanted > slots_.capacity()) slots_.reserve(std::max(wanted, slots_.capacity() * 2));
     }
 
-    // A vector with a moving head rather than a deque: it stops allocating once it is large enough.
+    // A vector with a moving head instead of a deque: once large enough, it allocates nothing.
     void pop() {
         if (++head_ == slots_.size()) {
             slots_.clear();
@@ -5891,34 +5940,34 @@ private:
     std::condition_variable changed_;
     Connection link_;
     AdaptiveSpin<> brief_wait_;
-    // The reader's own: what it read, and whom it has to tell.
+    // Used by the reader only: the replies it read, the exchanges to wake and the completions to call.
     std::vector<Reply> batch_;
     std::vector<Exchange*> finished_;
     std::vector<std::pair<Completion, Reply>> completions_;
     std::string out_;          // commands to be written
-    std::string sending_;      // commands being written, the writer's own
-    std::string_view unsent_;  // what is left of them, likewise
+    std::string sending_;      // commands being written; used by the writer only
+    std::string_view unsent_;  // the unwritten rest of sending_, likewise
     std::vector<Slot> slots_;
     std::size_t head_ = 0;
     std::atomic<bool> connected_{false};
-    bool broken_ = false;          // it has failed, and is still to be closed
-    bool proven_ = false;          // this connection has brought a reply
-    bool attempt_failed_ = false;  // the last one, and not for want of time
+    bool broken_ = false;          // it has failed and must still be closed
+    bool proven_ = false;          // this connection has received a reply
+    bool attempt_failed_ = false;  // the last attempt failed, and not for lack of time
     bool opening_ = false;
     bool writing_ = false;
     bool full_ = false;  // the connection had no room for all of sending_
     bool reading_ = false;
-    Exchange* reader_ = nullptr;  // whose thread reads, if it is one in await()
-    bool turned_away_ = false;    // the driver or a poster left replies to the reader of the moment
-    bool handing_out_ = false;    // the reader wakes threads, and will flush
+    Exchange* reader_ = nullptr;  // of the reading thread, if that is in await()
+    bool turned_away_ = false;    // the driver or a poster relies on the present reader
+    bool handing_out_ = false;    // the reader wakes threads and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
-    Backoff backoff_{Milliseconds(10), longest_pause};           // after attempts that failed
-    Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections that brought no reply
+    Backoff backoff_{Milliseconds(10), longest_pause};           // after failed attempts
+    Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections without any reply
     Instant next_attempt_{};
-    std::uint64_t failures_ = 0;  // attempts that failed, and turn_away()
-    std::uint64_t place_ = 0;     // what is connected to an earlier one is at the wrong server
+    std::uint64_t failures_ = 0;  // failed attempts, and calls of turn_away()
+    std::uint64_t place_ = 0;     // a connection to an earlier place is at the wrong server
     std::atomic<std::uint64_t> connections_{0};
-    SideWork opening_aside_;  // last: it ends before what it uses
+    SideWork opening_aside_;  // last: it ends before the members it uses
 };
 
 }  // namespace v0_1
@@ -5938,24 +5987,25 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Connections for what keeps the server from answering that comes after it on the same one (WAIT): each is used by one
-// caller at a time, or for what was posted together, until that is answered. So nobody else waits for it, nor takes the
-// connection for dead. There are as many as were ever needed at once; they are made and opened when first needed.
+// Connections for commands that delay all that follow on the same connection (WAIT). Each is used by one caller at a
+// time, or by one group of posted commands, until these are answered. So no other caller waits for them, or takes the
+// connection for dead. There are as many connections as were ever needed at once. They are created and opened on first
+// use.
 //
-// mutex_ guards lines_, which only grows, and what belongs to it in a line. No link is used while it is held, but looked
-// at. The links look after themselves.
+// mutex_ guards lines_, which only grows, and the fields of each line. While it is held, connections are inspected, but
+// not used. The connections are thread-safe.
 class OwnConnections {
 public:
     explicit OwnConnections(std::function<std::unique_ptr<CommandConnection>()> make) : make_(std::move(make)) {}
 
-    // Calls `use(link)` with a link that carries nothing else, and will not before all this is answered.
+    // Calls `use(link)` with a connection that carries nothing else until all of this is answered.
     template <class Use>
     auto with_one(Use use) {
         const InUse line(*this);
         return use(*line.of.link);
     }
 
-    // With all there are.
+    // Visits all connections.
     template <class Visit>
     void each(Visit visit) const {
         for (std::size_t i = 0; CommandConnection* const link = at(i); ++i) visit(*link);
@@ -5967,7 +6017,7 @@ private:
         bool in_use = false;
     };
 
-    // A line between take() and give back.
+    // A line between take() and its return.
     struct InUse {
         explicit InUse(OwnConnections& lines) : all(lines), of(lines.take()) {}
         InUse(const InUse&) = delete;
@@ -6022,20 +6072,22 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The connection that carries all subscriptions: opened when the first channel is wanted, reopened with back-off
-// when it is lost, and then subscribed to everything again.
+// Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
+// reopened with back-off and subscribed to everything again.
 //
-// mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may say what it wants, and whoever does
-// wakes the serving thread. serving_ guards the connection and is held while the listener is told; mutex_ may be taken
-// under it. While opening_ is set the connection belongs to the thread that makes it, which wakes the serving thread.
-// The serving thread sends; it also receives, unless a thread that waits for a message watches the
-// connection itself, because then the message need not be passed from one thread to another.
+// mutex_ guards wanted_, changes_, next_attempt_, opening_ and opening_from_: any thread may subscribe, and wakes the
+// serving thread afterwards. serving_ guards the connection and is held while the listener is notified; mutex_ may be
+// taken under it. While opening_ is set, the connection belongs to the thread that makes it, which wakes the serving
+// thread.
+// The serving thread sends. It also receives, unless a thread that waits for a message watches the connection itself,
+// which saves passing the message from thread to thread.
 class PubSubConnection {
 public:
-    // `sharded`: of one node of a cluster, whose channels may go to another node at any time. A channel of which the
-    // listener is told interrupted() is forgotten here, and is to be subscribed anew, perhaps elsewhere.
-    // `wake` makes the serving thread look at its duty() anew; it is called on any thread, as is `answers`, when a
-    // connection has brought its first reply.
+    // True `sharded`: connects to one node of a cluster, whose channels may move to another node at any time. A channel
+    // that is reported to the listener as interrupted() is forgotten here. It must be subscribed again, perhaps
+    // elsewhere.
+    // `wake` makes the serving thread look at duty() again. `answers` is called when a connection has received its
+    // first reply. Both are called on any thread.
     PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake, bool sharded = false,
                      std::function<void()> answers = nullptr)
         : opener_(std::move(open)),
@@ -6049,14 +6101,14 @@ public:
     void subscribe(const std::string& channel) { change(channel, true); }
     void unsubscribe(const std::string& channel) { change(channel, false); }
 
-    // The same without a word to the server, which has forgotten it by itself.
+    // Unsubscribes without a command to the server, which has dropped the channel by itself.
     void forget(const std::string& channel) noexcept {
         const std::lock_guard lock(mutex_);
         wanted_.erase(channel);
     }
 
-    // Another connection has shown that the server is there: a pause before the next attempt ends. True when there was
-    // one, and the serving thread has to know.
+    // Called when another connection has shown that the server is up: ends the pause before the next attempt. Returns
+    // true if there was a pause; the serving thread must know then.
     bool try_again() noexcept {
         const std::lock_guard lock(mutex_);
         if (opening_ || next_attempt_ <= Clock::now()) return false;
@@ -6066,7 +6118,8 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // What the serving thread has to watch: the descriptor (or -1) and its events, and when to call serve() anyway.
+    // What the serving thread must watch: the descriptor (or -1), its events, and the time at which to call serve()
+    // anyway.
     struct Duty {
         int fd = -1;
         short events = 0;
@@ -6075,7 +6128,7 @@ public:
 
     Duty duty() {
         const std::lock_guard serving(serving_);
-        // The watching thread says a word when it leaves while somebody waits.
+        // A leaving watcher wakes the serving thread if another thread was turned away.
         const int events = (watched_ ? 0 : POLLIN) | (full_ ? POLLOUT : 0);
         if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), never};
         if (watched_) return {};
@@ -6083,8 +6136,8 @@ public:
         return {-1, 0, wanted_.empty() || opening_ ? never : next_attempt_};
     }
 
-    // Has a connection made if it is time to (until the deadline at most), asks for what is newly wanted, and tells the
-    // listener what has come. Waits for nothing.
+    // Starts to connect if it is time to (until the deadline at most), sends the changes of subscriptions, and notifies
+    // the listener of all that has arrived. Does not wait.
     void serve(Listener& listener, Instant deadline) {
         const std::lock_guard serving(serving_);
         or_begin_anew(listener, [&] {
@@ -6094,11 +6147,12 @@ public:
         });
     }
 
-    // The server has moved: a connection of an earlier place than this one ends, and one is made anew without a pause.
+    // Called when the server has moved. Ends a connection to an earlier place than this one and allows a new attempt
+    // without a pause.
     void leave_before(std::uint64_t place, Listener& listener) {
         const std::lock_guard serving(serving_);
         if (is_open() && link_.place < place) {
-            // Who watches it sees its end.
+            // The watching thread notices the end.
             if (watched_)
                 link_.socket.fail();
             else
@@ -6114,14 +6168,15 @@ public:
     // --- a waiting thread -------------------------------------------------------------------------------------
 
     enum class Watch {
-        done,   // something was told, or it was interrupted, or the deadline has come
+        done,   // the listener was notified, or an interrupt came, or the deadline
         taken,  // another thread watches
-        lost,   // there is no connection to watch, or it needs the serving thread
+        lost,   // no connection to watch, or it needs the serving thread
     };
 
-    // Receives in place of the serving thread, until something has come, the deadline passes, or the interrupts are not
-    // those that were `seen` any more. For a thread that was turned away the serving thread receives from then on: either
-    // it finds the place free at its second look, or who leaves finds its mark.
+    // Receives in place of the serving thread, until something arrives, the deadline passes, or the number of
+    // interrupts is no longer `seen`. A thread that finds another one watching is turned away; when that one leaves,
+    // the serving thread receives. That is never missed: either the thread finds the role free at its second try, or
+    // the leaving watcher finds turned_away_ set and wakes the serving thread.
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
             turned_away_ = true;
@@ -6137,9 +6192,9 @@ public:
 
     void close_inherited() noexcept { link_.socket.close_inherited(); }
 
-    // At the end: its opener is called no more.
+    // Called at the end. Afterwards the opener is not called any more.
     void finish() noexcept { opening_aside_.finish(); }
-    // Until false, its opener may be called by nobody's thread.
+    // Returns true while a side thread may call the opener.
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
 private:
@@ -6148,13 +6203,13 @@ private:
         return !opening_ && link_.socket.is_open();
     }
 
-    // The serving thread closes nothing while watched_ is set, so the descriptor stays what it is during poll().
+    // The serving thread closes nothing while watched_ is set, so the descriptor stays valid during poll().
     Watch watch_once(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         std::unique_lock serving(serving_, std::try_to_lock);
         if (!serving || !is_open()) return Watch::lost;
         std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}}};
         serving.unlock();
-        // From here on nobody else takes an interrupt from the pipe.
+        // No other thread drains the pipe from here on.
         if (interrupts.count() != seen) return Watch::done;
         ::poll(ready.data(), ready.size(), poll_timeout(deadline));
         interrupts.drain();
@@ -6164,7 +6219,7 @@ private:
         return link_.socket.is_open() ? Watch::done : Watch::lost;
     }
 
-    // Should it fail, for want of memory, the serving thread finds nothing changed.
+    // If memory runs out, the serving thread finds nothing changed.
     void change(const std::string& channel, bool wanted) {
         const std::lock_guard lock(mutex_);
         changes_.emplace_back(channel, wanted);
@@ -6179,8 +6234,8 @@ private:
         }
     }
 
-    // Where memory is wanting, something that came or was to be sent may be lost: the next connection begins anew, and
-    // everybody then looks for himself.
+    // If memory runs out, received or unsent data may be lost: ends the connection. After the next one is subscribed,
+    // every waiter checks for itself.
     template <class Work>
     void or_begin_anew(Listener& listener, Work work) noexcept {
         try {
@@ -6188,7 +6243,7 @@ private:
         } catch (...) {
             try {
                 lose(listener);
-            } catch (...) {  // who was not told now is told of the next subscription
+            } catch (...) {  // the next subscription notifies the rest
             }
         }
     }
@@ -6207,7 +6262,7 @@ private:
         if (!opening_aside_.begin([this, until = std::min(deadline, now + timeout_)] { open(until); })) opened(false);
     }
 
-    // On a thread of its own.
+    // Runs on a side thread.
     void open(Instant deadline) noexcept {
         bool done = false;
         try {
@@ -6228,7 +6283,7 @@ private:
         if (!has_moved) next_attempt_ = Clock::now() + backoff_.next();
     }
 
-    // Everything that is wanted now is asked for; older wishes are part of it. False where there is no memory for that.
+    // Subscribes to all wanted channels, which includes all earlier changes. Returns false if there is no memory.
     bool want_all() noexcept {
         try {
             changes_.clear();
@@ -6239,19 +6294,19 @@ private:
         }
     }
 
-    // As far as there is room; the rest in the next rounds.
+    // Sends as far as there is room; the next rounds send the rest.
     void send_changes() {
         std::vector<std::pair<std::string, bool>> changes;
         {
             const std::lock_guard lock(mutex_);
             changes.swap(changes_);
         }
-        // One command for many channels, as long as the wish is the same.
+        // One command for consecutive channels with the same change.
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].second;
             std::vector<std::string_view> words{wanted ? (sharded_ ? "SSUBSCRIBE" : "SUBSCRIBE")
                                                        : (sharded_ ? "SUNSUBSCRIBE" : "UNSUBSCRIBE")};
-            // Sharded channels of several slots do not go into one.
+            // Sharded channels of several slots must not share a command.
             const std::size_t most = sharded_ ? 2 : 513;
             for (; i < changes.size() && changes[i].second == wanted && words.size() < most; ++i) {
                 words.push_back(changes[i].first);
@@ -6261,7 +6316,7 @@ private:
         }
         if (out_.empty() && !full_) return;
         std::string_view unsent = out_;
-        // A failed write shows as the end of the connection in receive().
+        // receive() sees a failed write as the end of the connection.
         full_ = link_.socket.send_some(unsent) == Socket::Sent::some;
         out_.erase(0, out_.size() - unsent.size());
     }
@@ -6283,14 +6338,14 @@ private:
         }
     }
 
-    // False when the frame is none that a subscriber gets.
+    // Returns false if the reply is none that a subscriber gets.
     bool deliver(Listener& listener, const Reply& reply) {
         if (reply.is_error()) {
-            // Errors come in the order of the requests, but without a channel's name.
+            // Errors come in the order of the requests, but do not name the channel.
             if (asked_.empty()) return false;
             const std::string channel = std::move(asked_.front());
             asked_.erase(asked_.begin());
-            // Who gave a channel up that has gone elsewhere by itself is refused that, too.
+            // SUNSUBSCRIBE is refused too if the slot has moved: do not report that.
             if (!sharded_ || is_wanted(channel)) listener.refused(channel, reply);
             return true;
         }
@@ -6348,12 +6403,12 @@ private:
     const std::function<void()> answers_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
-    std::atomic<bool> turned_away_{false};  // a thread that wanted to watch found another one
+    std::atomic<bool> turned_away_{false};  // True if a thread that wanted to watch found another one
     Connection link_;
-    std::vector<std::string> asked_;  // not yet confirmed, in the order of asking
-    std::string out_;                 // still to be written
-    bool full_ = false;               // the connection had no room for all of it
-    bool proven_ = false;             // this connection has brought a reply
+    std::vector<std::string> asked_;  // not confirmed yet, in the order of the requests
+    std::string out_;                 // unwritten commands
+    bool full_ = false;               // the connection had no room for all of out_
+    bool proven_ = false;             // this connection has received a reply
     Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;
@@ -6361,8 +6416,8 @@ private:
     std::vector<std::pair<std::string, bool>> changes_;
     Instant next_attempt_{};
     bool opening_ = false;
-    std::uint64_t opening_from_ = 0;  // what is being connected to an earlier place is at the wrong server
-    SideWork opening_aside_;          // last: it ends before what it uses
+    std::uint64_t opening_from_ = 0;  // an attempt in progress for an earlier place reaches the wrong server
+    SideWork opening_aside_;          // last: it ends before the members it uses
 };
 
 }  // namespace v0_1
@@ -6395,29 +6450,31 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The nodes of a Redis Cluster: sends each command to the one that serves its key, follows redirections, and keeps the
-// sharded subscriptions where their channels live. What HiredisTransport is made of for a redis-cluster:// URL; the
-// functions have the meaning that they have there.
+// Connects to the nodes of a Redis Cluster for a redis-cluster:// URL. Sends each command to the node that serves its
+// key, follows redirections, and keeps each sharded subscription at the node that serves its channel. HiredisTransport
+// forwards to it; the functions mean what they mean there.
 //
-// Each node has one connection for commands and one for subscriptions, opened when first needed; several commands that
-// go together have a connection of their own until they are answered, because they may wait for replicas. We log in at the hosts
-// of the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else: a redirection to another host
-// makes us ask for that list again.
+// Each node has one connection for commands and one for subscriptions, opened on first use. Commands that are sent
+// together use a connection of their own until they are answered, because they may wait for replicas. We log in at the
+// hosts of the URL and at those that such a node lists in CLUSTER SLOTS, and nowhere else. A redirection to another
+// host makes us query that list again.
 //
-// Who serves what is asked for at the start, and again when a node redirects us, cannot be reached or does not answer:
-// one question at a time, with pauses that grow, by the thread that needs the answer or the one inside run(). A node
-// that says it is down is sent one command in a while until it carries one out; all others wait for that.
+// The slot table is queried at the start, and again when a node redirects us, cannot be reached or does not answer.
+// There is one query at a time, with growing pauses. The thread that needs the reply sends it, or the one inside run().
+// A node that reports that it is down gets one command per probe_pause until it carries one out. All other commands
+// wait for that.
 //
-// mutex_ guards all members and what belongs to it in the nodes; the connections look after themselves. No connection
-// is used and no listener told while it is held, but channels are given to subscriber links. changed_ tells threads
-// that wait for a node that there is an answer, or that a node is up again.
+// mutex_ guards the members, except those of the serving thread, and the fields of the nodes. The connections are
+// thread-safe. While mutex_ is held, no connection is used and no listener is notified. The exception: channels are
+// passed to the PubSubConnections. changed_ wakes threads that wait for a node: there is a reply to a query, or a node
+// is up again.
 class Cluster {
     struct Node;
 
 public:
     static constexpr unsigned most_redirects = 5;
 
-    // `wake` is called when run() is to look anew, on any thread.
+    // `wake` is called, on any thread, when run() must look again.
     Cluster(const Url& url, Milliseconds timeout, PubSub pubsub, std::function<void()> wake)
         : url_(url),
           timeout_(timeout),
@@ -6432,7 +6489,7 @@ public:
     Cluster(const Cluster&) = delete;
     Cluster& operator=(const Cluster&) = delete;
 
-    // A command that was posted keeps its node alive, by which it is kept itself.
+    // A posted command and its node keep each other alive: break the cycle.
     ~Cluster() {
         classic_.finish();
         for (const auto& node : nodes_) {
@@ -6447,7 +6504,7 @@ public:
         return std::move(call_all({&command, 1}, deadline).front());
     }
 
-    // All go where the key of the first one lives.
+    // Sends all commands to the node that serves the key of the first one.
     std::vector<Reply> call_all(std::span<const Command> commands, Instant deadline) {
         if (commands.empty()) return {};
         RoutedCall course(commands.front());
@@ -6489,7 +6546,7 @@ public:
 
     // --- subscriptions ----------------------------------------------------------------------------------------
 
-    // Who serves the channel, and which kind it is, may not be known yet: run() finds its place.
+    // The node that serves the channel, and whether channels are sharded, may be unknown here: run() subscribes later.
     void subscribe(const std::string& channel) {
         {
             const std::lock_guard lock(mutex_);
@@ -6497,7 +6554,7 @@ public:
             entry.slot = key_slot(channel);
             entry.is_classic = sharded_ == false;
             if (entry.is_classic) classic_.subscribe(channel);
-            // Asked for again: the server refused it for the moment.
+            // A repeated subscribe(): the server has refused the channel for the moment.
             if (entry.at) entry.at->subscriber.subscribe(channel);
             unplaced_ = true;
         }
@@ -6516,7 +6573,8 @@ public:
         wake_();
     }
 
-    // How scripts reach the subscribers. Before anything is known of the servers it asks, but not for long.
+    // Returns the command that scripts publish with. While that is unknown, queries the nodes for at most patience_,
+    // then returns PUBLISH.
     std::string_view publish_command() {
         std::unique_lock lock(mutex_);
         const Instant deadline = Clock::now() + patience_;
@@ -6531,8 +6589,8 @@ public:
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // One round of poll() over the connections of all nodes. A node that does not let us connect is given an eighth of the
-    // time-out, while the others go on.
+    // Does one round of poll() over the connections of all nodes. A node that does not let us connect gets an eighth of
+    // the time-out, while the others go on.
     void run(Listener& listener, Instant deadline, WakePipe& pipe) {
         follow(listener);
         ready_.clear();
@@ -6578,7 +6636,7 @@ public:
     std::uint64_t reconnects() const { return sum(1); }
 
 private:
-    static constexpr Milliseconds probe_pause{250};  // between commands to a node that says it is down
+    static constexpr Milliseconds probe_pause{250};  // between commands to a node that reports that it is down
     static constexpr std::array<std::string_view, 1> asking_word{"ASKING"};
     static constexpr Command asking_command{asking_word, 0};
 
@@ -6607,7 +6665,7 @@ private:
                 CommandConnection::Connecting::one_attempt, nullptr, [this, &cluster] { answers(cluster); });
         }
 
-        // One of its connections was answered: the others go on trying at once.
+        // Called when one of its connections has received a reply: ends the reconnect pauses of the others.
         void answers(Cluster& cluster) noexcept {
             bool has_ended_pause = subscriber.try_again();
             each_line([&](CommandConnection& one) { has_ended_pause |= one.try_again(); });
@@ -6620,7 +6678,7 @@ private:
             own_lines.each(visit);
         }
 
-        // `together`: on a connection of their own, if it can be had.
+        // True `together`: on a connection of their own, if one can be opened.
         std::vector<Reply> call_all(std::span<const Command> commands, bool together, Instant deadline) {
             if (!together) return line.call_all(commands, deadline);
             bool refused = false;
@@ -6634,26 +6692,26 @@ private:
         OwnConnections own_lines;
         PubSubConnection subscriber;       // to sharded channels
         bool is_seed = false;              // named in the URL
-        bool is_listed = false;            // in the last answer
-        bool serves = false;               // slots, by the last answer
-        bool is_silent = false;            // could not be reached the last time
-        std::uint64_t asked = 0;           // the number of the last question to it
-        std::atomic<bool> is_down{false};  // says so itself,
-        Reply down_words;                  // in these words,
-        Instant next_probe{};              // and gets no command until then
+        bool is_listed = false;            // in the last CLUSTER SLOTS reply
+        bool serves = false;               // serves slots, by the last CLUSTER SLOTS reply
+        bool is_silent = false;            // could not be reached last time
+        std::uint64_t asked = 0;           // number of the last query to it
+        std::atomic<bool> is_down{false};  // the node reports that it is down
+        Reply down_words;                  // its error reply
+        Instant next_probe{};              // gets no command before this, while it is down
     };
 
-    // The way of a command.
+    // The routing state of one command.
     struct RoutedCall {
         explicit RoutedCall(const Command& command) {
             const std::string_view key = command.key == 0 ? command.near : command.words[command.key];
             if (command.key != 0 || !key.empty()) slot = key_slot(key);
         }
 
-        int slot = -1;  // any node will do
+        int slot = -1;  // -1: any node will do
         unsigned redirects = 0;
-        std::uint64_t changes = 0;       // how many there were when its node was looked up
-        std::shared_ptr<Node> asking{};  // go there just once, with ASKING
+        std::uint64_t changes = 0;       // value of changes_ when its node was looked up
+        std::shared_ptr<Node> asking{};  // send there once, after ASKING
     };
 
     // Commands that were posted together.
@@ -6671,12 +6729,12 @@ private:
 
     struct Channel {
         std::uint16_t slot = 0;
-        Node* at = nullptr;  // who was asked for it, as a sharded one
+        Node* at = nullptr;  // the node that it is subscribed at, if sharded
         bool is_classic = false;
     };
 
-    // Between a node's subscriptions and the listener: what a node refuses because it is not the one is asked of
-    // another.
+    // Sits between a node's subscriptions and the listener: subscribes elsewhere if the node refuses a channel that it
+    // does not serve.
     struct Shard final : Listener {
         Shard(Cluster& c, Node& n, Listener& l) : cluster(c), node(n), listener(l) {}
 
@@ -6727,7 +6785,7 @@ private:
         return some;
     }
 
-    // Whether the node may be sent a command now; while it is down, the next one only after a pause.
+    // Returns whether a command may be sent to the node now. While the node is down, one command per probe_pause may.
     static bool takes_turn(Node& node, Instant now) {
         if (!node.is_down) return true;
         if (now < node.next_probe) return false;
@@ -6735,7 +6793,8 @@ private:
         return true;
     }
 
-    // The node to send to, as soon as it is known and takes commands; without one at the deadline, `why`.
+    // Waits until the node is known and accepts commands, and returns it. Returns null at the deadline, with the reason
+    // in `why`.
     std::shared_ptr<Node> await_node(RoutedCall& course, Instant deadline, Reply& why) {
         std::unique_lock lock(mutex_);
         for (bool has_waited = false;; has_waited = true) {
@@ -6766,8 +6825,8 @@ private:
         }
     }
 
-    // After a command found nobody: asks who serves what, or waits until somebody has done so, unless that has happened
-    // meanwhile.
+    // Called after a command could not be sent. Returns at once if the slot table has changed since the node was looked
+    // up. Otherwise queries it, or waits for another thread's query.
     void await_news(const RoutedCall& course, Instant deadline) {
         std::unique_lock lock(mutex_);
         if (course.changes != changes_) return;
@@ -6783,15 +6842,15 @@ private:
                                                     : "no node of " + url_.display() + " serves the slot of this key");
     }
 
-    // --- what an answer means ---------------------------------------------------------------------------------
+    // --- the meaning of a reply -------------------------------------------------------------------------------
 
     enum class Next {
-        done,   // it is the answer
-        again,  // it is to be sent elsewhere
+        done,   // the reply is final
+        again,  // send it to another node
         later,  // it could not be sent
     };
 
-    // `reply`, to what was sent on this course, may get other words.
+    // Classifies the reply to a command of this course. A redirection gets another text.
     Next read(RoutedCall& course, Node& node, Reply& reply) {
         course.asking.reset();
         if (reply.is_unsent()) {
@@ -6808,7 +6867,7 @@ private:
         if (moved || reply.text.starts_with("ASK ")) {
             is_up(node);
             const std::string said = std::move(reply.text);
-            // For whom it is the last word: it was not carried out, and may be tried again.
+            // For the caller, if this reply is final: the command was not carried out and may be retried.
             reply.text = "TRYAGAIN sent from node to node; the last one said " + said;
             if (++course.redirects > most_redirects) return Next::done;
             return follow_redirect(course, node, said) ? Next::again : Next::later;
@@ -6824,7 +6883,7 @@ private:
         return text.starts_with("CLUSTERDOWN") || text.starts_with("LOADING") || text.starts_with("MASTERDOWN");
     }
 
-    // False when it leads to nobody whom we know.
+    // Returns false if the redirection leads to an unknown node.
     bool follow_redirect(RoutedCall& course, const Node& from, std::string_view text) {
         const auto redirect = read_redirect(text, from.place);
         const std::lock_guard lock(mutex_);
@@ -6862,7 +6921,7 @@ private:
         doubt_until_ = Clock::now() + doubt_lasts_;
     }
 
-    // The server may be gone, and another in its place.
+    // A server may have failed and another taken over: queries the slot table until doubt_until_.
     void doubt() {
         const std::lock_guard lock(mutex_);
         const Instant now = Clock::now();
@@ -6910,7 +6969,7 @@ private:
         for (std::size_t i = 0; i < commands.size(); ++i)
             receivers.push_back([this, batch, node, i](Reply reply) {
                 batch->replies[i] = std::move(reply);
-                // The answers may come on different threads.
+                // The replies may arrive on different threads.
                 if (batch->missing.fetch_sub(1) == 1) arrived(batch, *node);
             });
         batch->replies.assign(commands.size(), {});
@@ -6934,7 +6993,7 @@ private:
         wake_();
     }
 
-    // Takes the answer to ASKING off. Where it is a refusal, so is the answer to the command.
+    // Removes the reply to ASKING. If that is an error, the command gets it as its reply.
     static void forget_asking(std::vector<Reply>& replies) {
         if (replies[0].is_error()) replies[1] = std::move(replies[0]);
         replies.erase(replies.begin());
@@ -6949,7 +7008,7 @@ private:
         for (std::size_t i = 0; i < batch.done.size(); ++i) batch.done[i](std::move(batch.replies[i]));
     }
 
-    // Those that found nobody to go to.
+    // Sends the batches for which no node was known, and fails those that are overdue.
     void send_parked() {
         std::vector<std::shared_ptr<Batch>> waiting;
         {
@@ -6978,7 +7037,7 @@ private:
         return due;
     }
 
-    // --- who serves what --------------------------------------------------------------------------------------
+    // --- the slot table ---------------------------------------------------------------------------------------
 
     void want_question() {
         question_wanted_ = true;
@@ -6992,7 +7051,8 @@ private:
 
     Instant next_question() const { return asked_ ? std::max(next_question_, asked_until_) : next_question_; }
 
-    // Whom to ask now, if anybody: who was not silent, who serves, who has been asked longest ago.
+    // Starts a query if one is due. Returns the node to query: preferably not silent, then serving slots, then queried
+    // longest ago.
     std::shared_ptr<Node> begin_question(Instant now) {
         if (now < next_question()) return nullptr;
         if (asked_) asked_->is_silent = true;
@@ -7008,7 +7068,7 @@ private:
         return asked_;
     }
 
-    // The second one only until its answer is known.
+    // Includes PUBSUB SHARDNUMSUB until its reply is known.
     std::span<const Command> question() const {
         static constexpr std::array<std::string_view, 2> slots{"CLUSTER", "SLOTS"}, kinds{"PUBSUB", "SHARDNUMSUB"};
         static constexpr std::array<Command, 2> both{Command{slots, 0}, Command{kinds, 0}};
@@ -7039,7 +7099,7 @@ private:
         };
         const auto answers = std::make_shared<Answers>(Answers{std::vector<Reply>(words.size()), words.size()});
         std::vector<Completion> receivers;
-        // Both are of one connection: their answers come one after the other.
+        // Both use one connection: their replies arrive one after the other.
         for (std::size_t i = 0; i < words.size(); ++i)
             receivers.push_back([this, node, answers, number = node->asked, i](Reply reply) {
                 answers->replies[i] = std::move(reply);
@@ -7067,7 +7127,7 @@ private:
         if (!ranges) {
             node.is_silent = true;
             why_ = slots.text.empty() ? node.place.display() + " knows no slots" : slots.text;
-            // Only what no other node would answer differently.
+            // Keep only an error that every node would return.
             if (slots.is_error() && owners_.empty() && !says_down(slots.text)) refusal_ = slots;
             return;
         }
@@ -7082,7 +7142,7 @@ private:
         }
         left.reserve(nodes_.size());
 
-        // From here on nothing fails.
+        // Nothing fails from here on.
         bool promoted = false;
         for (const auto& one : nodes_) {
             const bool serves = masters.contains(one.get());
@@ -7091,7 +7151,7 @@ private:
             one->serves = serves;
             one->is_listed = listed.contains(one.get());
         }
-        // Slots that go from master to master lose nothing on the way.
+        // Slots that move from master to master lose no data: count only promotions.
         if (promoted && !owners_.empty()) ++promotions_;
         learned_ = number;
         question_wanted_ = false;
@@ -7114,7 +7174,8 @@ private:
         return due;
     }
 
-    // Puts every channel where its slot is now, leaves nodes that serve nothing any more, and tells the listener.
+    // Subscribes every channel where its slot is served now, leaves nodes that serve no slots any more, and notifies
+    // the listener.
     void follow(Listener& listener) {
         std::vector<std::string> interrupted;
         std::vector<std::shared_ptr<Node>> left;
@@ -7143,7 +7204,7 @@ private:
     void place_channels(std::vector<std::string>& interrupted) {
         unplaced_ = false;
         place_again_ = never;
-        wake_();  // what the connections are told here is sent in the next round
+        wake_();  // the next round sends the changes made here
         const Instant now = Clock::now();
         for (auto& [name, channel] : channels_) {
             if (!*sharded_) {
@@ -7167,14 +7228,14 @@ private:
         }
     }
 
-    // The nodes that have left the cluster, unless something of them is still under way.
+    // Drops the nodes that have left the cluster, unless something of theirs is still in use.
     void drop_nodes() {
         std::erase_if(nodes_, [this](const std::shared_ptr<Node>& node) {
             if (node->is_seed || node->is_listed || node.use_count() > 1) return false;
             bool is_opening = node->subscriber.is_opening_aside();
             node->each_line([&](const CommandConnection& line) { is_opening = is_opening || line.is_opening_aside(); });
             if (is_opening) {
-                changed_nodes_ = true;  // in the round when that has ended
+                changed_nodes_ = true;  // check again in a later round
                 return false;
             }
             const auto counts = counts_of(*node);
@@ -7184,7 +7245,7 @@ private:
         });
     }
 
-    // True when the channel is asked of another node, or of this one later.
+    // Returns true if the channel will be subscribed at another node, or at this one later.
     bool find_elsewhere(Node& node, const std::string& channel, const Reply& why) {
         const auto redirect = read_redirect(why.text, node.place);
         if (says_down(why.text))
@@ -7210,7 +7271,7 @@ private:
         unplaced_ = true;
     }
 
-    // For classic channels any node will do.
+    // Opens a connection for classic channels: any node will do.
     std::optional<Reply> open_any(Connection& link, Instant deadline) {
         std::shared_ptr<Node> node;
         {
@@ -7226,7 +7287,7 @@ private:
 
     // ----------------------------------------------------------------------------------------------------------
 
-    // Connections that were made, and how many of them in the place of an earlier one.
+    // Returns the number of connections made, and how many of them replaced an earlier one.
     static std::array<std::uint64_t, 2> counts_of(Node& node) {
         std::array<std::uint64_t, 2> counts{};
         node.each_line([&](const CommandConnection& line) {
@@ -7247,41 +7308,41 @@ private:
 
     const Url url_;
     const Milliseconds timeout_;
-    // After a node could not be reached, or did not answer: longer than until the next command to it is given up, so that
-    // it is in doubt for as long as it is silent.
+    // How long the slot table is in doubt after a node could not be reached or did not answer. Longer than the time
+    // after which the next command to it is given up, so the doubt lasts as long as the node is silent.
     const Milliseconds doubt_lasts_;
-    const Milliseconds patience_;  // with one node that is asked something others could tell, too
+    const Milliseconds patience_;  // time for one node, where others could answer too
     const std::function<void()> wake_;
 
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::vector<std::shared_ptr<Node>> nodes_;
-    std::vector<Node*> owners_;    // of each slot; empty before the first answer
-    std::optional<bool> sharded_;  // whether the channels are
-    std::uint64_t changes_ = 0;    // of owners_
+    std::vector<Node*> owners_;    // by slot; empty before the first reply
+    std::optional<bool> sharded_;  // True if channels are sharded; unknown at first
+    std::uint64_t changes_ = 0;    // number of changes of owners_
     std::uint64_t promotions_ = 0;
     std::array<std::uint64_t, 2> dropped_connections_{};
 
     std::uint64_t questions_ = 0;
-    std::uint64_t learned_ = 0;  // the number of the question that was answered last
+    std::uint64_t learned_ = 0;  // number of the last query with a usable reply
     std::shared_ptr<Node> asked_;
     Instant asked_until_{};
     Instant next_question_{};
     Instant doubt_until_{};
     bool question_wanted_ = false;
     Backoff pace_{Milliseconds(50), Milliseconds(400)};
-    std::string why_ = "none of them answers";  // of the last question that failed
+    std::string why_ = "none of them answers";  // why the last query failed
     std::optional<Reply> refusal_;
 
     std::vector<std::shared_ptr<Batch>> parked_;
     bool send_parked_ = false;
     std::map<std::string, Channel> channels_;
-    bool unplaced_ = false;        // some channel may have to go elsewhere
-    Instant place_again_ = never;  // likewise, when a node that was down is tried
+    bool unplaced_ = false;        // True if some channel may have to move
+    Instant place_again_ = never;  // likewise, when a node that was down is probed
     bool changed_nodes_ = false;
 
     PubSubConnection classic_;
-    // The serving thread's own.
+    // Used by the serving thread only.
     std::vector<std::shared_ptr<Node>> here_;
     std::vector<pollfd> ready_;
     std::uint64_t followed_ = 0;
@@ -7300,11 +7361,11 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A conversation with a server, for which nobody waits: it looks the host up, connects, says its words, and collects
-// the replies, each as far as that goes at the moment. So one thread can talk to many servers. Not thread-safe.
+// Queries a server without blocking: looks the host up, connects, sends commands and collects the replies, each as far
+// as possible at the moment. So one thread can query many servers. Not thread-safe.
 class AsyncQuery {
 public:
-    // `words`: commands, encoded. `tls`: null to speak in plain.
+    // `words`: encoded commands. `tls`: null for a connection without TLS.
     void begin(const HostPort& with, std::string words, std::unique_ptr<TlsSession> tls) {
         end();
         reader_.reset();
@@ -7328,10 +7389,10 @@ public:
 
     bool is_over() const noexcept { return !lookup_; }
 
-    // Why TLS ended it, until the next one begins; nil when it was something else.
+    // Returns the TLS error that ended the query, until the next one begins. Nil if it ended for another reason.
     const Reply& refusal() const noexcept { return refusal_; }
 
-    // What to wait for; the descriptor is -1 while there is only time to wait for: look_again then.
+    // What to wait for. While the descriptor is -1, proceed() must be called again after look_again.
     pollfd watch() const noexcept { return {socket_.fd(), static_cast<short>(connecting_ ? POLLOUT : POLLIN), 0}; }
     Instant due(Instant now) const noexcept { return lookup_ && !socket_.is_open() ? now + look_again : never; }
 
@@ -7352,7 +7413,7 @@ public:
         if (!shaking_hands_) receive();
     }
 
-    // The next reply that has come. A server that does not keep to the protocol has said its last.
+    // Takes the next reply that has arrived; returns false if there is none. A protocol error ends the query.
     bool next(Reply& reply) {
         if (is_over() || connecting_ || shaking_hands_ || !socket_.is_open()) return false;
         switch (reader_.next(reply)) {
@@ -7386,7 +7447,7 @@ private:
         secured_ = shaking_hands_ = true;
     }
 
-    // It sends little more than a certificate, for which there is room in a new socket.
+    // Our part of the handshake is little more than a certificate, for which a new socket has room.
     void shake_hands() {
         const auto outcome = socket_.handshake();
         if (outcome == TlsSession::Handshake::unfinished) return;
@@ -7396,7 +7457,7 @@ private:
         end();
     }
 
-    // So few words always have room in a new socket.
+    // A new socket always has room for so few bytes.
     void say() { closed_ = !socket_.send_all(words_, {}); }
 
     void receive() {
@@ -7405,7 +7466,7 @@ private:
             const ssize_t got = socket_.receive(bytes.data(), bytes.size(), false);
             if (got == 0) return;
             closed_ = got < 0 || !reader_.feed(bytes.data(), static_cast<std::size_t>(got));
-            // By TLS 1.3 a server says only now whether it likes our certificate.
+            // In TLS 1.3 a server reports only here that it rejects our certificate.
             if (got < 0 && secured_)
                 if (Reply why = socket_.tls_refusal(); why.is_error()) refusal_ = std::move(why);
         }
@@ -7416,12 +7477,12 @@ private:
     std::string words_;
     Socket socket_;
     ReplyReader reader_;
-    std::unique_ptr<TlsSession> tls_;  // until it is connected
+    std::unique_ptr<TlsSession> tls_;  // until connected
     Reply refusal_;
     bool connecting_ = false;
     bool secured_ = false;
     bool shaking_hands_ = false;
-    bool closed_ = false;  // by the other side; what it said before is still to be read
+    bool closed_ = false;  // by the other side; earlier replies can still be read
 };
 
 }  // namespace v0_1
@@ -7439,11 +7500,12 @@ private:
 #include <string_view>
 #include <vector>
 
-// Which server is the master: what the answers of sentinels mean, and what is believed of them. No I/O.
+// Finds out which server is the master from the replies and messages of sentinels. No I/O.
 namespace redlatch {
 inline namespace v0_1 {
 
-// What one sentinel says: who is the master, and since which failover, the first having a number above 0.
+// The answer of one sentinel: the master, and the epoch of the failover that made it master. The first failover has an
+// epoch above 0.
 struct MasterVote {
     HostPort master;
     std::uint64_t epoch = 0;
@@ -7467,8 +7529,8 @@ inline std::optional<HostPort> sentinel_address(std::string_view host, std::stri
 
 }  // namespace detail
 
-// From the answers to SENTINEL GET-MASTER-ADDR-BY-NAME and SENTINEL MASTER. The second only dates the first: a sentinel
-// that refuses it still has a vote.
+// Reads the replies to SENTINEL GET-MASTER-ADDR-BY-NAME and SENTINEL MASTER. The second one only adds the epoch: a
+// sentinel that refuses it still has a vote.
 inline std::optional<MasterVote> read_vote(const Reply& address, const Reply& details) {
     if (address.kind != Reply::Kind::array || address.elements.size() != 2) return std::nullopt;
     auto master = detail::sentinel_address(address.elements[0].text, address.elements[1].text);
@@ -7480,7 +7542,8 @@ inline std::optional<MasterVote> read_vote(const Reply& address, const Reply& de
     return vote;
 }
 
-// Whom to ask for the role, the likeliest first: who came out of the latest failover, whom most name, whom we know.
+// Returns the servers to ask for their role, the likeliest first: by the latest epoch, then by the most votes. The
+// known master is a candidate without a vote.
 inline std::vector<MasterVote> ranked(std::span<const MasterVote> votes, const std::optional<HostPort>& known) {
     struct Candidate {
         MasterVote vote;
@@ -7505,7 +7568,7 @@ inline std::vector<MasterVote> ranked(std::span<const MasterVote> votes, const s
     return order;
 }
 
-// The new master in a message of a sentinel about the master of this name, if it is one that tells so:
+// Returns the new master if a message of a sentinel announces one for the master of this name:
 //   +switch-master    <name> <old host> <old port> <new host> <new port>
 //   +promoted-slave   slave <new name> <new host> <new port> @ <name> <old host> <old port>
 inline std::optional<HostPort> read_announcement(std::string_view channel, std::string_view payload,
@@ -7523,10 +7586,10 @@ inline std::optional<HostPort> read_announcement(std::string_view channel, std::
     return std::nullopt;
 }
 
-// Where the master is believed to be, for all connections of a client. Its place has a number, which grows whenever
-// the master may have moved: what was connected under a smaller one is to be left.
+// Tracks where the master is believed to be, for all connections of a client. The place of the master has a number,
+// which grows whenever the master may have moved. Connections opened under a smaller number must be closed.
 //
-// Thread-safe: mutex_ guards all members. Nobody waits here.
+// Thread-safe: mutex_ guards all members. No function waits.
 class MasterTracker {
 public:
     std::uint64_t place() const {
@@ -7539,14 +7602,15 @@ public:
         return master_;
     }
 
-    // Whom to try without asking a sentinel: who was just announced, or proved to be the master a moment ago.
+    // Returns the server to try without asking a sentinel: one just announced, or one that proved to be the master at
+    // most `fresh` ago.
     std::optional<HostPort> guess(Instant now) const {
         const std::lock_guard lock(mutex_);
         if (announced_) return announced_;
         return proven_at_ && now < *proven_at_ + fresh ? master_ : std::nullopt;
     }
 
-    // A sentinel has told of a new master. False when that is no news.
+    // Called when a sentinel has announced a new master. Returns false if that is known already.
     bool announce(const HostPort& master) {
         const std::lock_guard lock(mutex_);
         if ((announced_ ? announced_ : master_) == master) return false;
@@ -7555,7 +7619,8 @@ public:
         return true;
     }
 
-    // What a sentinel says when it is asked: news only when it tells of a later failover than we know of.
+    // Takes the reply of a sentinel to a query. Returns true if it reports a later failover than the known one, and
+    // another master.
     bool hear(const MasterVote& vote) {
         {
             const std::lock_guard lock(mutex_);
@@ -7565,7 +7630,8 @@ public:
         return announce(vote.master);
     }
 
-    // A server of the place with this number refused what only a master does.
+    // Called when the server at this place refused a command that only a master carries out. Returns false if the place
+    // is an earlier one.
     bool doubt(std::uint64_t place) {
         const std::lock_guard lock(mutex_);
         if (place != place_) return false;
@@ -7573,15 +7639,15 @@ public:
         return true;
     }
 
-    // The guess is none any more.
+    // Called when the guess has failed: it is not returned again.
     void reject(const HostPort& master) {
         const std::lock_guard lock(mutex_);
         if (announced_ == master) announced_.reset();
         proven_at_.reset();
     }
 
-    // A connection to this server, begun when the place was `seen`, was told that it is the master. The number under
-    // which the connection counts; nothing when the master has moved meanwhile.
+    // Called when the server has confirmed that it is the master, on a connection begun when the place was `seen`.
+    // Returns the place of the connection, or nothing if the master may have moved meanwhile.
     std::optional<std::uint64_t> prove(const MasterVote& vote, std::uint64_t seen, Instant now) {
         const std::lock_guard lock(mutex_);
         if (seen != place_) return std::nullopt;
@@ -7605,7 +7671,7 @@ private:
 
     mutable std::mutex mutex_;
     std::uint64_t place_ = 1;
-    std::uint64_t proven_place_ = 0;  // under which somebody has connected to master_
+    std::uint64_t proven_place_ = 0;  // the place under which master_ was last proven
     std::optional<HostPort> master_;
     std::optional<HostPort> announced_;  // not proven yet
     std::optional<Instant> proven_at_;
@@ -7639,7 +7705,7 @@ inline void append_words(std::string& out, std::initializer_list<std::string_vie
     append_command(out, Command{{words.begin(), words.size()}, 0});
 }
 
-// The answers to these two are a vote.
+// The replies to these two commands are a vote.
 inline std::string questions_for_vote(std::string_view master) {
     std::string out;
     append_words(out, {"SENTINEL", "GET-MASTER-ADDR-BY-NAME", master});
@@ -7649,7 +7715,8 @@ inline std::string questions_for_vote(std::string_view master) {
 
 }  // namespace detail
 
-// Begins to talk to one of the sentinels, by TLS where the URL says so.
+// Begins to query one sentinel, over TLS if the URL demands it. If there is no TLS session, sets `why` and begins
+// nothing.
 inline void begin_talk(AsyncQuery& talk, const Url& url, const HostPort& sentinel, std::string words,
                        std::string& why) {
     std::unique_ptr<TlsSession> tls;
@@ -7657,9 +7724,9 @@ inline void begin_talk(AsyncQuery& talk, const Url& url, const HostPort& sentine
     if (!url.tls || tls) talk.begin(sentinel, std::move(words), std::move(tls));
 }
 
-// What the sentinels of a URL say, all asked at the same time. Those that take much longer than the first, or beyond
-// the deadline, have no vote. `why` tells what a sentinel without one said, and is an error when TLS is why nobody says
-// a thing.
+// Returns the votes of the sentinels of a URL, which are queried all at once. Sentinels that answer after the deadline,
+// or more than `patience` after the first vote, have no vote. `why` receives the last answer that was no vote; until
+// any sentinel has answered, it receives TLS errors.
 inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, Reply& why) {
     constexpr Milliseconds patience{200};
     struct Asked {
@@ -7703,17 +7770,17 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
     }
 }
 
-// The master that the sentinels of a URL name: opens connections to it, and hears when it moves.
+// Opens connections to the master that the sentinels of a URL name, and learns when the master moves.
 //
 // open_master(), doubt() and place() may be called by any thread; the rest by the serving thread only.
 class Sentinels {
 public:
-    // `on_move` is called when the place has a new number, on any thread.
+    // `on_move` is called, on any thread, when the number of the place has grown.
     Sentinels(const Url& url, std::function<void()> on_move)
         : url_(url), on_move_(std::move(on_move)), watchers_(url.sentinels.size()) {}
 
-    // Opens a link to the master: to whom was just announced or proven; else to whom the sentinels name; without them
-    // to whom we know. In any case only to a server that says itself that it is the master.
+    // Opens a connection to the master. Tries the server that was just announced or proven, then those that the
+    // sentinels name, then the known one. Accepts only a server that reports itself as the master.
     std::optional<Reply> open_master(Connection& link, Instant deadline) {
         const std::uint64_t seen = view_.place();
         const Instant now = Clock::now();
@@ -7737,14 +7804,14 @@ public:
 
     std::uint64_t place() const { return view_.place(); }
 
-    // A server of that place answered as only one does that is not the master.
+    // Called when the server at that place answered as only a replica does.
     void doubt(std::uint64_t place) {
         if (view_.doubt(place)) on_move_();
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
 
-    // What it has to watch, and when to call serve() anyway.
+    // Adds what the serving thread must watch. Returns when to call serve() anyway.
     Instant watch(std::vector<pollfd>& ready) const {
         const Instant now = Clock::now();
         Instant due = never;
@@ -7759,13 +7826,13 @@ public:
         return due;
     }
 
-    // Listens to every sentinel for news of the master. Waits for nothing.
+    // Listens to every sentinel for a new master. Does not wait.
     void serve() {
         for (std::size_t i = 0; i < watchers_.size(); ++i) {
             Watcher& watcher = watchers_[i];
             if (watcher.talk.is_over()) {
                 if (Clock::now() < watcher.next_attempt) continue;
-                // First the question, then the subscription: a connection with one answers no questions.
+                // Queries first, then the subscription: a subscribed connection answers no queries.
                 std::string words = detail::questions_for_vote(url_.master);
                 detail::append_words(words, {"SUBSCRIBE", "+switch-master", "+promoted-slave"});
                 watcher.answers.clear();
@@ -7786,7 +7853,7 @@ public:
 private:
     struct Watcher {
         AsyncQuery talk;
-        std::vector<Reply> answers;  // to the questions
+        std::vector<Reply> answers;  // to the queries
         Backoff backoff{Milliseconds(20), longest_pause};
         Instant next_attempt{};
     };
@@ -7850,23 +7917,25 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The Transport over one Redis server, on hiredis (0.14.1 or newer); with sentinels over the one that is the master at
-// the moment: its connections are left as soon as a sentinel tells of another. With nodes of a cluster it is a Cluster.
+// The Transport over one Redis server, on hiredis (0.14.1 or newer). With sentinels it talks to the present master, and
+// leaves its connections as soon as a sentinel announces another master. With a redis-cluster:// URL it forwards to a
+// Cluster.
 //
-// Up to `lines` connections carry the commands of all threads, each thread always on the same one; they are opened
-// when first needed, so a program of one thread has one. Where no further one can be opened (another password is set,
-// say), those that there are carry everything. Several commands that go together have a connection of their own until
-// they are answered, because they may wait for replicas, and what follows would wait with them. One more carries the
-// subscriptions. After a time-out or a
-// malformed reply a connection is closed and never reused; it is opened again with exponential back-off and jitter,
-// logged in as before. There is no thread here: see run().
+// Up to `lines` connections carry the commands of all threads, each thread always on the same one. They are opened on
+// first use, so a program with one thread has one. If a further one cannot be opened (for example, because the password
+// was changed), the existing ones carry everything. Commands that are sent together use a connection of their own until
+// they are answered, because they may wait for replicas and would delay all that follows. One more connection carries
+// the subscriptions.
+//
+// After a time-out or a malformed reply a connection is closed and never reused. It is opened again with exponential
+// back-off and jitter, and logs in again. There is no thread here: see run().
 class HiredisTransport {
 public:
     static constexpr std::size_t lines = 4;
 
-    // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection is
-    // taken for dead. `tls`: who encrypts; where the URL wants it, Error(errc::unsupported) is thrown without. `pubsub`
-    // is for clusters.
+    // Connects to nothing yet. `command_timeout`: how long a server may take to answer before its connection counts as
+    // dead. `tls`: the TLS implementation; throws Error(errc::unsupported) if the URL demands TLS and there is none.
+    // `pubsub`: for clusters only.
     explicit HiredisTransport(Url url, Milliseconds command_timeout = std::chrono::seconds(3),
                               std::shared_ptr<const TlsConnector> tls = nullptr, PubSub pubsub = PubSub::automatic)
         : state_(std::make_unique<State>(with_tls(std::move(url), std::move(tls)), command_timeout, pubsub)) {}
@@ -7904,7 +7973,7 @@ public:
         state_->own_lines.with_one([&](CommandConnection& own) { own.post_all(commands, done); });
     }
 
-    // In a cluster the poster leaves the answer to run().
+    // In a cluster the poster leaves the reply to run().
     void post_attended(const Command& command, Completion done) {
         if (state_->cluster) return state_->cluster->post(command, std::move(done));
         line().post(command, looked_at(std::move(done)), true);
@@ -7925,7 +7994,7 @@ public:
         wake();
     }
 
-    // One round of poll() over the subscriber connection and those command connections that nobody else reads.
+    // Does one round of poll() over the subscriber connection and the command connections that no other thread reads.
     void run(Listener& listener, Instant deadline) {
         State& s = *state_;
         if (s.cluster) return s.cluster->run(listener, deadline, s.pipe);
@@ -7968,7 +8037,7 @@ public:
     std::uint64_t interrupts() const noexcept { return state_->interrupts.count(); }
     void interrupt_watch() { state_->interrupts.wake(); }
 
-    // On a single server every key may meet every other; in a cluster, those of one slot.
+    // Keys with equal routes may go into one command: all keys on a single server, the keys of one slot in a cluster.
     std::uint32_t route(std::string_view key) const noexcept { return state_->cluster ? key_slot(key) : 0; }
     std::string_view publish_command() const {
         return state_->cluster ? state_->cluster->publish_command() : "PUBLISH";
@@ -7982,7 +8051,7 @@ public:
         return HiredisTransport(state_->url, state_->timeout, state_->url.tls_connector, state_->pubsub);
     }
 
-    // How many connections for commands were made so far, and how many of them in the place of an earlier one.
+    // Returns how many command connections were made, and below how many of them replaced an earlier one.
     std::uint64_t connections() const {
         if (state_->cluster) return state_->cluster->connections();
         std::uint64_t sum = 0;
@@ -8015,9 +8084,9 @@ private:
         const PubSub pubsub;
         WakePipe pipe;
         Interrupts interrupts;
-        const std::unique_ptr<Sentinels> sentinels;  // null without
-        const std::unique_ptr<Cluster> cluster;      // null without; otherwise it does all the work
-        std::uint64_t followed = 1;                  // run()'s own: the place that was told of last
+        const std::unique_ptr<Sentinels> sentinels;  // null without sentinels
+        const std::unique_ptr<Cluster> cluster;      // null without a cluster; otherwise it does all the work
+        std::uint64_t followed = 1;                  // run()'s own: the place that the listener was last notified of
         std::vector<pollfd> ready;                   // run()'s own
         PubSubConnection subscriber;
         std::array<CommandConnection, lines> links = make_links(std::make_index_sequence<lines>());
@@ -8031,7 +8100,7 @@ private:
             own_lines.each(visit);
         }
 
-        // One that is, if any.
+        // Returns a connected one, or null.
         CommandConnection* connected() noexcept {
             for (CommandConnection& link : links)
                 if (link.is_connected()) return &link;
@@ -8039,14 +8108,14 @@ private:
         }
 
     private:
-        // One connection was answered: the others go on trying at once, whatever pause they have come to.
+        // Called when one connection has received a reply: ends the reconnect pauses of the others.
         void answers() noexcept {
             bool has_ended_pause = subscriber.try_again();
             each_link([&](CommandConnection& link) { has_ended_pause |= link.try_again(); });
             if (has_ended_pause) pipe.wake();
         }
 
-        // Which server a connection goes to.
+        // Returns how a connection finds its server.
         Opener opener() {
             if (sentinels)
                 return [this](Connection& link, Instant deadline) { return sentinels->open_master(link, deadline); };
@@ -8077,13 +8146,13 @@ private:
 
     std::uint64_t place() const { return state_->sentinels ? state_->sentinels->place() : 0; }
 
-    // Only a replica answers so: the master has become one.
+    // Only a replica answers so: the master was demoted.
     static bool is_misplaced(const Reply& reply) {
         return reply.is_error() &&
                (reply.text.starts_with("MASTERDOWN") || reply.text.find("READONLY") != std::string::npos);
     }
 
-    // Its connections are left at once, because perhaps nobody is inside run().
+    // Leaves its connections at once, because perhaps no thread is inside run().
     void look_at(const Reply& reply, std::uint64_t place) {
         if (!state_->sentinels || !is_misplaced(reply)) return;
         state_->sentinels->doubt(place);
@@ -8099,7 +8168,7 @@ private:
         };
     }
 
-    // Leaves the server that is not the master any more.
+    // Leaves the server that is no longer the master, and notifies the listener.
     void follow(Listener& listener) {
         State& s = *state_;
         const std::uint64_t place = this->place();
@@ -8110,7 +8179,7 @@ private:
         listener.moved();
     }
 
-    // By this line; by another where that one is refused a connection.
+    // Calls on this line, or on a connected one if this line cannot connect.
     template <class Call>
     std::invoke_result_t<Call, CommandConnection&, bool&> on_a_line(CommandConnection& line, Instant deadline,
                                                                     Call call) {
@@ -8138,18 +8207,19 @@ inline namespace v0_1 {
 
 class HiredisTransport;
 
-// A connection to Redis, and what the primitives made from it share: one identity, one watchdog, one background
-// thread (from the first hold on, joined when the last of client and primitives is gone). Any number of threads may
-// use it at once. Primitives keep alive what they need: they may outlive the client they were made from.
+// Connects to Redis and owns everything that the primitives made from it share: one identity, one watchdog and the
+// background threads. The threads start with the first hold or wait. They end when the client and the last of its
+// primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs, so it may
+// outlive its client.
 //
-// Nothing is connected until the first use; a server that is away is an error of the call that needs it.
+// The constructor does not connect; the first use does. If the server cannot be reached, the call that needs it fails.
 template <class T = HiredisTransport>
 class Client {
     static_assert(detail::explain_transport<T>());
 
 public:
-    // redis://[user[:password]@]host[:port][/db], unix:///path[?db=n], or another that Url knows. Throws Error for a
-    // URL or an option that cannot work, errc::unsupported for rediss:// without options.tls.
+    // Accepts redis://[user[:password]@]host[:port][/db], unix:///path[?db=n] and the other forms that Url parses.
+    // Throws Error for a URL or an option that cannot work, and errc::unsupported for rediss:// without options.tls.
     explicit Client(std::string_view url,
                     ClientOptions options = {}) requires std::constructible_from<T, Url, Milliseconds>
         : Client(transport(Url::parse(url), checked(options)), options) {}
@@ -8160,18 +8230,19 @@ public:
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
-    // The random UUID of this client in this process: owners of its holds are "<id>:<number>", with a new
-    // number for each hold.
+    // Returns the random UUID of this client in this process. The owner of a hold is "<id>:<number>", with a new number
+    // for each hold.
     std::string id() const { return core_->session().uuid(); }
 
     Stats stats() const { return core_->session().stats(); }
 
-    // What about the server endangers the locks on it, a sentence each: eviction, persistence, replicas, access rights,
-    // buffers. Empty when all is well. What this user may not ask is a warning, too. About eight round trips, and a key
-    // that is gone afterwards; meant for the start of a service. Throws Error(errc::unreachable).
+    // Returns one sentence for each property of the server that endangers the locks on it: eviction, persistence,
+    // replicas, access rights, buffers. Returns an empty list if all is well. A property that this user has no right to
+    // query is a warning, too. Takes about eight round trips. Creates a temporary key and deletes it. Meant for the
+    // start of a service. Throws Error(errc::unreachable).
     std::vector<std::string> check_server() const { return redlatch::check_server(core_->session()); }
 
-    // For the primitives.
+    // Used by the primitives.
     const std::shared_ptr<SessionHandle<T>>& core() const noexcept { return core_; }
 
 private:
@@ -8200,7 +8271,7 @@ private:
     std::shared_ptr<SessionHandle<T>> core_;
 };
 
-// A URL in any kind of string means hiredis.
+// A URL in any string type selects HiredisTransport.
 template <std::convertible_to<std::string_view> Text>
 Client(Text) -> Client<HiredisTransport>;
 template <std::convertible_to<std::string_view> Text>
@@ -8214,18 +8285,18 @@ Client(Text, ClientOptions) -> Client<HiredisTransport>;
 namespace redlatch {
 inline namespace v0_1 {
 
-// By what a command that must take effect once is known to the server, see scripts/request_marks.hpp; and what is known
-// of it here.
+// Identifies a command that must take effect once, see scripts/request_marks.hpp, and records what is known of its
+// outcome.
 struct RequestId {
     std::uint32_t lane = 0;
     std::uint64_t request = 0;
-    ServerMilliseconds wanted_until = 0;  // in all copies; 0 as long as there is none
-    bool may_be_done = false;             // a copy may have been carried out
-    bool is_unknowable = false;           // and nobody can find out any more
+    ServerMilliseconds wanted_until = 0;  // the same in all copies; 0 as long as there is none
+    bool may_be_done = false;             // True if a copy may have taken effect
+    bool is_unknowable = false;           // True if its outcome can no longer be determined
 };
 
-// The lanes of one name in this process. One request at a time goes along a lane, and the lane is free again when the
-// outcome of the request is known, or nobody will ask for it any more. Plain data.
+// Assigns the lanes of one name in this process. A lane carries one request at a time. It is free again when the
+// outcome of the request is known or no longer needed. Plain data.
 class RequestSlots {
 public:
     // `request`: greater than all before.
@@ -8250,15 +8321,16 @@ private:
 
 // redlatch/scripts/exact_count.hpp
 
-// What a key holds that should be a number is not always one, and Lua takes much for a number that is none for Redis:
-// '0x10', 'nan', ' 7'. Above 2^53 it has not even whole numbers. So scripts look before they change anything.
+// A key that should hold a number may hold something else. Lua accepts texts as numbers that Redis does not: '0x10',
+// 'nan', ' 7'. Above 2^53 it does not represent every whole number. So scripts check the text before they change
+// anything.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts::detail {
 
-// Put before the scripts that use it.
+// Precedes the scripts that use it.
 inline constexpr std::string_view exact_count{R"lua(
--- The whole number that is written in the text; nil where there is none, or none that is exact here.
+-- Returns the whole number in the text; nil if there is none, or none that Lua represents exactly.
 local function count_in(text)
     if text ~= '0' and not string.find(text, '^-?[1-9]%d*$') then return nil end
     local number = tonumber(text)
@@ -8273,27 +8345,26 @@ end
 
 // redlatch/scripts/request_marks.hpp
 
-// How a script that changes a number does so once, however often its command is sent, in whatever order the copies
-// arrive, and however late. Each command carries a lane and a request number: a client sends one request at a time in a
-// lane, and its numbers only grow. A hash beside the key, one a client, keeps for each lane the last request that was
-// carried out and what came of it. So a copy finds its own mark and repeats the answer, one that was delayed on the way
-// finds that of a later request and does nothing, and there are never more marks than commands were on their way at
-// once.
+// Makes a script that changes a number take effect once, however often its command is sent, in whatever order the
+// copies arrive, and however late. Each command carries a lane and a request number. A client sends one request at a
+// time in a lane, with growing numbers. A hash beside the key, one per client, keeps for each lane the last request
+// that was carried out and its outcome. So a copy finds its own mark and repeats the answer, and a delayed copy finds
+// the mark of a later request and does nothing. There are never more marks than there were commands in flight at once.
 //
-// All copies say until when the request is wanted, by the server's clock, and change nothing beyond that instant. Its
-// mark stays for a margin longer. So as long as a copy could take effect the mark is there; and whoever asks within the
-// margin and finds no mark knows that no copy has taken effect, nor will.
+// All copies of a request carry the same time until which it is wanted, by the server's clock, and change nothing after
+// it. The mark stays for a margin longer. So the mark exists as long as a copy could take effect. If a client looks
+// within the margin and finds no mark, no copy has taken effect, and none will.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
 
 namespace detail {
 
-// Put before the scripts that use it.
+// Precedes the scripts that use it.
 inline constexpr std::string_view request_marks{R"lua(
 local function whole(number) return string.format('%.0f', number) end
--- What came of this request, if it was carried out already, or of a later one of its lane; nil if it is still to be
--- carried out. And whether it is of this very request.
+-- Returns the outcome of this request if it was carried out, or of a later one of its lane; nil if it was not carried
+-- out. And whether the outcome is that of this very request.
 local function outcome_of(marks, lane, request)
     local mark = redis.call('hget', marks, lane)
     if not mark then return nil, false end
@@ -8301,8 +8372,8 @@ local function outcome_of(marks, lane, request)
     if tonumber(last) < tonumber(request) then return nil, false end
     return tonumber(outcome), last == request
 end
--- Two changes for all_or_none(). The outcome is an integer, as text where it may be large. `before`: the outcome that
--- this one replaces. Undone, it leaves no hash that nobody limits.
+-- mark() and keep() return changes for all_or_none(). The outcome is an integer, as text if it may be large. `before`:
+-- the outcome that this one replaces. Undoing a mark leaves no hash without a TTL.
 local function mark(marks, lane, request, outcome, before)
     local undo = {'del', marks}
     if before then
@@ -8312,19 +8383,19 @@ local function mark(marks, lane, request, outcome, before)
     end
     return {'hset', marks, lane, request .. ':' .. outcome, undo = undo}
 end
--- Marks stay until `ends`, and longer where that was said before. Redis allows this when its memory is full, and then
--- lets the rest of the script through, too.
+-- Keeps the marks until `ends`, or longer if that was set before. Redis allows this when its memory is full, and then
+-- all later writes of the script.
 local function keep(marks, now, ends)
     return {'pexpire', marks, whole(math.max(redis.call('pttl', marks), ends - now, 1))}
 end
--- The largest number that Java's int holds: Redisson reads no larger one.
+-- The largest value of Java's int: Redisson reads no larger one.
 local most = 2147483647
 local function too_many() return redis.error_reply('TOOMANY there would be more than 2147483647') end
 )lua"};
 
 inline constexpr std::string_view request_void{R"lua(
--- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, until when it is wanted, margin in ms.
--- Answer: 1 = it has not been carried out, and copies that are still on their way will not be; 0 = it has been.
+-- KEYS: marks.  ARGV: lane, request whose outcome its sender does not know, wanted until, margin in ms.
+-- Answer: 1 = it has not been carried out, and copies in flight will not be; 0 = it has been.
 local marks = KEYS[1]
 local lane, request, wanted_until, margin = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if outcome_of(marks, lane, request) then return 0 end
@@ -8352,13 +8423,14 @@ inline constexpr std::string_view request_void{with_request_marks<detail::reques
 namespace redlatch {
 inline namespace v0_1 {
 
-// Sends the scripts that use scripts/request_marks.hpp. Their first keys are the primitive's own and that of the marks,
-// their first arguments lane, request, until when it is wanted, the margin, and whether a copy of it may be on its way.
+// Sends the scripts that use scripts/request_marks.hpp, so that each request takes effect at most once. Their first
+// keys are the key of the primitive and the key of the marks. Their first arguments are the lane, the request number,
+// until when the request is wanted, the margin, and '1' if a copy of the request may be in flight.
 //
-// A request is wanted for a while from its first sending on, all copies of it until the same instant of the server's
-// clock. Its mark stays for the margin longer. A copy that comes in between and finds no mark proves that none has been
-// carried out, nor will be: the change may be asked for anew. One that comes still later proves nothing: nobody will
-// ever know, and sending anew what may have been done would do it twice.
+// A request is wanted for a while from its first sending on. All copies of it are wanted until the same instant of the
+// server's clock. Its mark stays for the margin longer. A copy that arrives in between and finds no mark proves that no
+// copy has taken effect, nor will: the change may be sent again as a new request. A copy that arrives after the margin
+// proves nothing. Then the outcome remains unknown, and a new request might repeat the change.
 template <Transport T>
 class IdempotentCommands {
 public:
@@ -8373,17 +8445,19 @@ public:
     const std::string& key() const noexcept { return key_; }
     Session<T>& session() const noexcept { return session_; }
 
-    // The longest that marks stay: window and margin, and some time for what is not known exactly of the server's clock.
+    // Returns the longest time for which marks stay: window and margin, and some time for the uncertainty about the
+    // server's clock.
     static Milliseconds marks_ttl(const ClientOptions& options) {
         constexpr Milliseconds least = std::chrono::minutes(2), most = std::chrono::hours(1);
         return options.unreachable_timeout > most / 4 ? most : std::max(least, options.unreachable_timeout * 4);
     }
 
-    // Until when what is first sent at `now` is wanted.
+    // Returns until when a request that is first sent at `now` is wanted.
     ServerMilliseconds wanted_from(ServerMilliseconds now) const { return now + window_.count(); }
 
-    // Sends a request once more, `send(ticket, deadline)`. What was certainly not carried out is asked for anew. When
-    // nobody can know, the ticket says so, and the answer is one for which nothing is sent again.
+    // Sends a request by `send(ticket, deadline)`. If it certainly did not take effect because it came too late,
+    // retries it as a new request, up to three tries in all. If the outcome is unknown, sets ticket.is_unknowable and
+    // returns a final reply.
     template <class Send>
     Reply send(RequestId& ticket, Instant deadline, Send send) const {
         for (int tries = 1;; ++tries) {
@@ -8399,8 +8473,8 @@ public:
         }
     }
 
-    // What the answer to a sending at `sent` says of the request; true when it may be asked for anew, and the ticket is
-    // a new one for that.
+    // Applies the reply to a sending at `sent` to the ticket. Returns true if the request certainly did not take effect
+    // because it came too late; then the ticket is a new one for a retry.
     bool note(RequestId& ticket, Instant sent, Reply& reply) const {
         if (reply.is_unsent()) {
             if (!ticket.may_be_done) ticket.wanted_until = 0;
@@ -8415,14 +8489,14 @@ public:
         const ServerMilliseconds marks_end = ticket.wanted_until + margin_.count() - inexact.count();
         if (ticket.may_be_done && read_late(reply).value_or(0) > marks_end) {
             ticket.is_unknowable = true;
-            reply.text = "UNKNOWN";  // final
+            reply.text = "UNKNOWN";  // a final error
             return false;
         }
         ticket = {ticket.lane, session_.next_request()};
         return true;
     }
 
-    // What a request that failed throws.
+    // Returns the error of a request that failed.
     Error failure(const RequestId& ticket, const Reply& reply) const {
         if (ticket.is_unknowable) return {errc::unreachable, key_, unknowable};
         return error_of(reply, key_);
@@ -8442,7 +8516,7 @@ public:
         return session_.call_script(script, keys, arguments, deadline, effect);
     }
 
-    // For many arguments.
+    // Does the same for many arguments.
     template <std::size_t K>
     Reply call(const Script& script, const RequestId& ticket, const std::array<std::string_view, K>& more_keys,
                std::span<const std::string_view> more_arguments, Instant deadline, Effect effect = Effect::any) const {
@@ -8463,7 +8537,7 @@ public:
         session_.post_script(script, keys, arguments, std::move(done));
     }
 
-    // A request whose sender has given up is carried out by now, or never.
+    // Voids a request whose sender has given up. After the reply the request has taken effect or never will.
     void post_void(const RequestId& ticket, Completion done) const {
         const Numbers numbers(ticket);
         session_.post_script(
@@ -8507,7 +8581,7 @@ private:
     const NumberText margin_text_;
 };
 
-// A flag in a script's arguments.
+// Returns a flag as a script argument.
 constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
 
 }  // namespace v0_1
@@ -8518,14 +8592,14 @@ constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
 namespace redlatch {
 inline namespace v0_1 {
 
-// What the server answered to a question for permits, or for the end of a count.
+// The server's reply to an acquire of permits, or to a query for the end of a count.
 struct Answer {
-    Milliseconds hint;       // after which time asking again may help
-    std::int64_t there = 0;  // so many permits there are, as far as the answer tells
+    Milliseconds hint;       // how long to wait before a retry may help
+    std::int64_t there = 0;  // how many permits there are, as far as the reply shows
 };
 
-// Who is served by the permits that were taken for `wants`, in their order; as the script did it. False when they do not
-// go round so.
+// Sets `served` for those of `wants` that the `taken` permits serve, in the order of the script. Returns false if the
+// number does not add up.
 template <class Want>
 bool share(std::int64_t taken, std::span<Want> wants) {
     std::int64_t left = taken;
@@ -8545,12 +8619,12 @@ bool share(std::int64_t taken, std::span<Want> wants) {
 
 // redlatch/scripts/count_down_latch.hpp
 
-// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" when the
-// count came to zero or the latch was deleted, "1" when a count was set. The channel is no KEY: for a name with a {tag}
-// it lies in another slot than the latch.
+// The scripts of the count-down latch. Key: a string, the remaining count; absent means zero. Message: "0" if the count
+// reached zero or the latch was deleted, "1" if a count was set. The channel is no KEY: for a name with a {tag} it is
+// in another slot than the latch.
 //
-// A second key, the round, is ours: it changes whenever a count ends, and stays long enough for waiters that look only
-// after the next count was set to see that theirs is over.
+// A second key, the round, is ours alone. It changes whenever a count ends. It exists long enough for waiters that look
+// only after the next count was set: they see that theirs has ended.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -8558,8 +8632,8 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view count_down_latch_set{R"lua(
--- KEYS: latch, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again,
--- count (at least 1), channel, publish command.
+-- KEYS: latch, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, count (at least 1), channel,
+-- publish command.
 -- Answer: 1 = set; 0 = there is a count already.
 local latch, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
@@ -8577,10 +8651,10 @@ return all_or_none({mark(marks, lane, request, 1), keep(marks, now, ends), {publ
 )lua"};
 
 inline constexpr std::string_view count_down_latch_lower{R"lua(
--- KEYS: latch, marks, round.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
--- again, by how much ('all' = delete), channel, publish command.
--- Answer: the count before, 0 = there was none; and the round, a text, nil for none. For a request that was carried out
--- already, the count alone. Never below zero: the key is deleted, which waiters are told.
+-- KEYS: latch, marks, round.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, by how much
+-- ('all' = delete), channel, publish command.
+-- Answer: the count before, 0 = there was none; and the round, a text, if the count goes on, nil for none. If the
+-- request was carried out before, the count alone. At zero, never below, the key is deleted and waiters are notified.
 local latch, marks, round = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local by, channel, publish = ARGV[6], ARGV[7], ARGV[8]
@@ -8597,7 +8671,7 @@ if not text then
     return refusal or {0, false}
 end
 local old = redis.call('get', round)
--- First what Redis allows when its memory is full.
+-- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, text), keep(marks, now, ends)}
 if by ~= 'all' and tonumber(by) < count then
     table.insert(changes, {'decrby', latch, by})
@@ -8631,7 +8705,7 @@ return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the count-down latch: keys and arguments of its scripts.
+// Builds the commands of the count-down latch: the keys and arguments of its scripts.
 template <Transport T>
 class LatchProtocol {
 public:
@@ -8639,7 +8713,8 @@ public:
     static constexpr bool takes = false;
     static constexpr std::size_t most_at_once = std::numeric_limits<std::size_t>::max();
 
-    // A caller waits for the end of the count that it found at first.
+    // A caller waits until the count that it first found reaches zero. `round` names the last end of a count at that
+    // time; nothing before the first reply.
     struct Want {
         std::optional<std::string> round{};
         bool served = false;
@@ -8649,7 +8724,7 @@ public:
         : commands_(session, std::move(key), "redlatch_latch_requests"),
           channel_("redisson_countdownlatch__channel__{" + commands_.key() + "}"),
           round_(prefixed_key("redlatch_latch_round", commands_.key())) {
-        // The channel is as Redisson has it, whose latches cannot have such names in a cluster, either.
+        // The channel has Redisson's name. Redisson's latches cannot have such names in a cluster, either.
         if (session.transport().route(channel_) != session.transport().route(this->key()))
             throw Error(errc::invalid_argument, this->key(),
                         "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
@@ -8671,14 +8746,15 @@ public:
         const bool open = number_of(reply.elements[0], key()) <= 0;
         const std::string& round = reply.elements[1].text;
         for (Want& want : wants) {
-            // A round that went away ended long ago: it is none.
+            // While the latch is closed, only another round proves that the count has ended. An empty one does not:
+            // its key expired long after its end, or never existed.
             want.served = open || (want.round && !round.empty() && *want.round != round);
             if (!want.round) want.round = round;
         }
         return {Milliseconds::max()};
     }
 
-    // What counting down answered: the count before, and what its caller would wait for.
+    // The reply to counting down: the count before, and what its caller would wait for.
     struct Lowered {
         std::int64_t before;
         Want want{};
@@ -8697,7 +8773,7 @@ public:
                               deadline);
     }
 
-    // By all: deletes it.
+    // A value of `by` that deletes the latch.
     static constexpr std::int64_t all = -1;
     Reply lower(const RequestId& ticket, std::int64_t by, Instant deadline) {
         return commands_.call(digested<scripts::count_down_latch_lower>, ticket,
@@ -8726,12 +8802,12 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A request of a semaphore or latch that is to be delivered in the background, when no server answered in time.
+// A request of a semaphore or latch for the background to deliver, because no server answered in time.
 struct PendingRequest {
     enum class Kind {
-        change,    // is to take effect: sent anew when it came too late
-        undoing,   // takes back what another request may have done, which has done nothing when this one comes too late
-        call_off,  // the same, and it harms nobody when that is never known
+        change,    // must take effect: sent again as a new request if it came too late
+        undoing,   // takes back what another request may have done; if it comes too late, that request has done nothing
+        call_off,  // the same, but an outcome that stays unknown is not reported
     };
     using Post = std::function<void(const RequestId&, Completion)>;
 
@@ -8746,8 +8822,8 @@ struct PendingRequest {
     Backoff backoff{Milliseconds(50), longest_pause};
 };
 
-// What is still to be delivered for one name: each errand is sent, with pauses, until it is answered or its time is
-// over. Plain data.
+// The requests that are still to be delivered for one name. Each is resent after pauses until it is answered or its
+// time is over. Plain data.
 class PendingRequests {
 public:
     void add(PendingRequest errand) {
@@ -8757,14 +8833,14 @@ public:
 
     bool empty() const { return errands_.empty(); }
 
-    // The one of this number, if it is still to be delivered.
+    // Returns the request of this number; null if it is delivered or expired.
     PendingRequest* find(std::uint64_t number) {
         const auto found =
             std::find_if(errands_.begin(), errands_.end(), [&](const PendingRequest& e) { return e.number == number; });
         return found == errands_.end() ? nullptr : &*found;
     }
 
-    // What is to be sent now; taken to be on the way from here on.
+    // Returns the requests to send now and marks them as in flight.
     std::vector<PendingRequest> take_due(Instant now) {
         std::vector<PendingRequest> due;
         due.reserve(errands_.size());
@@ -8775,7 +8851,7 @@ public:
         return due;
     }
 
-    // Takes out those whose time is over.
+    // Removes and returns the requests whose time is over.
     std::vector<PendingRequest> take_expired(Instant now) {
         std::vector<PendingRequest> expired;
         for (const PendingRequest& errand : errands_)
@@ -8788,7 +8864,7 @@ public:
         std::erase_if(errands_, [&](const PendingRequest& e) { return e.number == number; });
     }
 
-    // Not answered: again after a pause.
+    // Records that a request got no reply. It is resent after a pause.
     void failed(std::uint64_t number, Instant now) {
         PendingRequest* const errand = find(number);
         if (!errand) return;
@@ -8796,7 +8872,7 @@ public:
         errand->next = now + errand->backoff.next();
     }
 
-    // Ends the pauses.
+    // Ends the pauses, so that all requests are due now.
     void hurry(Instant now) {
         for (PendingRequest& errand : errands_) errand.next = std::min(errand.next, now);
     }
@@ -8823,18 +8899,18 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Where one waiting thread sleeps: in its own condition variable, or in the transport, to receive a message itself. The
-// mutex of the local state that it waits in, which every call here holds, guards it.
+// Lets one waiting thread sleep: in its own condition variable, or in the transport, where it receives messages itself.
+// Guarded by the mutex of the local state that the thread waits in; every caller here holds it.
 class WaitSlot {
 public:
-    // The owner sleeps, until then or until it is roused.
+    // Puts the owner to sleep until the instant or until woken.
     void sleep(std::unique_lock<std::mutex>& lock, Instant until) { wait_on(wake_, lock, until); }
 
-    // The same where messages come in. False when this thread has to be told by another one.
+    // Does the same in the transport, where messages arrive. Returns false if another thread has to receive them.
     template <class Session>
     bool watch(std::unique_lock<std::mutex>& lock, Session& session, Instant until) {
         watching_ = true;
-        // Who rouses from here on is not missed, though another thread may take the interrupt.
+        // A wake-up from here on is not missed, even if another thread takes the interrupt.
         const std::uint64_t seen = session.interrupts();
         lock.unlock();
         const bool watched = session.watch(until, seen);
@@ -8843,7 +8919,7 @@ public:
         return watched;
     }
 
-    // Wakes the owner, wherever it sleeps.
+    // Wakes the owner, in either place.
     template <class Session>
     void rouse(Session& session) {
         wake_.notify_one();
@@ -8864,35 +8940,36 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A thread that waits for something that has no owner: permits, the end of a count.
+// A thread that waits for something without an owner: permits, or the end of a count.
 template <class Want>
 struct Caller {
     Want want;
     WaitSlot sleeper{};
-    bool served = false;           // has what it wants, by the question of whichever thread
-    std::exception_ptr error{};    // waiting is in vain
+    bool served = false;           // true if a query, of this thread or another, got what it wants
+    std::exception_ptr error{};    // waiting cannot succeed
     std::uint64_t number = 0;      // in the order of arrival
-    std::uint64_t refused_at = 0;  // the news that were known when it last asked in vain
+    std::uint64_t refused_at = 0;  // the generation at its last refused query
 };
 
-// The threads of this process that wait for one name, in the order of their arrival. The first, the representative,
-// asks the server for all of them at once; who comes behind one that cannot be served waits, too, so that many who want
-// little do not starve one who wants much. Plain data: the local state guards it and does the I/O.
+// Queues the threads of this process that wait for one name, in order of arrival. The first, the representative,
+// queries the server for all of them at once. A waiter behind one that cannot be served waits, too, so that many small
+// requests cannot starve a large one. Plain data: the local state guards it and does the I/O.
 //
-// Who wants more than can ever be served must not hold up the others for good. What a server has is not known, but what
-// it was seen to have lately is. The first one that wants more takes turns with those behind it: it holds them back, then
-// lets them pass for as long, and each turn is longer than the one before. It holds them back anew when more is there
-// than it has seen before, so that what comes back piece by piece is kept for it.
+// A request for more than can ever be served must not block the others indefinitely. How much the server has is not
+// known, but how much was recently seen there is. A front waiter that wants more than that takes turns with those
+// behind it:
+//   - It holds them back, then lets them pass for as long. Each turn is longer than the one before, up to longest_turn.
+//   - It holds them back again when more is available than it has seen before. So the queue keeps permits for it that
+//     come back piece by piece.
 //
-// No wake-up is lost, because every piece of news counts the generation up, and whoever asks remembers the generation
-// from before the question.
+// No wake-up is lost: each notification increments the generation, and a query remembers the generation from before it.
 template <class Want>
 class CallerQueue {
 public:
     using Member = Caller<Want>;
 
-    // The server is asked again after this time, and up to as much again, even without news: a message may be lost, and
-    // what ends a wait need not send one (a key that expires).
+    // The representative queries again after this time, up to twice as long, even without a notification. A message may
+    // be lost, and not every end of a wait sends one (a key that expires).
     static constexpr Milliseconds slow_poll{5000};
 
     static constexpr Milliseconds first_turn{1000};
@@ -8909,12 +8986,12 @@ public:
     }
     void leave(const Member& member) { std::erase(members_, &member); }
 
-    // The first ones, at most `most`.
+    // Returns the first waiters, at most `most`.
     std::vector<Member*> first(std::size_t most) const {
         return {members_.begin(), members_.begin() + static_cast<std::ptrdiff_t>(std::min(most, members_.size()))};
     }
 
-    // The one of this number, if it still waits.
+    // Returns the waiter with this number, or null if it waits no longer.
     Member* find(std::uint64_t number) const {
         const auto found =
             std::find_if(members_.begin(), members_.end(), [&](const Member* m) { return m->number == number; });
@@ -8924,8 +9001,8 @@ public:
     void news() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
-    // A question asked at `generation` was in vain for this one. `hint`: after which time it may be otherwise, as far
-    // as the server knows. `there`: how much there is, as far as its answer told.
+    // Records that a query made at `generation` was refused for this waiter. `hint` is the time after which a retry may
+    // succeed, as far as the server knows. `there` is the amount available, as far as the reply tells.
     void refused(Member& member, std::uint64_t generation, Milliseconds hint, Instant now, std::int64_t there = 0) {
         member.refused_at = generation;
         if (there >= seen_ || now - seen_at_ > lately) {
@@ -8940,7 +9017,7 @@ public:
         ask_again_ = now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next());
     }
 
-    // What the representative does now.
+    // The next step of the representative.
     struct Step {
         bool ask;
         Instant sleep_until;
@@ -8951,13 +9028,13 @@ public:
         if (members_.size() == 1 || is_within_reach(front()->want, now)) return {false, ask_again_};
         const Turn turn = turn_at(now);
         if (!turn.lets_pass) return {false, std::min(ask_again_, turn.ends)};
-        // Each of them is asked for once in a turn, without news.
+        // Without notifications, each waiter behind is queried for once per turn.
         const bool asked = passed_until_ == turn.ends && passed_number_ == last_number_;
         return {!asked, asked ? ask_again_ : now};
     }
 
-    // Of the question that is asked now: who lets those behind pass, where there is not enough for it. One that has come
-    // to be the first is told so with its next question.
+    // Returns true if, in the query being made now, this waiter lets those behind pass when there is not enough for it.
+    // A waiter that has become the front learns that only with its next query.
     bool lets_pass(const Want& want, Instant now) {
         if (turns_of_ != front()->number || is_within_reach(front()->want, now)) return false;
         const Turn turn = turn_at(now);
@@ -8967,7 +9044,7 @@ public:
         return !is_within_reach(want, now);
     }
 
-    // Whether so much was there lately.
+    // Returns true if this much was recently seen there.
     bool is_within_reach(const Want& want, Instant now) const {
         if constexpr (requires { want.amount(); })
             return want.amount() <= seen_ && now - seen_at_ <= lately;
@@ -8980,7 +9057,7 @@ private:
     std::uint64_t generation_ = 1;
     std::uint64_t last_number_ = 0;
     Instant ask_again_{};
-    std::int64_t seen_ = 0;  // the most that was there lately, and when
+    std::int64_t seen_ = 0;  // the largest amount seen recently, and when
     Instant seen_at_{};
 
     struct Turn {
@@ -8993,12 +9070,12 @@ private:
             for (const bool lets_pass : {false, true})
                 if (ends += length; now < ends) return {lets_pass, ends};
     }
-    std::uint64_t turns_of_ = 0;  // the first one in line, when it was last refused
+    std::uint64_t turns_of_ = 0;  // the front waiter at its last refusal
     Instant turns_began_{};
-    std::int64_t most_ = 0;   // that was there since it is the first
-    Instant passed_until_{};  // the turn of the last question that let others pass, and who was in line then
+    std::int64_t most_ = 0;   // the largest amount seen since it is the front
+    Instant passed_until_{};  // the end of the turn of the last query that let others pass, and the last waiter then
     std::uint64_t passed_number_ = 0;
-    Backoff poll_{slow_poll * 2, slow_poll * 2};  // between half and all of it
+    Backoff poll_{slow_poll * 2, slow_poll * 2};  // each pause is between half and all of it
 };
 
 }  // namespace v0_1
@@ -9009,7 +9086,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// How long somebody is ready to wait.
+// Limits how long a caller waits.
 struct WaitRequest {
     Instant deadline = never;
     bool one_try = false;  // do not wait, whatever the deadline
@@ -9018,7 +9095,7 @@ struct WaitRequest {
 
 namespace detail {
 
-// With the stop token among the arguments, if there is one.
+// Returns a request with the deadline and the stop token among the arguments, if there is one.
 template <class... Tail>
 WaitRequest wait_until(Instant deadline, const Tail&... tail) {
     WaitRequest request{.deadline = deadline, .one_try = deadline != never && deadline <= Clock::now()};
@@ -9039,22 +9116,26 @@ WaitRequest wait_until(Instant deadline, const Tail&... tail) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// One semaphore or latch, as this process knows it: who of its threads waits, which requests are on their way, what is
-// still to be delivered. Nobody owns anything here. `Wire` knows the commands:
+// Manages one semaphore or latch in this process: the waiting threads, the requests in flight, and what is still to be
+// delivered. It records no owners. `Protocol` provides the commands:
 //   kind, key(), channel()
-//   takes                          whether asking takes something from the others (permits), so that there is an order of
-//                                  service and something to give back; for a latch asking is only looking
-//   most_at_once                   how many callers one question may serve
-//   Want                           what a caller wants, and `served`: whether the last question was successful; if it has
-//                                  renew(), that is called before it is asked for again
-//   ask(wants, ticket, deadline), decode(reply, wants) -> after which time asking again may help
-//   post_take_back(ticket, wants, done)  an acquire of unknown outcome: whatever it took, or will take, goes back
-//   post_return(ticket, wants, done)  what was taken for callers that have left goes back
+//   takes                          True if a request takes something from other callers (permits), so that there is an
+//                                  order of service and something to give back; False for a latch, which is only
+//                                  queried
+//   most_at_once                   how many callers one request may serve
+//   Want                           what a caller wants, and `served`: True if the last request succeeded; its renew(),
+//                                  if there is one, is called before each further request
+//   ask(wants, ticket, deadline), decode(reply, wants) -> how long to wait before a retry may help
+//   post_take_back(ticket, wants, done)  gives back whatever an acquire of unknown outcome took, or will take
+//   post_return(ticket, wants, done)  gives back what was taken for callers that have left
 //
-// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs. Each
-// caller sleeps in its own condition variable, the representative where it can in the transport, to receive the message
-// itself; it is woken by whoever asked for it successfully, by whoever brings news for the representative (the
-// background thread with a message, a releasing thread, a leaving representative), and by its stop token.
+// mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs. Each
+// caller sleeps on its own condition variable; the representative sleeps in the transport where possible, to receive
+// the message itself. A caller is woken by
+//   the thread whose request served it,
+//   any change of state, if it is the representative: a message (background thread), a releasing thread, a
+//     representative that leaves,
+//   its stop token.
 template <class T, template <class> class Protocol>
 class Synchronizer : public BackgroundTask {
 public:
@@ -9079,7 +9160,8 @@ public:
 
     // --- asking and waiting -----------------------------------------------------------------------------------
 
-    // True when `want` was served; false at the deadline or when stopped, and then nothing was taken. Throws Error.
+    // Returns true if `want` was served. Returns false if the deadline passes or a stop is requested; then nothing was
+    // taken. Throws Error.
     bool obtain(Want& want, const WaitRequest& request) {
         if (request.stop.stop_requested()) return false;
         std::unique_lock lock(mutex_);
@@ -9099,15 +9181,16 @@ public:
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Sends a change, `send(ticket, deadline)`, until it is answered, for unreachable_timeout. Throws Error; what has not
-    // been carried out by then is called off, lest a late copy undo what the caller does next.
+    // Sends a change by `send(ticket, deadline)` and resends it until it is answered, for at most unreachable_timeout.
+    // Throws Error. A change that has not taken effect by then is called off, so that a late copy cannot undo what the
+    // caller does next.
     template <class Send>
     Reply change(Send send) {
         return change(send, nullptr);
     }
 
-    // The same for what must arrive in the end. When no server carries it out in that time, it throws, too, but
-    // `post(ticket, done)` goes on in the background.
+    // Does the same for a change that must arrive in the end. It also throws if no server carries the change out in
+    // that time, but the background goes on to deliver it by `post(ticket, done)`.
     template <class Send, class Post>
     Reply change(Send send, const Post& post) {
         std::unique_lock lock(mutex_);
@@ -9132,12 +9215,12 @@ public:
         }
         lanes_.give_back(ticket);
         if (judge(reply) != ReplyClass::answered) throw wire_.commands().failure(ticket, reply);
-        // With a subscription the message will come here, too.
+        // With a subscription this process gets the message, too.
         if (!subscribed_) tell_representative();
         return reply;
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void tick(Instant now, Instant, std::vector<Renewal>&) override {
         std::unique_lock lock(mutex_);
@@ -9171,7 +9254,7 @@ public:
         }
     }
 
-    // Whatever the payload, the state may have changed.
+    // Any message may mean that the state has changed.
     void message(std::string_view) override {
         const std::lock_guard lock(mutex_);
         tell_representative();
@@ -9183,14 +9266,14 @@ public:
     }
 
 protected:
-    // For derived states that look after what was taken; with mutex_ held. Of `wants`, which were asked for from
-    // `begun` on, some were served; it may reconsider.
+    // Override to record what was taken. `wants` were requested from `begun` on, and some of them were served. An
+    // override may clear `served`. Called with mutex_ held.
     virtual void accept(std::unique_lock<std::mutex>&, std::span<Want> /* wants */, Instant /* begun */) {}
-    // Nobody is there any more to whom this belongs.
+    // Override to drop the record of `want`, which no caller claims any more. Called with mutex_ held.
     virtual void forsake(const Want&) {}
 
-    // A template, so that an explicit instantiation leaves it out where nothing is taken (clang 14 looks at no
-    // requires).
+    // A template, so that an explicit instantiation omits it where nothing is taken (clang 14 ignores a requires clause
+    // here).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
         insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
@@ -9203,14 +9286,14 @@ protected:
         if (const Instant at = errands_.look_at(); at != never) session_.timers().schedule(*this, at);
     }
 
-    // Delivered in the background, until it is answered or its mark has gone.
+    // Delivers a request in the background until it is answered or its mark has expired.
     void insist(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& ticket,
                 PendingRequest::Post post) {
         const Instant now = Clock::now();
         errands_.add(
             {purpose, ticket, std::move(post), now + IdempotentCommands<T>::marks_ttl(session_.options()), now});
         schedule();
-        // Sent by this thread, so that it follows the first sending on the same connection.
+        // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);
     }
 
@@ -9227,7 +9310,7 @@ private:
         Answer answer;
     };
 
-    // Carried out, or it never can be: sending it again is useless.
+    // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return judge(reply) == ReplyClass::answered || is_final(reply); }
 
     void rouse(Member& member) { member.sleeper.rouse(session_); }
@@ -9239,7 +9322,7 @@ private:
 
     // --- asking the server ------------------------------------------------------------------------------------
 
-    // How long a command is sent again.
+    // Returns for how long a command is resent.
     Milliseconds patience() const {
         const ClientOptions& options = session_.options();
         return std::min(options.unreachable_timeout, IdempotentCommands<T>::marks_ttl(options) / 2);
@@ -9252,14 +9335,14 @@ private:
     Instant give_up_at(const WaitRequest& request) const {
         const Instant now = Clock::now();
         if (request.one_try) return now + one_try_time();
-        // Callers in line share the time that a server was unreachable, but each gets an honest try.
+        // Waiting callers share the time for which a server was unreachable, but each gets a full try.
         const Instant give_up = deadline_after(failing_since_.value_or(now), patience());
         return std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
     }
 
-    // The server's answer; nothing when there was none, as the caller's deadline or stop token wanted it. Otherwise it
-    // throws. `first`: before any waiting. That question is allowed what one try is, whatever the deadline, because only
-    // waiting is to end there: a short time must not be worse than none.
+    // Returns the server's reply; nothing if there was none and the caller's deadline or stop token ended the call.
+    // Otherwise throws. `first`: True before any waiting. The first request always gets the time of one try, because
+    // the deadline is meant for the waiting: a short timeout must not do worse than none.
     std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
                               bool first = false) {
         RequestId ticket = lanes_.take(session_.next_request());
@@ -9284,7 +9367,7 @@ private:
             if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
             settle(lock, ticket, wants, ticket.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
-            // Who waits for less than a server may take learns nothing from its silence: it is slow, not away.
+            // A server that got less than command_timeout counts as slow, not as unreachable.
             const Instant now = Clock::now();
             const bool perhaps_slow = ticket.may_be_done || reply.kind == Reply::Kind::no_time;
             const Instant until = request.one_try ? now : request.deadline;
@@ -9304,14 +9387,14 @@ private:
                     if (want.served) session_.count_acquisition();
             }
             return answer;
-        } catch (...) {  // an answer that makes no sense, too few replicas, or no memory to keep what it gave
+        } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
             for (const Want& want : wants) forsake(want);
             settle(lock, ticket, wants, true);
             throw;
         }
     }
 
-    // A question without a proper answer.
+    // Handles a request without a proper reply.
     void settle(std::unique_lock<std::mutex>& lock, const RequestId& ticket, std::span<Want> wants, bool unknown) {
         if constexpr (Protocol<T>::takes)
             if (unknown && !(ticket.is_unknowable && Protocol<T>::takes_back_by_mark))
@@ -9327,7 +9410,7 @@ private:
 
     bool wait(Want& want, const WaitRequest& request, const std::optional<Refusal>& refusal) {
         Member me{want};
-        // Built and destroyed without mutex_, which the callback takes.
+        // Constructed and destroyed without mutex_, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
             rouse(me);
@@ -9338,7 +9421,7 @@ private:
             const Instant now = Clock::now();
             if (refusal && line_.is_front(me))
                 line_.refused(me, refusal->generation, refusal->answer.hint, now, refusal->answer.there);
-            // The first one may let this one pass.
+            // The representative may let this caller pass.
             if (!line_.is_front(me) && !line_.is_within_reach(line_.front()->want, now)) rouse(*line_.front());
             listen();
             const bool is_served = wait_in_line(lock, request, me);
@@ -9369,7 +9452,7 @@ private:
                 sleep_until = std::min(sleep_until, step.sleep_until);
                 if (subscribed_ && std::exchange(may_watch, false)) {
                     may_watch = me.sleeper.watch(lock, session_, sleep_until);
-                    continue;  // whatever happened meanwhile
+                    continue;  // the state may have changed meanwhile
                 }
             }
             may_watch = true;
@@ -9377,7 +9460,7 @@ private:
         }
     }
 
-    // Asks for the first ones in line, me among them. Some may leave meanwhile.
+    // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
     void ask_for_line(std::unique_lock<std::mutex>& lock, const WaitRequest& request, Member& me) {
         std::vector<Want> wants;
         std::vector<std::uint64_t> numbers;
@@ -9424,11 +9507,11 @@ private:
         const bool listened = subscribed_;
         subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
         wants_messages_ = true;
-        // Another state listens there: what has come since the question was told to that one alone.
+        // Another state is already subscribed to this channel. A message since the request reached only that state.
         if (subscribed_ && !listened) line_.news();
     }
 
-    // Out of the line; the next one decides for itself what to do.
+    // Removes the caller from the queue. If it was the representative, wakes the next one, which decides what to do.
     void leave(Member& me) {
         const bool was_front = line_.is_front(me);
         line_.leave(me);
@@ -9448,15 +9531,15 @@ private:
             lock.unlock();
             try {
                 post(errand);
-            } catch (...) {  // no memory, no thread: again in a moment
+            } catch (...) {  // no memory, no thread: retried after a pause
                 failed(errand.number);
             }
             lock.lock();
         }
     }
 
-    // Before a change: what was given up or is late goes ahead of it on the same connection, or a copy of that could undo
-    // the change.
+    // Sends pending requests ahead of a change on the same connection. A late copy of one could otherwise undo the
+    // change.
     void deliver_first() {
         std::unique_lock lock(mutex_);
         if (errands_.empty()) return;
@@ -9464,7 +9547,8 @@ private:
         deliver(lock);
     }
 
-    // Without mutex_. What was never sent needs to know first until when it is wanted.
+    // Called without mutex_. A request that was never sent needs the server's time first, to fix until when it is
+    // wanted.
     void post(const PendingRequest& errand) {
         const auto self = std::static_pointer_cast<Synchronizer>(shared_from_this());
         if (errand.ticket.wanted_until != 0) return post_stamped(self, errand);
@@ -9515,7 +9599,7 @@ private:
             lanes_.give_back(errand->ticket);
             errands_.remove(number);
             if (!subscribed_) tell_representative();
-            // The state may be forgotten now.
+            // The session may drop the state now.
             session_.timers().schedule(*this, Clock::now());
         } else {
             errands_.failed(number, Clock::now());
@@ -9530,9 +9614,9 @@ private:
 
     CallerQueue<Want> line_;
     PendingRequests errands_;
-    std::optional<Instant> failing_since_;  // no server has answered since then
+    std::optional<Instant> failing_since_;  // since then no server has replied
     bool wants_messages_ = false;
-    bool subscribed_ = false;  // confirmed, so messages do come
+    bool subscribed_ = false;  // True if the server confirmed the subscription, so messages arrive
 };
 
 }  // namespace v0_1
@@ -9540,7 +9624,8 @@ private:
 
 // redlatch/session/call_options.hpp
 
-// What may stand at the end of a call: at most one Lease, one std::stop_token and one std::error_code&, in that order.
+// Defines the trailing options of a call: at most one Lease, one std::stop_token and one std::error_code&, in that
+// order.
 namespace redlatch {
 inline namespace v0_1 {
 
@@ -9581,7 +9666,7 @@ std::error_code* error_code_of(First& first, Rest&... rest) {
         return error_code_of(rest...);
 }
 
-// Calls; with an error code among the arguments, an Error becomes `otherwise` and its code.
+// Calls `call`. With an error code among the arguments, it stores the code of an Error there and returns `otherwise`.
 template <class Function, class Result, class... Tail>
 Result answer(Function call, Result otherwise, Tail&... tail) {
     if constexpr (has_error_code<Tail&...>) {
@@ -9600,19 +9685,19 @@ Result answer(Function call, Result otherwise, Tail&... tail) {
 
 }  // namespace detail
 
-// Arguments that a waiting call may end with: Lease, std::stop_token, std::error_code&.
+// Trailing options of a waiting call: Lease, std::stop_token, std::error_code&.
 template <class... Tail>
 concept LockOption = detail::is_tail<Tail...>() && !(... || detail::is_forever<Tail>);
 
-// And one that does not wait: Lease, std::error_code&.
+// Trailing options of a call that does not wait: Lease, std::error_code&.
 template <class... Tail>
 concept TryOption = LockOption<Tail...> && !detail::has_stop_token<Tail...>;
 
-// And one that takes nothing that has a lease: std::stop_token, std::error_code&.
+// Trailing options of a waiting call without a lease: std::stop_token, std::error_code&.
 template <class... Tail>
 concept StopOption = detail::is_tail<Tail...>() && !detail::has_lease<Tail...>;
 
-// And one that takes permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
+// Trailing options of a call that acquires permits: Lease or Lease::Forever, std::stop_token, std::error_code&.
 template <class... Tail>
 concept PermitOption = detail::is_tail<Tail...>();
 
@@ -9624,8 +9709,8 @@ concept PermitOption = detail::is_tail<Tail...>();
 namespace redlatch {
 inline namespace v0_1 {
 
-// Ties an object of the user's to the local state of its name in the process where it is used: after a fork that is
-// another one. Keeps the client's session alive.
+// Connects a user's object to the local state of its name in the current process. After a fork that is a different
+// state. Keeps the client's session alive.
 template <class T, class State>
 class StateHandle {
 public:
@@ -9673,29 +9758,32 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A count of the whole fleet on whose end any number of threads wait: the std::latch of several processes, and what
-// Redisson's RCountDownLatch is in Java. Unlike std::latch the count is set by try_set_count(), may be counted down
-// below what is left (it ends at zero), and can be set anew when it has ended. Without a count nobody waits.
+// Lets any number of threads in many processes wait until a shared count reaches zero: a std::latch across processes,
+// and the counterpart of Redisson's RCountDownLatch. It differs from std::latch in three ways:
+//   - try_set_count() sets the count, and may set it again after it has ended.
+//   - Counting down by more than is left ends the count at zero.
+//   - While there is no count, waiting returns at once.
 //
-// Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same latch.
-// Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but std::bad_alloc.
-// A server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails with
-// errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once.
+// Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
+// latch. Each member throws Error; with a trailing std::error_code& it stores the code and throws only std::bad_alloc.
+// If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails with
+// errc::unreachable. A command may be resent after a lost reply and still takes effect once.
 template <class T = HiredisTransport>
 class CountDownLatch {
 public:
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
+    // another slot. Sends nothing.
     CountDownLatch(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
-    // As given, without the client's key_prefix.
+    // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
 
-    // The greatest count: what Redisson can read.
+    // Returns the largest count, which is the largest that Redisson can read.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
 
-    // Sets the count, unless there is one: whether it did. One round trip, as all that do not wait. Throws
-    // Error(errc::invalid_argument) for what is not from 1 to max().
+    // Sets the count if there is none. Returns true if it was set. One round trip, like every member that does not
+    // wait. Throws Error(errc::invalid_argument) if `count` is not from 1 to max().
     bool try_set_count(std::ptrdiff_t count) {
         check(count, 1, "a count must be from 1 to 2147483647");
         State& latch = state();
@@ -9708,7 +9796,7 @@ public:
         return detail::answer([&] { return try_set_count(count); }, false, ec);
     }
 
-    // What is left to count down; 0 when there is no count.
+    // Returns the number left to count down, or 0 if there is no count.
     std::ptrdiff_t count() const {
         return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, ask_number(state().session(), state().key())));
     }
@@ -9716,11 +9804,13 @@ public:
         return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
     }
 
-    // Counts down; at zero all waiters go on. Nothing happens when there is no count, or for n = 0. Should no server
-    // carry it out in time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the
-    // background as long as the process lives, for a minute and a half or more; if that fails too, the event
-    // unlock_not_delivered tells. So do not count down again then. Throws Error(errc::invalid_argument) for a negative
-    // n.
+    // Counts down by n. At zero all waiters return. Does nothing if there is no count or n is 0. Throws
+    // Error(errc::invalid_argument) if n is negative.
+    //
+    // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the
+    // count-down is not lost: the client retries it in the background for a minute and a half or more, while the
+    // process lives. So do not count down again after such an error. If the retries fail too, the event
+    // unlock_not_delivered reports it.
     void count_down(std::ptrdiff_t n = 1) {
         check(n, 0, counts_down_by);
         if (n > 0) lower(n);
@@ -9730,16 +9820,16 @@ public:
     }
     void count_down(std::error_code& ec) { count_down(1, ec); }
 
-    // Whether there is nothing left to count down.
+    // Returns true if there is nothing left to count down.
     [[nodiscard]] bool try_wait() const { return wait_for_end({.one_try = true}); }
     [[nodiscard]] bool try_wait(std::error_code& ec) const {
         return detail::answer([&] { return try_wait(); }, false, ec);
     }
 
-    // Waits until the count has ended that was there at the call: it came to zero, was reset, or its key expired. That
-    // another was set since does not matter. A waiting thread sends nothing but one question in 5 to 10 seconds, in
-    // case that a message is lost, and a process with many waiting threads no more than that.
-    //   wait(token)   gives up when a stop is requested; then, and only then, returns a bool: whether the count has ended
+    // Waits until the count that was set at the time of the call has ended: it reached zero, was reset, or its key
+    // expired. A count set after that does not matter. A waiting thread sends one query every 5 to 10 seconds, in case
+    // a message was lost. A process with many waiting threads sends no more than that.
+    //   wait(token)   returns early if a stop is requested; only this form returns a bool: true if the count has ended
     //   wait(…, ec)   stores the error instead of throwing it
     template <class... Tail>
     requires StopOption<Tail...>
@@ -9749,9 +9839,9 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
 
-    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether the count has
-    // ended. Rounded up to the next millisecond; zero or less is one look, the largest value is for ever. May be given
-    // std::stop_token and std::error_code&.
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the count
+    // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
+    // indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopOption<Tail...>
     [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
@@ -9764,7 +9854,8 @@ public:
         return timed(deadline_at(when), tail...);
     }
 
-    // count_down(n), then wait(…) for the end of the same count. One round trip where that was the last one.
+    // Calls count_down(n), then wait(…) for the end of the same count. Takes one round trip if this call ended the
+    // count.
     template <class... Tail>
     requires StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(std::ptrdiff_t n, Tail&&... tail) {
@@ -9783,7 +9874,7 @@ public:
     requires StopOption<Tail...>
     [[nodiscard]] auto arrive_and_wait(Tail&&... tail) { return arrive_and_wait(1, tail...); }
 
-    // Ends the count without counting down, as if it had come to zero: waiters go on. Whether there was one.
+    // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
     bool reset() {
         State& latch = state();
         const Reply reply = latch.change([&](const RequestId& ticket, Instant deadline) {
@@ -9798,7 +9889,7 @@ public:
 private:
     using State = Synchronizer<T, LatchProtocol>;
 
-    // To wait is const, as it is for std::latch.
+    // Waiting is const, as it is for std::latch.
     State& state() const { return binding_.state(); }
 
     void check(std::ptrdiff_t n, std::ptrdiff_t least, const char* rule) const {
@@ -9841,13 +9932,13 @@ CountDownLatch(Client<T>&, std::string_view) -> CountDownLatch<T>;
 namespace redlatch {
 inline namespace v0_1 {
 
-// One thread's own channel of one fair lock, and where the thread sleeps while it stands in the queue.
+// One thread's channel of one fair lock, on which the thread sleeps while it stands in the queue.
 //
-// No wake-up is lost, because every piece of news (a message, a confirmed subscription, a lost place, a stop request)
-// counts the generation up, and the thread remembers the generation from before its last question.
+// No wake-up is lost. Each event (a message, a confirmed subscription, a lost slot, a stop request) increments the
+// generation, and the thread remembers the generation from before its last command.
 //
-// mutex_ guards all members but channel_; changed_ wakes the one thread that waits here. The thread sleeps in the
-// transport where it can, to receive the message itself.
+// mutex_ guards all members except channel_. changed_ wakes the one thread that waits here. The thread sleeps in the
+// transport where possible, to receive the message itself.
 template <class T>
 class FairTicket final : public BackgroundTask {
 public:
@@ -9867,7 +9958,7 @@ public:
         confirmed_ = confirmed;
     }
 
-    // `keep_listening`: for a while, because the thread is likely to come again.
+    // `keep_listening`: True to stay subscribed for a while, because the thread is likely to come again.
     void end(bool keep_listening, Instant now) {
         const std::lock_guard lock(mutex_);
         waiting_ = false;
@@ -9878,7 +9969,7 @@ public:
             session_.subscriptions().forget(channel_, *this);
     }
 
-    // When a message said to ask at the latest. Forgotten when the question is asked.
+    // Returns when the thread has to ask at the latest, according to a message. ask() clears it.
     Instant ask_at() {
         const std::lock_guard lock(mutex_);
         return ask_at_;
@@ -9893,8 +9984,8 @@ public:
         return generation_;
     }
 
-    // Sleeps until there is news since `seen`, or until the instant has come. Gives the server's answer where it does
-    // not let this thread listen: then waiting is in vain.
+    // Sleeps until an event after generation `seen`, or until `until`. Returns the server's reply if it refused the
+    // subscription: then waiting cannot succeed.
     std::optional<Reply> sleep(std::uint64_t seen, Instant until) {
         std::unique_lock lock(mutex_);
         bool may_watch = true;
@@ -9902,7 +9993,7 @@ public:
             if (confirmed_ && std::exchange(may_watch, false)) {
                 watching_ = true;
                 const Instant latest = std::min(until, ask_at_);
-                // News from here on is not missed, though another thread may take the interrupt.
+                // Events from here on are not missed, though another thread may consume the interrupt.
                 const std::uint64_t interrupts = session_.interrupts();
                 lock.unlock();
                 const bool watched = session_.watch(latest, interrupts);
@@ -9917,7 +10008,7 @@ public:
         return refusal_;
     }
 
-    // --- anybody ----------------------------------------------------------------------------------------------
+    // --- any thread -------------------------------------------------------------------------------------------
 
     void news() {
         const std::lock_guard lock(mutex_);
@@ -9929,13 +10020,13 @@ public:
         return waiting_;
     }
 
-    // When it was last of use, for one that is not waiting.
+    // Returns when the last wait ended; `never` while a thread waits.
     Instant idle_since() {
         const std::lock_guard lock(mutex_);
         return waiting_ ? never : idle_since_;
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void subscribed() override {
         const std::lock_guard lock(mutex_);
@@ -9951,13 +10042,14 @@ public:
         tell();
     }
 
-    // That the lock is free; or, for who has become the first, after how many ms the new holder's lease is over.
+    // The payload reports that the lock is free, or, to the new head of the queue, in how many ms the new holder's
+    // lease is over.
     void message(std::string_view payload) override {
         std::int64_t lease = 0;
         const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
         if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return news();
         const std::lock_guard lock(mutex_);
-        // One more than told: the key is gone only in the millisecond after its last.
+        // One ms more: the key exists until the end of its last millisecond.
         ask_at_ = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
         wake_up();
     }
@@ -9967,7 +10059,7 @@ public:
         confirmed_ = false;
     }
 
-    // It has no times of its own: the lock's state looks after the slots and the holds.
+    // It needs no timer: the lock's state maintains the slots and the holds.
     void tick(Instant, Instant, std::vector<Renewal>&) override {}
     void renewed(const Renewal&, Renewed, Instant) override {}
 
@@ -9990,8 +10082,8 @@ private:
     std::uint64_t generation_ = 1;
     Instant ask_at_ = never;
     bool waiting_ = false;
-    bool confirmed_ = false;  // so messages do come
-    bool watching_ = false;   // it sleeps in the transport
+    bool confirmed_ = false;  // True if the server confirmed the subscription, so messages arrive
+    bool watching_ = false;   // True while the thread sleeps in the transport
     std::thread::id thread_{};
     std::optional<Reply> refusal_;
     Instant idle_since_{};
@@ -10005,27 +10097,29 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// What one owner holds of one lock. Reentry stacks levels, each taken with a lease of its own or under the watchdog.
-// The hold is renewed as long as a level under the watchdog remains, and lasts as long as the longest lease of all.
+// The hold of one owner on one lock. Reentry stacks levels: each has its own lease or is under the watchdog. The
+// watchdog renews the hold as long as one level under the watchdog remains. The hold lasts as long as its longest
+// lease.
 struct Hold {
     OwnerNumber owner = 0;
-    std::uint64_t id = 0;            // new for each hold, and its owner's number on the wire
-    std::int64_t unsettled = 0;      // until then, by the server's clock, a late copy may take the lock in its name
-    std::uint32_t count = 0;         // levels; 0 when the hold is lost
+    std::uint64_t id = 0;            // new for each hold; identifies its owner to the server
+    std::int64_t unsettled = 0;      // server time until which a late copy may acquire the lock for this hold
+    std::uint32_t count = 0;         // levels; 0 if the hold is lost
     std::uint32_t dead = 0;          // levels of lost holds whose unlock() is still to come
-    std::uint32_t watched_from = 0;  // the lowest level under the watchdog, 0 for none
-    std::int64_t token = 0;          // the fencing token, of locks that have one
+    std::uint32_t watched_from = 0;  // the lowest level under the watchdog; 0 for none
+    std::int64_t token = 0;          // the fencing token, for locks that have one
     Instant valid_until{};
     Clock::duration notice = Milliseconds(2);
     Instant renew_at{};
-    Instant check_at = never;        // of a hold without the watchdog: when to ask whether the server has it
-    bool doubtful = false;           // something that was sent in its name was left without an answer
-    bool renewing = false;           // a renewal, or such a question, is on its way
-    std::optional<LossSource> lost;  // made when somebody asks for the token
+    Instant check_at = never;        // for a hold without the watchdog: when to query whether the server still has it
+    bool doubtful = false;           // True if a command sent for this hold got no reply
+    bool renewing = false;           // True if a renewal, or the query of check_at, is in flight
+    std::optional<LossSource> lost;  // created when lost() is first called
 
-    Clock::duration suspended = redlatch::suspended();  // that of the machine, when valid_until was worked out
+    Clock::duration suspended = redlatch::suspended();  // the machine's suspended time when valid_until was computed
 
-    // The steady clock stands still while the machine is suspended, but the lease does not. Whether it did.
+    // Shortens valid_until by the time for which the machine was suspended: the steady clock stands still meanwhile,
+    // but the lease does not. Returns true if it was suspended since the last call.
     bool look_at_suspension() noexcept {
         const Clock::duration grown = suspended_since(suspended);
         suspended += grown;
@@ -10036,7 +10130,7 @@ struct Hold {
     bool live() const noexcept { return count > 0; }
     bool watched() const noexcept { return watched_from > 0; }
 
-    // One level more, confirmed by the server for a command sent at `sent`.
+    // Adds one level, which the server confirmed for a command sent at `sent`.
     void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
         look_at_suspension();
         ++count;
@@ -10050,7 +10144,7 @@ struct Hold {
         valid_until = std::max(valid_until, redlatch::valid_until(sent, *lease));
     }
 
-    // One level less.
+    // Removes one level.
     void leave() {
         if (watched_from == count) watched_from = 0;
         --count;
@@ -10063,24 +10157,24 @@ struct Hold {
         renew_at = sent + watchdog_timeout / 3;
     }
 
-    // The server has it, for as long as before.
+    // Records that the server still has the hold. Its lease is unchanged.
     void checked() {
         renewing = false;
         check_at = never;
     }
 
-    // The answer to a renewal did not come: again soon, so that a lost message costs a fraction of the margin.
+    // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
         doubtful = true;
         (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
     }
 
-    // The server may not have it any more: it is asked at once.
+    // Schedules a renewal or query at once, because the server may have lost the hold.
     void doubt(Instant now) { (watched() ? renew_at : check_at) = now; }
     Instant ask_at() const noexcept { return watched() ? renew_at : check_at; }
 
-    // The levels that were held wait for their unlock(), which will find out.
+    // Ends the hold. Its levels become `dead` until their unlock(), which reports the loss.
     void lose() {
         dead += count;
         count = 0;
@@ -10088,25 +10182,25 @@ struct Hold {
         renewing = false;
     }
 
-    // Losing is told a little before the lease can end, because telling takes a moment too: as long as it takes on this
-    // machine, but never for much of a short lease.
+    // Sets how long before expiry the loss is reported, so that callbacks start while the lease still holds. `needed`
+    // is how long reporting takes on this machine. The notice is at most a sixteenth of the lease.
     void set_notice(Clock::duration needed, Milliseconds lease) noexcept {
         notice = std::min<Clock::duration>(needed, Clock::duration(lease) / 16);
     }
     Instant lost_at() const noexcept { return valid_until - notice; }
 
-    // When the background has to look at this hold.
+    // Returns when the background has to handle this hold.
     Instant look_at() const noexcept { return renewing ? never : ask_at(); }
 };
 
-// One owner's hold, as others see it: its number, 0 for none, and until when it is certain.
+// One owner's hold, as seen from outside: its number, 0 for none, and until when it is certain.
 struct HeldPart {
     std::uint64_t hold = 0;
     Instant until = Instant::min();
 };
 
-// The holds of one lock in this process. A flat vector: most locks have one holder at most, and it does not allocate
-// again once it has grown.
+// The holds of one lock in this process. A flat vector: most locks have at most one holder, and the vector does not
+// allocate again once it has grown.
 class HoldTable {
 public:
     Hold* find(OwnerNumber owner) {
@@ -10114,7 +10208,7 @@ public:
         return found == holds_.end() ? nullptr : &*found;
     }
 
-    // The owner's record, made when there is none, with a new hold in it.
+    // Returns the owner's record with a new hold in it. Creates the record if there is none.
     Hold& start(OwnerNumber owner, std::uint64_t id) {
         Hold* hold = find(owner);
         if (!hold) {
@@ -10137,12 +10231,12 @@ public:
         std::erase_if(holds_, [&](const Hold& h) { return h.owner == owner; });
     }
 
-    // Forgets holds that were lost, but for those of which levels are still to be given back.
+    // Removes lost holds, except those with levels that are still to be unlocked.
     void erase_lost() {
         std::erase_if(holds_, [](const Hold& h) { return !h.live() && h.dead == 0; });
     }
 
-    // Forgets the live part of a hold that was given back; lost levels below it are remembered.
+    // Removes the live part of a released hold. Keeps the record if it has lost levels.
     void finish(Hold& hold) {
         hold.count = 0;
         hold.watched_from = 0;
@@ -10150,7 +10244,7 @@ public:
         if (hold.dead == 0) erase(hold.owner);
     }
 
-    // Until when the lock is certainly held by somebody of this process; the past when it is not.
+    // Returns until when a thread of this process certainly holds the lock; a time in the past if none does.
     Instant held_until() const {
         Instant until{};
         for (const Hold& h : holds_)
@@ -10177,13 +10271,13 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// How a lock without messages is waited for: by asking again after pauses that double, with jitter.
+// Retries a lock without messages after pauses that double, with jitter.
 struct Polling {
     Milliseconds first;
     Milliseconds longest;
 };
 
-// What is wanted of a lock, and for whom.
+// A caller's request for a lock.
 struct LockRequest {
     OwnerNumber owner = 0;
     Instant deadline = never;
@@ -10191,28 +10285,29 @@ struct LockRequest {
     std::optional<Milliseconds> lease;  // none: under the watchdog
     std::optional<Polling> polling;     // none: woken by messages
     std::stop_token stop;
-    bool precedence = false;  // a writer that keeps new readers out while it waits
+    bool precedence = false;  // true for a writer that keeps new readers out while it waits
 };
 
-// What one acquire command asks of the server.
+// The contents of one acquire command.
 struct Claim {
     OwnerNumber owner = 0;
-    std::uint64_t hold = 0;   // the number of the hold on the wire: new for each first hold
+    std::uint64_t hold = 0;   // the number of the hold on the server: new for each first level
     std::uint32_t count = 1;  // the level
     Milliseconds lease{};
-    std::int64_t until = 0;    // when the server has no use for it any more, by its clock
-    std::uint64_t writer = 0;  // a reader's: the number of its owner's hold as the writer
-    bool announced = false;    // new readers are to stay out while it waits
-    bool first = true;         // neither was it sent before, nor is the lock known to be taken
+    std::int64_t until = 0;    // the time until which it is wanted, by the server's clock
+    std::uint64_t writer = 0;  // for a reader: the number of its owner's hold as the writer
+    bool announced = false;    // true if new readers must stay out while it waits
+    bool first = true;         // true if it was not sent before and the lock is not known to be held
 };
 
-// Numbers that are to be released, whatever they have: of a hold, and of the one that it was to be handed over to.
+// The numbers of holds to be released, however many levels they have: of a hold, and of the one that it was to be
+// handed off to.
 struct Unwanted {
     std::uint64_t hold = 0;
     std::uint64_t heir = 0;  // 0 for none
 };
 
-// The arguments of a script that takes any number of owners, behind two others.
+// Returns the arguments of a script that takes any number of owners after two other arguments.
 inline std::vector<std::string_view> with_owners(const std::array<std::string_view, 2>& first,
                                                  std::span<const std::string_view> owners) {
     std::vector<std::string_view> arguments(first.begin(), first.end());
@@ -10228,25 +10323,25 @@ inline std::vector<std::string_view> with_owners(const std::array<std::string_vi
 namespace redlatch {
 inline namespace v0_1 {
 
-// Releases that could not be delivered in the foreground: of holds given back while no server answered, and of numbers
-// of which nobody knows what they have, because an answer did not come. Each is sent until it is answered by a server
-// whose clock is beyond the instant until which a late copy could take something in that number's name; at most until
-// the lease is over that it is about. A copy of a release itself does no harm: its number is never used again.
+// Releases that the foreground could not deliver. They are of holds that were released while no server answered, or of
+// numbers whose state is unknown because a reply is missing. Each is resent until a server answers whose clock is past
+// the instant until which a late copy could acquire something for that number, or until the lease in question is over.
+// A late copy of the release itself is harmless: its number is never used again.
 class Outbox {
 public:
     struct Item {
         Unwanted unwanted;
-        std::int64_t unsettled;  // by the server's clock: until then it has to be released once more; 0: no longer
-        Instant give_up;         // when the lease is over at last
+        std::int64_t unsettled;  // server time until which the release has to be repeated; 0: no repeat
+        Instant give_up;         // when the lease is certainly over
         Instant next;            // when to send
         bool on_the_way = false;
         Backoff backoff{Milliseconds(50), longest_pause};
     };
 
-    // So that the next add() needs no memory.
+    // Reserves memory for the next add().
     void make_room() { items_.reserve(items_.size() + 1); }
 
-    // `from`: when to send it first.
+    // `from`: when to send it for the first time.
     void add(const Unwanted& unwanted, std::int64_t unsettled, Instant give_up, Instant from) {
         items_.push_back({unwanted, unsettled, give_up, from});
     }
@@ -10257,10 +10352,10 @@ public:
 
     bool empty() const { return items_.empty(); }
 
-    // What is to be sent now; taken to be on the way from here on.
+    // Returns the items to send now and marks them as in flight.
     std::vector<Item> take_due(Instant now) {
         std::vector<Item> due;
-        due.reserve(items_.size());  // so that a failure leaves all as it is
+        due.reserve(items_.size());  // before any change, so that a failure changes nothing
         for (Item& item : items_) {
             if (item.on_the_way || item.next > now || now >= item.give_up) continue;
             item.on_the_way = true;
@@ -10269,18 +10364,18 @@ public:
         return due;
     }
 
-    // Takes out those whose time is over: how many there were.
+    // Removes the items whose lease is over. Returns their number.
     std::size_t take_expired(Instant now) {
         return std::erase_if(items_, [&](const Item& i) { return now >= i.give_up; });
     }
 
-    // Answered by a server whose clock showed this.
+    // Records a reply from a server whose clock showed `server_now`.
     void answered(std::uint64_t hold, std::int64_t server_now, Instant now) {
         for (Item& item : items_) {
             if (item.unwanted.hold != hold || item.unsettled < server_now) continue;
-            // The first millisecond of that clock that is beyond it.
+            // The first millisecond of that clock that is past it.
             item.next = now + Milliseconds(item.unsettled - server_now + 2);
-            // What an answered release left is nobody's; what a late copy takes lasts for a lease from then on.
+            // The answered release removed what there was. A late copy may acquire a whole lease from then on.
             item.give_up += Milliseconds(item.unsettled - server_now + 2);
             item.on_the_way = false;
             return;
@@ -10318,11 +10413,11 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// What an acquire script answered.
+// The reply of an acquire script.
 struct AcquireAnswer {
     enum class Kind { held, blocked, gone } kind;
-    Milliseconds holder_lease{};  // blocked: what the holder has left; negative when its key has no TTL
-    std::int64_t token = 0;       // held: the fencing token, of locks that have one
+    Milliseconds holder_lease{};  // blocked: the remaining lease of the holder; negative if its key has no TTL
+    std::int64_t token = 0;       // held: the fencing token, for locks that have one
 };
 
 inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
@@ -10332,17 +10427,17 @@ inline AcquireAnswer decode_acquire(const Reply& reply, std::string_view name) {
     return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
 }
 
-// What came of one try in the background.
+// The outcome of one try in the background.
 struct TryAnswer {
     enum class Kind { held, refused, failed } kind;
     std::uint64_t hold = 0;                   // held: its number
-    std::optional<Error> why = std::nullopt;  // failed; nothing when an earlier command is not answered yet
+    std::optional<Error> why = std::nullopt;  // failed: the error; nothing if an earlier command has no reply yet
 };
 
-// What a script answered that hands a hold over to another thread of this process.
+// The reply of a script that hands a hold over to another thread of this process.
 struct HandOverAnswer {
     enum class Kind { handed, not_held, senseless } kind;
-    std::int64_t token = 0;  // handed: the heir's fencing token, of locks that have one
+    std::int64_t token = 0;  // handed: the heir's fencing token, for locks that have one
 };
 
 inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {
@@ -10351,13 +10446,13 @@ inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {
     return {handed ? HandOverAnswer::Kind::handed : HandOverAnswer::Kind::senseless, 0};
 }
 
-// What a release script answered.
+// The reply of a release script.
 struct ReleaseAnswer {
     enum class Kind { released, still_held, not_held, senseless } kind;
-    std::int64_t listeners = 0;  // released: how many subscribers were told
+    std::int64_t listeners = 0;  // released: how many subscribers were notified
 };
 
-// Never throws: it serves unlock(), which must not.
+// Never throws, because unlock() uses it.
 inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
     if (reply.is_nil()) return {ReleaseAnswer::Kind::not_held, 0};
     if (!reply.is_integer() || reply.integer < -1) return {ReleaseAnswer::Kind::senseless, 0};
@@ -10373,21 +10468,21 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
 namespace redlatch {
 inline namespace v0_1 {
 
-// One lock, as this process knows it, without the waiting: who of its threads holds it, until when, and what is still
-// to be given back. LockState and FairLockState add how threads wait for it. `Wire` knows the commands, and of its
-// lock:
-//   family          what kind of lock it is; two of them on one key would take each other's holds for their own
-//   renewal         the script that renews holds of its kind
-//   shared          whether many may hold it at a time; then a thread of this process may ask while others hold
-//   reentrant       whether its holder may take it once more
-//   hands_over      whether a hold can go from one thread of this process to the next
-//   outlives_lease  whether the server may keep a hold beyond its lease, so that one that ran out is to be given back
-//   withdraw()      tells, where a waiting one is announced, that nobody here waits any more
+// Manages the holds that the threads of this process have on one lock: who holds it, until when, and what is still to
+// be released. LockState and FairLockState add the waiting. `Protocol` provides the commands and these properties of
+// its lock:
+//   family          the kind of lock; two kinds on one key would mistake each other's holds for their own
+//   renewal         the script that renews holds of this kind
+//   shared          True if many may hold it at a time; then a thread of this process may ask while others hold it
+//   reentrant       True if its holder may acquire it once more
+//   hands_over      True if one thread of this process can hand its hold over to another
+//   outlives_lease  True if the server may keep a hold beyond its lease, so that an expired one has to be released
+//   withdraw()      withdraws the announcement of a waiting thread, where there is one
 //
-// Each first hold has a number of its own, by which the server knows its owner. So what arrives late names a hold that is
-// gone. Which thread has which hold is known here alone.
+// Each first hold has a number of its own, by which the server knows its owner. So a late command names a hold that is
+// gone. Only this process knows which thread has which hold.
 //
-// mutex_ guards all members but the constant ones. It is never held during a command, nor while user code runs.
+// mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs.
 template <class T, template <class> class Protocol>
 class LeaseManager : public BackgroundTask {
 public:
@@ -10410,16 +10505,16 @@ public:
         return !holds_.any_live() && pending_.empty() && errands_ == 0 && !is_waited_for();
     }
 
-    // --- taking, without waiting ------------------------------------------------------------------------------
+    // --- acquiring, without waiting ---------------------------------------------------------------------------
 
-    // One try for a lock over several servers, sent once. `tell(answer)`, on any thread, says whether the hold is still
-    // wanted that it may tell of; otherwise it is given back.
+    // Tries once to acquire the lock for a lock over several servers. Sends the command once. Calls `tell(answer)` on
+    // any thread; it returns true if the hold that the answer reports is still wanted. Otherwise the hold is released.
     void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         std::unique_lock lock(mutex_);
         if (contains(trying_, owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier try of this thread is not answered yet
+            tell({TryAnswer::Kind::failed});  // an earlier try of this thread has no reply yet
             return;
         }
         Hold* hold = live_hold(owner);
@@ -10458,27 +10553,27 @@ public:
         }
     }
 
-    // --- giving back ------------------------------------------------------------------------------------------
+    // --- releasing --------------------------------------------------------------------------------------------
 
-    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when the release could
-    // not be delivered yet (it goes on in the background). Throws Error(errc::not_owner).
+    // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
+    // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
     std::error_code release(OwnerNumber owner) try {
         std::unique_lock lock(mutex_);
         Hold* hold = hold_to_release(lock, owner);
         if (!hold) return gone_before(owner);
         return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
     } catch (const std::bad_alloc&) {
-        // What could not be sent ends with its lease.
+        // A hold whose release could not be sent ends with its lease.
         return make_error_code(std::errc::not_enough_memory);
     }
 
-    // The same without waiting, for locks over several servers: `done` is told the outcome, on any thread.
+    // Does the same without waiting, for locks over several servers. Calls `done` with the outcome on any thread.
     void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done, Receiver receiver) {
         std::unique_lock lock(mutex_);
         Hold* hold = hold_to_release(lock, owner);
         if (!hold) {
             lock.unlock();
-            // One lost level less, if there is one.
+            // Removes one lost level, if there is one.
             session_.lost_levels().take(kind, key(), owner);
             return done(errc::hold_lost);
         }
@@ -10499,7 +10594,7 @@ public:
             wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
                           session_.posting(std::move(answered), receiver));
         } catch (...) {
-            // Nothing was sent yet; the background goes on trying.
+            // Nothing was sent yet. The background sends the last release.
             lock.lock();
             end_errand();
             if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
@@ -10508,10 +10603,11 @@ public:
         }
     }
 
-    // Ends anyone's hold: whether there was one. Two commands, of which the second names whom the first has seen: a copy of
-    // it that is late ends nobody else's. Asks until `limit`, and not for longer than unreachable_timeout each.
+    // Ends the hold of any owner. Returns true if there was one. Sends two commands: the second names the owners that
+    // the first has read, so a late copy of it ends no other hold. Each command is resent until `limit`, but for at
+    // most unreachable_timeout.
     bool force_release(Instant limit = never) {
-        // Only what is held before the command is sent can be ended by it.
+        // The command can only end holds that existed before it was sent.
         std::vector<std::uint64_t> ended;
         {
             const std::lock_guard lock(mutex_);
@@ -10534,7 +10630,7 @@ public:
         return !owners.empty();
     }
 
-    // --- inquiry, without a command ---------------------------------------------------------------------------
+    // --- queries without a command ----------------------------------------------------------------------------
 
     Instant valid_until(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
@@ -10542,14 +10638,14 @@ public:
         return hold ? hold->valid_until : Instant::min();
     }
 
-    // The fencing token of the owner's hold, of locks that have one; nothing when it holds nothing.
+    // Returns the fencing token of the owner's hold, for locks that have one; nothing if the owner holds nothing.
     std::optional<std::int64_t> token(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         const Hold* hold = holds_.find(owner);
         return hold && hold->live() ? std::optional(hold->token) : std::nullopt;
     }
 
-    // The number of the owner's hold, and until when it is certain.
+    // Returns the number of the owner's hold, and until when the hold is certain.
     HeldPart part(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
         const Hold* hold = live_hold(owner);
@@ -10568,7 +10664,7 @@ public:
         return hold->lost->get_token();
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         std::unique_lock lock(mutex_);
@@ -10594,7 +10690,7 @@ public:
             if (!hold.live()) continue;
             hold.look_at_suspension();
             if (now < hold.lost_at()) continue;
-            // Not before its owner, who is told now, has had all of the time that was promised.
+            // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
             if (Protocol<T>::outlives_lease) give_back_later(hold, hold.valid_until);
             lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
         }
@@ -10635,8 +10731,9 @@ public:
             holds_.erase_lost();
             schedule();
         } else if (std::erase(lost_in_renewal_, renewal.hold) > 0 && outcome == Renewed::yes) {
-            // Lost for us, but prolonged on the server after all: it must not block others for another lease. But its
-            // owner was told a little early, and was promised that time.
+            // The hold is lost here, but this renewal still prolonged it on the server. Release it, so that it does not
+            // block others for another lease. Its owner was notified a little early and was promised that time, so wait
+            // for it.
             const Instant now = Clock::now();
             pending_.add({renewal.hold}, 0, now + session_.options().watchdog_timeout, now + Lateness::longest_notice);
             schedule();
@@ -10645,15 +10742,15 @@ public:
     }
 
 protected:
-    // --- what the waiting part adds; called with mutex_ held -----------------------------------------------------
+    // --- what the waiting part overrides; called with mutex_ held ------------------------------------------------
 
-    // Whether threads wait for it, or for something that is done in their name.
+    // Returns true if threads wait for the lock, or for a release or hand-over in their name.
     virtual bool is_waited_for() const = 0;
 
-    // The lock may be free for somebody of this process, for a reason that the server tells nobody.
+    // Called when the lock may be free for a thread of this process, for a reason that the server does not publish.
     virtual void news() {}
 
-    // The last level of a hold goes: to the server, or straight to somebody else.
+    // Releases the last level of a hold: to the server, or by a hand-over.
     virtual std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) {
         return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
     }
@@ -10663,12 +10760,12 @@ protected:
     struct Asked {
         Reply reply;
         Instant begun;
-        Instant sent;                // of the last sending, which the reply answers
-        std::int64_t unsettled = 0;  // a sending remained without an answer: until when it may take effect
-        std::uint64_t hold = 0;      // what was asked for
+        Instant sent;                // time of the last sending, which the reply answers
+        std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
+        std::uint64_t hold = 0;      // the number that was asked for
     };
 
-    // Who holds the key, by the server's word.
+    // Returns who holds the key, according to the server.
     std::vector<std::string_view> owners_in(const Reply& reply) const {
         if (reply.is_nil()) return {};
         if (reply.kind == Reply::Kind::text) return {reply.text};
@@ -10690,7 +10787,7 @@ protected:
     Hold* live_hold(OwnerNumber owner) {
         Hold* hold = holds_.find(owner);
         if (!hold || !hold->live()) return nullptr;
-        // Then its end has come nearer, and its loss is told sooner.
+        // Its end is nearer now, so its loss is due earlier.
         if (hold->look_at_suspension()) schedule();
         return hold;
     }
@@ -10702,7 +10799,7 @@ protected:
         return claim;
     }
 
-    // Why a first hold cannot be asked for, if this process holds the key as another kind of lock.
+    // Returns the error for a first hold if this process holds the key as another kind of lock.
     std::optional<Error> mixed_kinds() const {
         const std::string_view other = key_holds_->other_than(Protocol<T>::family);
         if (other.empty()) return std::nullopt;
@@ -10711,14 +10808,14 @@ protected:
                          std::string(Protocol<T>::family) + "; choose another name");
     }
 
-    // --- what is on its way in the background ---------------------------------------------------------------------
+    // --- what is in flight in the background ----------------------------------------------------------------------
 
     void end_errand() {
         --errands_;
         forget_later();
     }
 
-    // The state may be forgotten when nobody uses it any more; that is not urgent.
+    // Lets the session drop the state when no one uses it any more. That is not urgent.
     void forget_later() { session_.timers().schedule(*this, Clock::now() + Milliseconds(1000)); }
 
     void end_try(OwnerNumber owner) {
@@ -10732,7 +10829,7 @@ protected:
         return std::find(values.begin(), values.end(), value) != values.end();
     }
 
-    // The server's clock showed `now`, or could not be read.
+    // Continues try_in_background() once the server's clock has been read. `now`: nothing if that failed.
     void try_once(Claim claim, const std::optional<Milliseconds>& lease, std::uint64_t id, Asked asked,
                   std::optional<ServerMilliseconds> now, const std::function<bool(const TryAnswer&)>& tell,
                   Receiver receiver) noexcept {
@@ -10754,7 +10851,7 @@ protected:
         }
     }
 
-    // The answer to try_in_background(), about the hold `id`, or a first one when that is 0.
+    // Handles the reply of try_in_background(). `id`: the hold that one level was asked for; 0 for a first hold.
     void tried(OwnerNumber owner, const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked,
                const std::function<bool(const TryAnswer&)>& tell) {
         std::unique_lock lock(mutex_);
@@ -10764,7 +10861,7 @@ protected:
             answer = answer_of_try(lock, owner, lease, id, asked);
             lock.unlock();
             wanted = tell(answer);
-        } catch (...) {  // no memory: nobody has learned of it
+        } catch (...) {  // no memory: `tell` has not accepted the hold
         }
         if (!lock.owns_lock()) lock.lock();
         end_try(owner);
@@ -10795,16 +10892,16 @@ protected:
         return lease ? *lease : session_.options().watchdog_timeout;
     }
 
-    // --- asking the server ------------------------------------------------------------------------------------
+    // --- acquire command --------------------------------------------------------------------------------------
 
-    // `first`: the first question of a call.
+    // `first`: True for the first command of a call.
     Instant give_up_at(const LockRequest& request, bool first) const {
         const Instant now = Clock::now();
         const ClientOptions& options = session_.options();
         const Milliseconds one_try =
             std::max(Milliseconds(100), std::min(options.command_timeout, options.unreachable_timeout));
         if (request.one_try) return now + one_try;
-        // Threads in line share the time that a server was unreachable, but each gets an honest try.
+        // Waiting threads share the time for which a server was unreachable, but each gets a full try.
         const Instant give_up = deadline_after(failing_since_.value_or(now), options.unreachable_timeout);
         const Instant deadline = std::min(request.deadline, std::max(give_up, now + Milliseconds(100)));
         return first ? std::max(deadline, now + std::min(one_try, Session<T>::honest_try)) : deadline;
@@ -10814,7 +10911,7 @@ protected:
     template <class Send>
     Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
                        Send send) {
-        // Before anything is held: to look after a hold must not fail any more.
+        // Start these before there is a hold: supervising a hold must not fail.
         session_.start_losses();
         session_.start_background();
         const Instant give_up = give_up_at(request, first);
@@ -10843,10 +10940,10 @@ protected:
         return asked;
     }
 
-    // False when that is what the caller asked for by a stop request or a deadline; otherwise it throws.
+    // Returns false if the caller's stop token or deadline ended the call; otherwise throws.
     bool no_answer(const LockRequest& request, const Asked& asked) const {
         if (request.stop.stop_requested()) return false;
-        // A server that was given less than its time is slow, not away.
+        // A server that got less than command_timeout counts as slow, not as unreachable.
         const Instant now = Clock::now();
         const bool perhaps_slow = asked.unsettled != 0 || asked.reply.kind == Reply::Kind::no_time;
         if (now >= request.deadline && perhaps_slow && now - asked.begun < session_.options().command_timeout)
@@ -10854,16 +10951,17 @@ protected:
         throw error_of(asked.reply, key());
     }
 
-    // Asks for a first hold by `send(claim, deadline)`. Nothing when the caller wants no answer any more; otherwise
-    // held (and recorded) or blocked. `first`: before any waiting.
+    // Sends the acquire command for a first hold by `send(claim, deadline)`. Returns nothing if the caller's stop token
+    // or deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
     template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
                                      Send send) {
         return ask(lock, request, next_number(), first, send);
     }
 
-    // The same under a number that is given. With `waiting`, the caller goes on to wait under that number if it is
-    // blocked, and gives it back itself if there is no answer; what remains unsettled of it is kept there.
+    // Does the same under a given number. With `waiting`, the caller keeps waiting under that number if it is blocked,
+    // and releases the number itself if there is no reply. `*waiting` keeps the server time until which an unanswered
+    // sending may take effect.
     template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                      std::uint64_t number, bool first, Send send, std::int64_t* waiting = nullptr) {
@@ -10881,14 +10979,14 @@ protected:
         return take_in(lock, request.owner, request.lease, asked, waiting != nullptr);
     }
 
-    // What the answer to the question for a first hold gives.
+    // Applies the reply to the acquire command for a first hold.
     AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
                           const std::optional<Milliseconds>& wanted, const Asked& asked, bool waits_on = false) {
         const Instant now = Clock::now();
         const Milliseconds lease = lease_of(wanted);
         const AcquireAnswer answer = decode(lock, asked, lease);
         if (answer.kind != AcquireAnswer::Kind::held) {
-            // A copy that was left without an answer may still take it.
+            // A copy of an unanswered sending may still acquire it.
             if (asked.unsettled != 0 && !waits_on) take_back(lock, asked, lease);
             return answer;
         }
@@ -10896,7 +10994,7 @@ protected:
             take_back(lock, asked, lease);
             throw not_replicated(key());
         }
-        // The answer took longer than the lease lasts; or it is for a thread that has got a hold by another way since.
+        // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
         if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {
             take_back(lock, asked, lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
@@ -10905,7 +11003,7 @@ protected:
         return answer;
     }
 
-    // A hold that cannot be recorded, for want of memory or of a thread, is none.
+    // If recording fails (no memory, no thread), releases the hold and rethrows.
     void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
                              const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
         try {
@@ -10921,7 +11019,7 @@ protected:
         if (Hold* hold = holds_.find(owner)) finish(*hold);
     }
 
-    // The hold is over here.
+    // Removes the live part of the hold from this process.
     void finish(Hold& hold) {
         key_holds_->ended(hold.id);
         holds_.finish(hold);
@@ -10943,15 +11041,16 @@ protected:
         hold.enter(sent, lease, session_.options().watchdog_timeout);
         hold.set_notice(session_.losses().notice(), lease_of(lease));
         key_holds_->taken({Protocol<T>::family, owner, id, !Protocol<T>::shared});
-        // To give it back must not need memory.
+        // Releasing it must not need memory.
         pending_.make_room();
         session_.count_acquisition();
         schedule();
         return hold;
     }
 
-    // Reentry: whether there is one level more now; nothing when this thread has to ask like anybody else, be it
-    // because the hold it had turns out to be lost.
+    // Acquires one more level for a thread that holds the lock. Returns true if it has one more, false if its stop
+    // token or deadline ended the call. Returns nothing if the thread holds nothing, perhaps because its hold turned
+    // out to be lost: then it has to acquire the lock like any other thread.
     std::optional<bool> reenter(std::unique_lock<std::mutex>& lock, const LockRequest& request) {
         Hold* hold = live_hold(request.owner);
         if (hold && refuses_reentry(*hold)) throw not_reentrant();
@@ -10966,20 +11065,20 @@ protected:
             return wire_.acquire(sent, session_.calling(deadline, Effect::grants));
         });
         if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
-        // Unknown is no harm here: the next command of this hold carries its absolute count.
+        // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (judge(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
         if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
         return std::nullopt;
     }
 
-    // What the answer to a reentry gives: false when the hold is lost.
+    // Applies the reply to a reentry. Returns false if the hold is lost.
     bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
                        const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
-            // Lost while we asked: what the answer gave belongs to nobody. But its owner was told a little early, and was
-            // promised that time.
+            // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
+            // little early and was promised that time, so wait for it.
             if (answer.kind == AcquireAnswer::Kind::held)
                 take_back(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
             return false;
@@ -10989,14 +11088,14 @@ protected:
             holds_.erase_lost();
             return false;
         }
-        // The server has one level more than we; the next command of this hold says how many there are.
+        // The server counts one level more than this process. The next command of this hold carries the absolute count.
         if (!asked.reply.replicated) throw not_replicated(key());
         hold->enter(asked.sent, wanted, session_.options().watchdog_timeout);
         schedule();
         return true;
     }
 
-    // Whether a thread that asks again would wait for itself. A hold that is over refuses nothing.
+    // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
     bool refuses_reentry(Hold& hold) {
         if (Protocol<T>::reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
@@ -11010,20 +11109,20 @@ protected:
                 "this thread holds it already, and it is not reentrant; an RLock is, where sections nest"};
     }
 
-    // --- giving back, the ways --------------------------------------------------------------------------------
+    // --- releasing: the ways ----------------------------------------------------------------------------------
 
     Instant foreground_deadline() const { return Clock::now() + session_.options().command_timeout; }
 
-    // A level that is about to go.
+    // A level that is being released.
     struct Leaving {
         std::uint64_t hold;
         std::uint32_t remaining;
-        Milliseconds lease;      // of what remains: only of the watchdog's
+        Milliseconds lease;      // for the remaining levels: the watchdog's, or 0 if none of them is under the watchdog
         Instant until;           // when the lease is over
-        std::int64_t unsettled;  // of the hold's
+        std::int64_t unsettled;  // of the hold
     };
 
-    // From here on nothing renews a hold whose last level this was.
+    // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(Hold& hold) {
         Leaving leaving{hold.id, hold.count - 1, Milliseconds(0), hold.valid_until, hold.unsettled};
         if (hold.count == 1) {
@@ -11035,7 +11134,7 @@ protected:
         return leaving;
     }
 
-    // The owner's hold, if it is still there.
+    // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
     Hold* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
         Hold* hold = live_hold(owner);
         if (!hold || Clock::now() < hold->valid_until) return hold;
@@ -11046,9 +11145,10 @@ protected:
         return nullptr;
     }
 
-    // What unlock() says when the owner holds nothing. Throws Error(errc::not_owner) to one that never did.
+    // Returns the error of unlock() for an owner that holds nothing. Throws Error(errc::not_owner) if it never held the
+    // lock.
     std::error_code gone_before(OwnerNumber owner) {
-        // In a forked child it is most likely a guard of the parent's that is being unwound.
+        // In a forked child the caller is most likely a guard of the parent, whose stack is being unwound.
         if (session_.lost_levels().take(kind, key(), owner) || session_.is_fork_child()) return errc::hold_lost;
         throw Error(errc::not_owner, key(), "unlock() by a thread that does not hold the lock");
     }
@@ -11071,7 +11171,7 @@ protected:
     }
 
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
-        // Not answered: nothing is lost, for the next command of this hold carries its absolute count.
+        // A missing reply is harmless: the next command of this hold carries its absolute count.
         if (judge(reply) != ReplyClass::answered) return error_of(reply, key()).code();
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
@@ -11088,7 +11188,8 @@ protected:
         return {};
     }
 
-    // While a last release or a hand-over is on its way, nobody here asks the server. Ends that also when it fails.
+    // Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server
+    // meanwhile. The destructor clears the mark, also after an exception.
     class Underway {
     public:
         Underway(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
@@ -11106,13 +11207,13 @@ protected:
         std::unique_lock<std::mutex>& lock_;
     };
 
-    // The last level goes back to the server. `released(answer, resent)` is told of it, with mutex_ held.
+    // Sends the last level back to the server. Calls `released(answer, resent)` with mutex_ held.
     template <class Released>
     std::error_code release_last(std::unique_lock<std::mutex>& lock, Hold& held, Released released) {
         return send_last(lock, leave_level(held), released);
     }
 
-    // The same for a hold of which nothing is kept here any more.
+    // Does the same for a hold that is no longer recorded here.
     template <class Released>
     std::error_code send_last(std::unique_lock<std::mutex>& lock, const Leaving& leaving, Released released) {
         bool resent = false;
@@ -11124,7 +11225,7 @@ protected:
                 resent = again;
                 return wire_.release(leaving.hold, 0, Milliseconds(0), again, session_.calling(deadline));
             });
-        } catch (...) {  // no memory: as if it had not been sent
+        } catch (...) {  // no memory: handled as if nothing had been sent
             reply = Reply::of(Reply::Kind::not_sent, std::string());
         }
         return last_released(lock, reply, leaving, resent,
@@ -11138,9 +11239,9 @@ protected:
         if (judge(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
-        // A copy of the acquire that was left without an answer may still come.
+        // A copy of the unanswered acquire command may still arrive.
         if (leaving.unsettled != 0) give_back_later(leaving, unsettled_until(leaving.unsettled));
-        // A release that was sent twice and finds nothing was delivered the first time.
+        // A release that was resent and finds nothing was delivered the first time.
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             // The server's clock may have jumped.
             session_.server_clock().doubt();
@@ -11150,7 +11251,8 @@ protected:
         return {};
     }
 
-    // What can never succeed (the key is something else by now) is lost; everything else is sent again.
+    // Handles a last release that was not confirmed. A final refusal (the key is of another type by now) is a loss; any
+    // other release is resent in the background.
     std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
         if (is_final(reply))
             report_loss(printable(reply.text, 160));
@@ -11163,26 +11265,26 @@ protected:
                                                     : error_of(reply, key()).code();
     }
 
-    // --- what is still to be given back -----------------------------------------------------------------------
+    // --- what is still to be released -------------------------------------------------------------------------
 
-    // When the server's clock will be beyond this, most likely.
+    // Returns when the server's clock is most likely past `unsettled`.
     Instant unsettled_until(std::int64_t unsettled) const {
         const Instant now = Clock::now();
         const auto server_now = session_.server_clock().roughly_at(session_.transport().route(key()), now);
         return now + Milliseconds(server_now ? std::clamp<std::int64_t>(unsettled - *server_now + 2, 0, 3'600'000) : 0);
     }
 
-    // A question of unknown outcome, or a hold that nobody wants: released in the background.
+    // Releases in the background a number of unknown outcome, or a hold that no caller wants.
     void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
                    Instant from = Clock::now()) {
         pending_.add({asked.hold}, asked.unsettled, from + lease + session_.options().command_timeout, from);
         schedule();
-        // Sent by this thread, so that it follows the acquire on the same connection.
+        // This thread sends it, so that it follows the acquire command on the same connection.
         deliver_pending(lock);
         withdraw(lock);
     }
 
-    // What was announced of a waiting thread, for others to make room, is over.
+    // Withdraws the announcement that keeps others away for the waiting threads of this process.
     void withdraw(std::unique_lock<std::mutex>& lock) {
         if constexpr (requires { wire_.withdraw(); }) {
             lock.unlock();
@@ -11213,7 +11315,7 @@ protected:
                 const std::array<std::string_view, 2> owners{owner, heir};
                 wire_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2),
                               session_.posting([self = self(), hold](Reply reply) { self->delivered(hold, reply); }));
-            } catch (...) {  // no memory, no thread: again in a moment
+            } catch (...) {  // no memory, no thread: retried after a pause
                 delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
             }
         }
@@ -11228,7 +11330,7 @@ protected:
             pending_.forget(hold);
         else
             pending_.failed(hold, Clock::now());
-        // The state may be forgotten now.
+        // The session may drop the state now.
         if (pending_.empty()) session_.timers().schedule(*this, Clock::now());
         news();
         schedule();
@@ -11236,12 +11338,12 @@ protected:
 
     // --- losing -----------------------------------------------------------------------------------------------
 
-    // The levels that were held wait for their unlock(), which will find out. The hold is to be taken out of holds_ by
-    // the caller, which may be on its way through them.
+    // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
+    // from holds_, because it may be iterating over them.
     void lose(Hold& hold, const char* why) {
-        // First what may fail for want of memory: then the hold is not lost yet, and the background comes again.
+        // Steps that may run out of memory come first: then the hold is not lost yet, and the background retries.
         if (hold.renewing) lost_in_renewal_.push_back(hold.id);
-        // A copy of the acquire that was left without an answer may still come.
+        // A copy of the unanswered acquire command may still arrive.
         if (hold.unsettled != 0)
             give_back_later(hold, std::max(unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
         session_.lost_levels().add(kind, key(), hold.owner, hold.count);
@@ -11277,13 +11379,13 @@ protected:
     std::mutex mutex_;
     HoldTable holds_;
     Outbox pending_;
-    std::optional<Instant> failing_since_;  // no server has answered since then
-    bool releasing_ = false;                // a last release is on its way
+    std::optional<Instant> failing_since_;  // since then no server has replied
+    bool releasing_ = false;                // True while a last release or a hand-over is in flight
 
 private:
-    std::size_t errands_ = 0;                     // tries and releases that are on their way in the background
-    std::vector<OwnerNumber> trying_;             // whose tries are
-    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was on its way
+    std::size_t errands_ = 0;                     // tries and releases in flight in the background
+    std::vector<OwnerNumber> trying_;             // owners of the tries among them
+    std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
 };
 
 }  // namespace v0_1
@@ -11291,17 +11393,17 @@ private:
 
 // redlatch/scripts/fair_lock.hpp
 
-// The scripts of the fair lock. The lock itself is the hash of the reentrant lock, and as there everything that is
-// sent twice takes effect once: a hold count is absolute, a waiter has one place. What is late names a hold or a place
-// that is gone, or says that it is wanted no more.
+// The scripts of the fair lock. The lock itself is the hash of the reentrant lock. As there, everything that is sent
+// twice takes effect once: a hold count is absolute, a waiter has one place. A late command names a hold or a place
+// that is gone, or is past the time until which it is wanted.
 //
-// The queue is Redisson's: a list of the waiting owners, the first is the next, and a sorted set that says until when
-// each of them counts as alive, in milliseconds of the server's clock. Beside it stands a sorted set that only we
-// know, the slots: a waiter of ours refreshes its slot every few seconds, so when it dies it is in nobody's way for
-// long. For a waiter that has no slot, one of Redisson's, the other set's word counts, and is never changed by us.
+// The queue is Redisson's: a list of the waiting owners, the next one first, and a sorted set with the time until which
+// each of them counts as alive, in milliseconds of the server's clock. Beside it we keep a sorted set of our own, the
+// slots. Each of our waiters refreshes its slot every few seconds, so a dead one blocks the others only briefly. For a
+// waiter without a slot, one of Redisson's, the time in the shared set counts, which we never change.
 //
-// When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. A time in
-// the shared set is therefore our slot's, and one such patience more for each waiter of that kind before us.
+// When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. So our time in the
+// shared set is that of the slot, plus one such patience for each waiter of Redisson's before us.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -11316,9 +11418,9 @@ local now = time_in_ms()
 
 local function text(number) return string.format('%.0f', number) end
 
--- The first waiter that is alive, for how long it certainly is, whether dead ones had to be taken out before it, and until
--- when it is alive. A waiter of whom no time is known is dead, too, so its times go first: whatever is refused, it stays
--- dead.
+-- Returns the first live waiter, for how many ms it certainly is alive, whether dead waiters before it were removed,
+-- and the time until which it is alive. A waiter without a time counts as dead too. So its times are removed first:
+-- whatever is refused afterwards, it stays dead.
 local function first_alive()
     local purged = false
     while true do
@@ -11333,8 +11435,8 @@ local function first_alive()
     end
 end
 
--- How many waiters are none of ours, where so many of ours have a slot and are yet to queue up. Slots of those whom a
--- foreign client has taken out of the queue are forgotten here.
+-- Returns how many waiters are foreign. `coming`: how many of ours have a slot but no place in the queue yet. Removes
+-- the slots of our waiters that a foreign client has taken out of the queue.
 local function foreign_waiters(coming)
     for _, gone in ipairs(redis.call('zrangebyscore', slots, '-inf', text(now), 'limit', '0', '100')) do
         if not redis.call('zscore', timeouts, gone) then redis.call('zrem', slots, gone) end
@@ -11347,9 +11449,9 @@ local function wake(waiter)
     return redis.call(publish, channel .. waiter, '0')
 end
 
--- Who becomes the first while somebody holds the lock: after how many ms it is time to ask, if no message comes before.
--- That is a number above those that mean something to Redisson's waiters. Refused, it is no harm: who is not told asks when
--- the present holder's lease is over.
+-- Notifies the first waiter while the lock is held: in how many ms to ask again if no message comes before. The number
+-- is larger than those that mean something to Redisson's waiters. A refusal does no harm: a waiter that is not notified
+-- asks when the present holder's lease ends.
 local function tell_next()
     local head = first_alive()
     local left = redis.pcall('pttl', lock)
@@ -11358,8 +11460,7 @@ local function tell_next()
     end
 end
 
--- Adds to `changes`: a queue that everybody has forgotten goes, an hour after the last of its times, of which `ends` is
--- one.
+-- Adds to `changes`: an abandoned queue expires an hour after the last of its times, of which `ends` is one.
 local function limit_keys(changes, ends)
     local last = redis.call('zrange', timeouts, '-1', '-1', 'withscores')[2] or now
     local ttl = text(math.max(last, ends) - now + 3600000)
@@ -11370,10 +11471,9 @@ end
 )lua";
 
 inline constexpr std::string_view fair_acquire = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted
--- count (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), until when it is wanted.
--- Answer: nil = held; n >= 0 = blocked, and n ms later it is time to ask again without any message; -2 = the hold that
--- should be re-entered is gone.
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, wanted count
+-- (1 = a first hold), lease in ms, slot in ms ('0' = does not queue up), wanted until.
+-- Answer: nil = held; n >= 0 = blocked, ask again after n ms without a message; -2 = the hold to re-enter is gone.
 local owner, count, lease, slot, wanted_until = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 if now > tonumber(wanted_until) then return late(now) end
 local current = redis.call('hget', lock, owner)
@@ -11427,14 +11527,14 @@ return left + rest
 )lua";
 
 inline constexpr std::string_view fair_release = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner,
--- count that remains, lease in ms for a remaining hold.
--- Answer: nil = not held by the owner (any more); n >= 0 = released, the next waiter's n listeners told;
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, remaining count,
+-- lease in ms for a remaining hold.
+-- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners of the next waiter notified;
 -- -1 = still held.
 local owner, count, lease = ARGV[3], ARGV[4], ARGV[5]
 local current = redis.call('hget', lock, owner)
 if not current then
-    -- A hold that ran out woke nobody.
+    -- A hold that expired has woken no waiter.
     if redis.call('exists', lock) == 0 then wake(first_alive()) end
     return nil
 end
@@ -11445,9 +11545,9 @@ return wake(head)
 )lua";
 
 inline constexpr std::string_view fair_leave = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owners that want nothing any
--- more: neither a place, nor a hold that an answer did not tell of.
--- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owners that give up:
+-- both their place and a hold of which no reply came.
+-- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
 local free = redis.call('exists', lock) == 0
 for i = 3, #ARGV do
     local owner = ARGV[i]
@@ -11467,14 +11567,15 @@ return now
 )lua";
 
 inline constexpr std::string_view fair_refresh = R"lua(
--- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, until when it
--- is wanted, then up to 100 waiters.
--- Answer: for each of them 1 = it goes on waiting, 0 = it has no place any more.
--- On this occasion dead waiters at the head are taken out, and a head whose lock is free is told so.
+-- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, wanted
+-- until, then up to 100 waiters.
+-- Answer: for each of them 1 = still waiting, 0 = it has no place any more.
+-- Also removes dead waiters from the head of the queue, and wakes the first waiter if the lock is free.
 local slot, wanted_until = ARGV[3], ARGV[4]
 if now > tonumber(wanted_until) then return late(now) end
 local free, foreign_there = redis.call('exists', lock) == 0, foreign_waiters(0) > 0
--- Whatever of the rest is refused, what was done of it is true. Under maxmemory Redis refuses ZADD to a script that has not written before.
+-- If a later command is refused, all that was written before it is still correct. Under maxmemory Redis refuses ZADD to
+-- a script that has not written before, so PEXPIRE comes first.
 local limits = {}
 limit_keys(limits, now + slot)
 local refusal = all_or_none(limits)
@@ -11530,8 +11631,8 @@ inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the fair lock: keys and arguments of its scripts, for `send`, which calls or posts them. Every
-// command may be sent again, and may arrive late.
+// Builds the commands of the fair lock: the keys and arguments of its scripts, for `send`, which calls or posts them.
+// Every command may be resent and may arrive late.
 template <Transport T>
 class FairProtocol {
 public:
@@ -11553,16 +11654,17 @@ public:
           slot_(std::clamp(session.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
 
     const std::string& key() const noexcept { return key_; }
-    // How a hold's owner is called on the wire, and while it waits.
+    // Returns the hold's owner, or the waiter, as the server knows it.
     OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
 
-    // Where this waiter is told that it is its turn.
+    // Returns the channel that notifies this waiter of its turn.
     std::string channel(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
 
-    // How long a waiter counts as alive without a refresh: a few seconds, less where holds are short, too.
+    // Returns how long a waiter counts as alive without a refresh: a sixth of the watchdog timeout, between 100 ms and
+    // 5 s.
     Milliseconds slot() const noexcept { return slot_; }
 
-    // Takes the lock if it is nobody else's turn.
+    // Acquires the lock unless it is another waiter's turn.
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         return acquire_with(claim, Milliseconds(0), std::move(send));
@@ -11571,7 +11673,7 @@ public:
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
     static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
 
-    // The same, or queues up; whoever stands in the queue already keeps the place.
+    // Does the same, or joins the queue. A waiter that is already in the queue keeps its position.
     template <class Send>
     auto acquire_or_queue(const Claim& claim, Send send) {
         return acquire_with(claim, slot_, std::move(send));
@@ -11583,13 +11685,13 @@ public:
                     Texts<5>{publish(), channels_, text(hold), NumberText(remaining), NumberText(lease.count())});
     }
 
-    // Gives up whatever these owners have: a hold, and a place in the queue. Answered with the server's clock.
+    // Releases everything that these owners have: a hold and a slot in the queue. The reply is the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
         return send(digested<scripts::fair_leave>, keys(), with_owners({publish(), channels_}, owners));
     }
 
-    // Up to 100 waiters of this process say that they are alive.
+    // Refreshes the slots of up to 100 waiters of this process.
     void post_refresh(std::span<const std::uint64_t> waiters, Completion done) {
         const NumberText slot(slot_.count()), until(session_.wanted_until(key_));
         std::vector<OwnerText> texts;
@@ -11599,7 +11701,7 @@ public:
         session_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
     }
 
-    // Who holds it, whoever that is: a list of owners.
+    // Returns the list of owners that hold the lock, whichever they are.
     template <class Send>
     auto holders(Send send) {
         return send(Texts<2>{"HKEYS", key_});
@@ -11624,7 +11726,7 @@ private:
     const std::string queue_;
     const std::string timeouts_;
     const std::string slots_;
-    const std::string channels_;  // what the channels of all waiters begin with
+    const std::string channels_;  // prefix of the channels of all waiters
     const Milliseconds slot_;
 };
 
@@ -11636,16 +11738,18 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The lock whose waiting threads stand, each for itself, in one queue on the server. Nobody asks in another's name and
-// nothing is handed over within the process, because either would let a thread pass others that came before it.
+// Lets the waiting threads of all processes stand in one queue on the server, each for itself. No thread asks on behalf
+// of another, and there is no local hand-over: either would let a thread pass others that came before it.
 //
-// A waiting thread has a place here (its channel and its sleep) and one in the queue there, which lasts only a few
-// seconds unless it is refreshed: the background does that, for all waiters of this process together, and learns on
-// this occasion who has lost the place nevertheless. The server tells the first in the queue when the lock is free: at
-// a release, when a waiter before it leaves, and at every refresh, should such a message have been lost.
+// A waiting thread has a ticket here (its channel, on which it sleeps) and a slot in the server's queue. The slot lasts
+// a few seconds unless it is refreshed. The background refreshes the slots of all waiters of this process together; the
+// reply shows which waiters have lost their slot. The server notifies the head of the queue when the lock is free:
+//   at a release,
+//   when a waiter before it leaves,
+//   at every refresh, in case such a message was lost.
 //
-// mutex_ of the keeper guards all members, and may be held when a place's own mutex is taken. Each waiter sleeps
-// in its place.
+// mutex_ of the keeper guards all members. A ticket's own mutex may be locked while it is held. Each waiter sleeps on
+// its ticket.
 template <class T>
 class FairLockState final : public LeaseManager<T, FairProtocol> {
     using Keeper = LeaseManager<T, FairProtocol>;
@@ -11655,9 +11759,9 @@ public:
     using Keeper::Keeper;
     using Keeper::key;
 
-    // --- taking -----------------------------------------------------------------------------------------------
+    // --- acquiring --------------------------------------------------------------------------------------------
 
-    // True when held; false at the deadline or when stopped. Throws Error.
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
     bool acquire(const LockRequest& request) {
         if (request.stop.stop_requested()) return false;
         std::unique_lock lock(mutex_);
@@ -11670,10 +11774,11 @@ public:
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {
-            // Nothing is to be given back then.
+            // Checked before anything is sent, so a refusal leaves nothing to release.
             if (auto refusal = this->mixed_kinds()) throw *std::move(refusal);
             Question question{.number = spare_number()};
-            // Who still listens from an earlier wait misses no message between the question and the sleep.
+            // A waiter that is still subscribed from an earlier wait misses no message between the command and the
+            // sleep.
             if (const auto warm = places_.find(question.number); warm != places_.end())
                 question.generation = warm->second->generation();
             if (!ask_at_first(lock, request, question)) return false;
@@ -11684,13 +11789,13 @@ public:
         }
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         {
             std::unique_lock lock(mutex_);
             if (now >= refresh_at_) refresh(lock, now);
-            // Channels that nobody has listened to for a while are given up by the subscriptions; so is the place.
+            // The session drops subscriptions that have been idle for keep_warm. Drop their tickets, too.
             std::erase_if(places_, [&](const auto& place) {
                 const Instant idle = place.second->idle_since();
                 return idle != never && now - idle >= Subscriptions::keep_warm;
@@ -11701,7 +11806,7 @@ public:
         Keeper::tick(now, horizon, due);
     }
 
-    // Channels belong to the places.
+    // The channels belong to the tickets.
     void subscribed() override {}
     void subscription_refused(const Reply&) override {}
     void message(std::string_view) override {}
@@ -11713,24 +11818,24 @@ private:
     using Keeper::take_back, Keeper::wire_;
     using typename Keeper::Asked;
 
-    // What a waiter knows of its last question.
+    // What a waiter knows from its last command.
     struct Question {
-        std::uint64_t number = 0;      // of the place in the queue, and of the hold
-        std::uint64_t generation = 0;  // from before it
-        std::int64_t unsettled = 0;    // some question remained without an answer: until when it may take effect
+        std::uint64_t number = 0;      // of the slot in the queue, and of the hold
+        std::uint64_t generation = 0;  // from before the command
+        std::int64_t unsettled = 0;    // server time until which an unanswered sending may take effect; 0 for none
         bool held = false;
-        bool in_vain = false;  // what it gave came too late, and is given back: the next one needs another number
-        Instant ask_again{};   // unless there is news before
+        bool in_vain = false;  // True if the reply came too late: the number is being released, a retry needs another
+        Instant ask_again{};   // unless an event comes earlier
     };
 
-    // A queue whose times are far away is asked about again after this anyway.
+    // The longest wait between two commands, even if the reply names a later time.
     static constexpr Milliseconds longest_sleep{30'000};
     static constexpr std::size_t waiters_a_refresh = 100;
 
     bool is_waited_for() const override { return waiting_ > 0; }
 
-    // A number is used again, with the channel that it listens to already, where nothing that was sent in its name can
-    // still be on its way.
+    // Returns a number to wait under. Prefers the number of an earlier hold, whose channel may still be subscribed, if
+    // no command in its name can be in flight.
     std::uint64_t spare_number() {
         while (!spare_.empty()) {
             const std::uint64_t number = spare_.back();
@@ -11749,14 +11854,14 @@ private:
         });
     }
 
-    // Before there is a place to give back.
+    // Sends the first command, before there is a ticket. Without success, releases what it may have acquired.
     bool ask_at_first(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
         bool answered = false;
         try {
             answered = ask_or_queue(lock, request, question, true);
         } catch (const Error& error) {
             if (!lock.owns_lock()) lock.lock();
-            // A server that was not reached has nothing to take back.
+            // A server that was not reached has nothing to release.
             if (error.code() != errc::unreachable || question.unsettled != 0) take_back(lock, request, question);
             throw;
         } catch (...) {
@@ -11776,7 +11881,7 @@ private:
         Keeper::take_back(lock, asked, lease_of(request.lease));
     }
 
-    // Asks for the lock or a place in the queue. False when the caller wants no answer any more.
+    // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question, bool first) {
         const std::optional<AcquireAnswer> answer = ask(
             lock, request, question.number, first,
@@ -11787,9 +11892,9 @@ private:
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
         question.in_vain = !question.held && pending_.has(question.number);
-        // A key without a lease is refused by the script; whatever says otherwise is not asked in a loop.
+        // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
-        // One more than told: the key is gone only in the millisecond after its last.
+        // One ms more: the key exists until the end of its last millisecond.
         question.ask_again = Clock::now() + std::min(left, longest_sleep) + Milliseconds(1);
         return true;
     }
@@ -11807,7 +11912,7 @@ private:
             session_.start_background();
             place->begin();
             lock.unlock();
-            // Built and destroyed without mutex_.
+            // Constructed and destroyed without mutex_.
             const std::stop_callback on_stop(request.stop, [&] { place->news(); });
             lock.lock();
             held = wait_in_queue(lock, request, *place, question);
@@ -11847,7 +11952,7 @@ private:
         return places_.emplace(number, std::make_shared<Place>(session_, wire_.channel(number))).first->second;
     }
 
-    // Without memory for a place here there is none in the queue either.
+    // Without memory for a ticket, gives up the slot in the queue and rethrows.
     std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                                           const Question& question) {
         try {
@@ -11858,7 +11963,7 @@ private:
         }
     }
 
-    // Whoever goes without the lock gives its place in the queue back, and the server passes the turn on.
+    // Ends a wait. A waiter that leaves without the lock gives up its slot, and the server notifies the next one.
     void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place, const Question& question,
                bool held) {
         const Instant now = Clock::now();
@@ -11875,7 +11980,7 @@ private:
         take_back(lock, request, question);
     }
 
-    // --- being alive ------------------------------------------------------------------------------------------
+    // --- refreshing the slots ---------------------------------------------------------------------------------
 
     void refresh(std::unique_lock<std::mutex>& lock, Instant now) {
         std::vector<std::uint64_t> waiters;
@@ -11899,7 +12004,8 @@ private:
         });
     }
 
-    // Whoever has lost its place, because it was not refreshed in time or the server lost its data, queues up again.
+    // Wakes waiters that lost their slot, because the refresh was late or the server lost its data. They join the queue
+    // again.
     void refreshed(const std::vector<std::uint64_t>& waiters, const Reply& reply) {
         const std::lock_guard lock(mutex_);
         if (judge(reply) != ReplyClass::answered) {
@@ -11916,8 +12022,8 @@ private:
         }
     }
 
-    std::map<std::uint64_t, std::shared_ptr<Place>> places_;  // of those who wait, and of those who did a moment ago
-    std::vector<std::uint64_t> spare_;                        // numbers of the latter
+    std::map<std::uint64_t, std::shared_ptr<Place>> places_;  // of the waiters, and of recent ones
+    std::vector<std::uint64_t> spare_;                        // numbers of recent holders, ready to be used again
     std::size_t waiting_ = 0;
     Instant refresh_at_ = never;
 };
@@ -11930,27 +12036,27 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The public members of every lock, on top of what the lock itself does for an owner that it is told:
-//   bool acquire(const LockRequest&), std::error_code release(OwnerNumber), and the inquiries.
+// Implements the public members of every lock on top of the members of `Lock` that act for a given owner: bool
+// acquire(const LockRequest&), std::error_code release(OwnerNumber), and the queries.
 //
-// All members may be called by any number of threads at once. Each throws Error, or with a trailing std::error_code&
-// stores the code and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes, but for
-// a server that cannot be reached at most ClientOptions::unreachable_timeout, then fails with errc::unreachable.
-// Whatever fails, times out or is stopped leaves no hold behind.
+// Any number of threads may call all members at once. Each throws Error; with a trailing std::error_code& it stores the
+// code instead and throws nothing but std::bad_alloc. A call waits for another holder as long as it takes. For a server
+// that cannot be reached it waits at most ClientOptions::unreachable_timeout, then fails with errc::unreachable. A call
+// that fails, times out or is stopped leaves no hold behind.
 template <class Lock>
 class LockApi {
 public:
-    // Takes the lock, waiting for it. Reentrant: as many unlock() as lock(). One round trip when nobody holds it; a
-    // waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not reentrant; it
-    // and a SpinLock ask while they wait.)
-    //   lock(Lease{d})   the hold ends by itself after d and is never renewed; without it the watchdog renews it
-    //   lock(token)      gives up when a stop is requested; then, and only then, returns a bool: whether it is held
+    // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
+    // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex is not
+    // reentrant. A Mutex and a SpinLock poll the server while they wait.)
+    //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
+    //   lock(token)      gives up when a stop is requested; only this form returns a bool: true if the lock is held
     //   lock(…, ec)      stores the error instead of throwing it
     template <class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] auto lock(Tail&&... tail) { return waiting(never, tail...); }
 
-    // Takes the lock if nobody holds it: one try, one round trip. May be given Lease and std::error_code&.
+    // Acquires the lock if it is free: one try, one round trip. Takes an optional Lease and std::error_code&.
     template <class... Tail>
     requires TryOption<Tail...>
     [[nodiscard]] bool try_lock(Tail&&... tail) {
@@ -11963,10 +12069,11 @@ public:
             false, tail...);
     }
 
-    // Takes the lock, waiting for it until `timeout` is over or the instant has come, by a monotonic clock. Waits are
-    // rounded up to the next millisecond; zero or less is one try, the largest value is for ever. The first
-    // question to the server is given 250 ms in any case, so that a short wait for a free lock is not in vain. False
-    // when not held in time. May be given Lease, std::stop_token and std::error_code&.
+    // Acquires the lock and waits for it until `timeout` has passed, by a monotonic clock. Waits are rounded up to the
+    // next millisecond. Zero or less means one try; the largest value means no timeout. The first command to the server
+    // gets at least 250 ms, so that a short timeout can still acquire a free lock. Returns false if the deadline
+    // passes. Takes an optional Lease, std::stop_token and std::error_code&. try_lock_until() does the same with a time
+    // point.
     template <class Rep, class Period, class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] bool try_lock_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -11979,15 +12086,16 @@ public:
         return timed(deadline_at(when), tail...);
     }
 
-    // Gives one level back: one round trip. Throws Error(errc::not_owner) when this thread never took the lock, and
-    // nothing else, so that a guard can end in peace: that the hold was lost meanwhile, or that the server could not
-    // be told (it will be, in the background, until the lease is over), is told by lost() and on_event. Keeps errno.
+    // Releases one level: one round trip. Throws Error(errc::not_owner) if this thread never acquired the lock. Throws
+    // nothing else, so that a guard's destructor is safe: lost() and on_event report that the hold was lost, or that
+    // the server could not be reached (the release is then resent in the background until the lease is over). Preserves
+    // errno.
     void unlock() {
         const KeepErrno kept;
         [[maybe_unused]] const std::error_code quiet = self().release(this_thread_number());
     }
 
-    // The same without throwing; `ec` tells all: not_owner, hold_lost, unreachable, …
+    // Does the same without throwing. `ec` holds every outcome: not_owner, hold_lost, unreachable, …
     void unlock(std::error_code& ec) {
         const KeepErrno kept;
         try {
@@ -11997,44 +12105,46 @@ public:
         }
     }
 
-    // Whether anybody holds it. One round trip, as the next three, which ask the server too.
+    // Returns true if any thread of any process holds the lock. One round trip, as for the next three queries, which
+    // ask the server, too.
     bool is_locked() { return self().ask_locked(); }
     bool is_locked(std::error_code& ec) {
         return detail::answer([&] { return is_locked(); }, false, ec);
     }
 
-    // Whether this thread holds it, by the server's word.
+    // Returns true if this thread holds the lock, according to the server.
     bool is_held() { return hold_count() > 0; }
     bool is_held(std::error_code& ec) { return hold_count(ec) > 0; }
 
-    // How many times this thread holds it, by the server's word; 0 when it does not.
+    // Returns how many levels this thread holds, according to the server; 0 if it holds none.
     int hold_count() { return self().ask_hold_count(this_thread_number()); }
     int hold_count(std::error_code& ec) {
         return detail::answer([&] { return hold_count(); }, 0, ec);
     }
 
-    // What the present holder's lease has left, nothing when nobody holds it; milliseconds::max() for a key without
-    // TTL.
+    // Returns how long the current holder's lease still lasts; nothing if the lock is free, milliseconds::max() for a
+    // key without a TTL.
     std::optional<std::chrono::milliseconds> remaining_lease() { return self().ask_remaining_lease(); }
     std::optional<std::chrono::milliseconds> remaining_lease(std::error_code& ec) {
         return detail::answer([&] { return remaining_lease(); }, std::optional<std::chrono::milliseconds>(), ec);
     }
 
-    // Until when this thread's hold is certain, counted on the safe side; time_point::min() when it holds nothing. No
-    // command. After it, others may hold the lock: check it before each write that must not come late. Time for which
-    // the machine was suspended counts (Linux).
+    // Returns until when this thread certainly holds the lock, a conservative estimate; time_point::min() if it holds
+    // nothing. Sends no command. After this instant others may hold the lock: check it before each write that must not
+    // come late. Counts the time for which the machine was suspended (Linux).
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
         return self().valid_until_of(this_thread_number());
     }
 
-    // A token that is requested when this thread's present hold is lost, or can no longer be vouched for: at
-    // valid_until() at the latest, plus what the machine needs to run a thread; also when the client ends while it holds.
-    // Requested already when it holds nothing. Its callbacks run on a thread of the client's, one after another, and
-    // should be short; those of a client that ends, on the thread that ends it. No command.
+    // Returns a token that is requested when this thread's current hold is lost or can no longer be guaranteed: at
+    // valid_until() at the latest, plus the time the machine needs to run a thread. It is also requested when the
+    // client is destroyed during the hold, and from the start if this thread holds nothing. The callbacks should be
+    // short: a thread of the client runs them one after another. When a client is destroyed, the destroying thread runs
+    // them. Sends no command.
     [[nodiscard]] std::stop_token lost() { return self().lost_of(this_thread_number()); }
 
-    // Ends anyone's hold and wakes the waiters; whether there was one. Two round trips: it looks who holds the lock, and
-    // ends that hold, so a copy of the command that arrives late ends nobody else's.
+    // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
+    // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
     bool force_unlock() { return self().force_release(); }
     bool force_unlock(std::error_code& ec) {
         return detail::answer([&] { return force_unlock(); }, false, ec);
@@ -12043,7 +12153,7 @@ public:
 private:
     Lock& self() { return static_cast<Lock&>(*this); }
 
-    // Which thread asks is decided here and nowhere below.
+    // Sets the owner to the calling thread. No layer below reads the thread number.
     template <class... Tail>
     static LockRequest request_of(const Tail&... tail) {
         LockRequest request;
@@ -12090,12 +12200,12 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A lock of the user's, `Lock`: its public members, and below them the same for an owner that is told, for LockApi and
-// for composed locks. What is no hash of owner -> hold count on the server asks in a way of its own.
+// Implements LockApi for one named lock. Members that take an owner act on behalf of that thread, as MultiLock and
+// RedLock need. Locks whose key is not a hash of owner -> hold count redefine the ask_* members.
 template <class Lock, class T, class State>
 class NamedLock : public LockApi<Lock> {
 public:
-    // As given, without the client's key_prefix.
+    // The name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
 
     bool acquire(const LockRequest& request) { return state().acquire(request); }
@@ -12112,7 +12222,7 @@ public:
         return redlatch::ask_remaining_lease(state().session(), state().key(), limit);
     }
 
-    // What this process knows of the lock.
+    // Returns this process's state of the lock.
     State& state() { return binding_.state(); }
 
 protected:
@@ -12130,24 +12240,25 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A reentrant lock that serves its waiters strictly in the order in which they came, over threads, processes, hosts
-// and languages: what Redisson's fair lock is in Java, and the same queue as one of that name there.
+// Provides a reentrant distributed lock that serves its waiters strictly in order of arrival, across threads,
+// processes, hosts and languages. It is the counterpart of Redisson's fair lock and shares the queue with one of the
+// same name.
 //
-// The order is the one in which the first tries of waiting calls reached the server; try_lock() does not queue up and
-// never passes a waiter. A waiter that dies, is frozen or cannot reach the server loses its place after a few
-// seconds (a sixth of ClientOptions::watchdog_timeout, at most 5 s), and one that comes back queues up again at the
-// end: the order is that of the living. Each waiting thread of this kind listens to a channel of its own, and every
-// process with waiters sends one command in a third of those seconds: use RLock where the order does not matter.
+// The order is the one in which the first attempts of waiting calls reached the server. try_lock() does not queue up
+// and never passes a waiter. A waiter that dies, freezes or cannot reach the server loses its place after a few seconds
+// (a sixth of ClientOptions::watchdog_timeout, at most 5 s). If it comes back, it queues up at the end. Each waiting
+// thread subscribes to a channel of its own. Each process with waiters sends one command every third of those few
+// seconds. Use RLock where the order does not matter.
 //
-// Two objects of one name are the same lock. An RLock of that name is excluded, too, but knows nothing of the queue; in
-// the process that holds one of them the other is refused (errc::wrong_type).
-// Models Cpp17TimedLockable. Neither copied nor moved; any number of threads may use one object. Destroying the object
-// while a thread waits in it is an error, as for std::mutex; destroying it while held is not.
+// Two objects with the same name are the same lock. An RLock with that name excludes it as well, but ignores the queue.
+// In a process that holds one of the two, the other is refused with errc::wrong_type. Models Cpp17TimedLockable.
+// Neither copyable nor movable. Any number of threads may use one object. Destroying the object while a thread waits in
+// it is an error, as for std::mutex; destroying it while the lock is held is not.
 template <class T = HiredisTransport>
 class FairLock : public NamedLock<FairLock<T>, T, FairLockState<T>> {
 public:
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
     FairLock(Client<T>& client, std::string_view name) : FairLock::NamedLock(client.core(), name) {}
 };
 
@@ -12162,29 +12273,29 @@ FairLock(Client<T>&, std::string_view) -> FairLock<T>;
 namespace redlatch {
 inline namespace v0_1 {
 
-// A thread that waits for a lock.
+// One thread that waits for a lock.
 struct Waiter {
     OwnerNumber owner;
     std::optional<Milliseconds> lease;
     WaitSlot sleeper{};
-    bool granted = false;            // a thread of this process handed its hold over: it is recorded under `owner`
-    bool trying = false;             // it is asking the server at this moment
-    std::optional<Backoff> pause{};  // it asks again after pauses, and listens to no messages
-    Instant ask_again = never;       // the end of this pause, whatever others were told meanwhile
-    std::exception_ptr error{};      // waiting is in vain
+    bool granted = false;  // true if a thread of this process handed off its hold, which is recorded under `owner`
+    bool trying = false;   // true while it queries the server
+    std::optional<Backoff> pause{};  // set if it retries after pauses and receives no messages
+    Instant ask_again = never;       // the end of this pause, whatever other threads learn meanwhile
+    std::exception_ptr error{};      // waiting cannot succeed
 };
 
-// The threads of this process that wait for one lock, in the order of their arrival, and what they know. Only the
-// first, the representative, asks the server; the others send nothing. Plain data: the local state of the lock
-// guards it and does the I/O.
+// Queues the threads of this process that wait for one lock, in order of arrival, with what they know. Only the first,
+// the representative, queries the server; the others send nothing. Plain data: the local state of the lock guards it
+// and does the I/O.
 //
-// No wake-up is lost, because every piece of news (a release was published, the subscription was confirmed, a hold of
-// this process ended) counts the generation up, and whoever asks remembers the generation from before the question.
+// No wake-up is lost: each notification increments the generation, and a query remembers the generation from before it.
+// A notification is a published release, a confirmed subscription, or the end of a hold of this process.
 class WaitQueue {
 public:
-    // The pause after which the representative asks again when it was told no time: a holder without a TTL.
+    // The pause before the representative retries if the reply named no time: the holder has no TTL.
     static constexpr Milliseconds slow_poll{5000};
-    // And at most so long, whatever it was told: the server's clock may have been wrong when it said so.
+    // The longest pause before a retry, whatever the reply named: the server's clock may have been wrong.
     static constexpr Milliseconds longest_sleep{30'000};
 
     bool empty() const { return waiters_.empty(); }
@@ -12195,13 +12306,13 @@ public:
     void join_first(Waiter& waiter) { waiters_.insert(waiters_.begin(), &waiter); }
     void leave(const Waiter& waiter) { std::erase(waiters_, &waiter); }
 
-    // Who gets a hold that is handed over: the first who is not asking the server for it already.
+    // Returns the waiter that receives a handed-off hold: the first that is not querying the server already.
     Waiter* heir() const {
         const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->trying; });
         return found == waiters_.end() ? nullptr : *found;
     }
 
-    // The first who waits for messages.
+    // Returns the first waiter that waits for messages.
     Waiter* first_listener() const {
         const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->pause; });
         return found == waiters_.end() ? nullptr : *found;
@@ -12210,35 +12321,35 @@ public:
     void news() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
-    // The question asked at `generation` was answered: blocked, by a holder with `holder_lease` left.
+    // Records the reply to a query made at `generation`: blocked by a holder with `holder_lease` left.
     void blocked(std::uint64_t generation, Milliseconds holder_lease, Instant now) {
         asked_ = generation;
         if (holder_lease < Milliseconds::zero()) holder_lease = slow_poll;
-        // One more than told: the key is gone only in the millisecond after its last.
+        // Add one: the key is gone only in the millisecond after its last.
         ask_again_ = now + std::min(holder_lease, longest_sleep) + Milliseconds(1);
     }
 
-    // A thread of this process holds the lock from now on: older news means nothing any more.
+    // Records that a thread of this process holds the lock from now on. Older notifications no longer matter.
     void held_here() {
         asked_ = generation_;
         ask_again_ = never;
     }
 
-    // A thread of this process gave the lock back, and others were told by a message that will come here too: the same
-    // chance for all. Should it not come, the question is asked after a while anyway.
+    // Records that a thread of this process released the lock, and that the message to the others will arrive here,
+    // too: all get the same chance. If the message does not arrive, the representative queries anyway after slow_poll.
     void expect_message(Instant now) { ask_again_ = now + slow_poll; }
 
-    // What the representative does now.
+    // The next step of the representative.
     struct Step {
         bool ask;
         Instant sleep_until;
     };
 
-    // `held_until`: until when a thread of this process holds the lock; the past if none does. `ask_again`: when the
-    // representative asks of its own accord.
+    // `held_until` is the time until which a thread of this process holds the lock, in the past if none does.
+    // `ask_again` is the time at which the representative retries by itself.
     Step step(Instant now, Instant held_until, Instant ask_again = never) const {
         if (generation_ != asked_) return {true, now};
-        // Its unlock() or its loss will be news.
+        // The unlock() or the loss of that hold will notify.
         if (held_until > now) return {false, held_until};
         if (now >= ask_again_ || ask_again_ == never || now >= ask_again) return {true, now};
         return {false, std::min(ask_again_, ask_again)};
@@ -12259,13 +12370,16 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The lock whose waiting threads share one representative: it asks the server and listens, the others queue up behind
-// it in this process and send nothing, and a hold that is given back goes to one of them where there is one.
+// Lets the waiting threads of this process share one representative. The representative asks the server and listens to
+// the channel. The other waiters queue up behind it and send nothing. A released hold is handed to a local waiter if
+// there is one.
 //
-// mutex_ of the keeper guards all members. Each waiter sleeps in its own condition variable, the representative where
-// it can in the transport, to receive the message itself; it is woken by the thread that hands its hold over to it, by
-// whoever brings news for the representative (the background thread with a message, a releasing thread, a leaving
-// representative), and by its stop token.
+// mutex_ of the keeper guards all members. Each waiter sleeps on its own condition variable; the representative sleeps
+// in the transport where possible, to receive the message itself. A waiter is woken by
+//   the thread that hands its hold over to it,
+//   any change of state, if it is the representative: a message (background thread), a releasing thread, a
+//     representative that leaves,
+//   its stop token.
 template <class T, template <class> class Protocol>
 class LockState final : public LeaseManager<T, Protocol> {
     using Keeper = LeaseManager<T, Protocol>;
@@ -12276,9 +12390,9 @@ public:
 
     ~LockState() override { session_.subscriptions().forget(wire_.channel(), *this); }
 
-    // --- taking -----------------------------------------------------------------------------------------------
+    // --- acquiring --------------------------------------------------------------------------------------------
 
-    // True when held; false at the deadline or when stopped. Throws Error.
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
     bool acquire(const LockRequest& request) {
         if (request.stop.stop_requested()) return false;
         std::unique_lock lock(mutex_);
@@ -12293,7 +12407,7 @@ public:
         return wait(request);
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void subscribed() override {
         const std::lock_guard lock(mutex_);
@@ -12314,9 +12428,9 @@ public:
         tell_representative();
     }
 
-    // Whatever the payload, the state may have changed; unless it is about our own release, after which everybody who
-    // waits here has asked. (Messages keep the server's order: if this one is of somebody else's release, that was
-    // before ours, and ours is still to come.)
+    // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
+    // retried. Messages keep the server's order. If this one is of another process's release, that came before ours,
+    // and the message of ours is still to come.
     void message(std::string_view) override {
         const std::lock_guard lock(mutex_);
         ++messages_;
@@ -12339,15 +12453,15 @@ private:
     using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;
     using typename Keeper::Leaving, typename Keeper::Underway;
 
-    // Whether somebody of this process holds the lock or is just giving it away: then nobody needs to ask the server.
+    // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
     bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
 
-    // Until when a thread of this process excludes the others; the past when none does.
+    // Returns until when a thread of this process excludes the others; a time in the past if none does.
     Instant held_here_until() const { return Protocol<T>::shared ? Instant{} : holds_.held_until(); }
 
     void rouse(Waiter& waiter) { waiter.sleeper.rouse(session_); }
 
-    // A message of our own release that has not come by now may never come.
+    // Stops waiting for messages of our own releases: one that has not come by now may never come.
     void expect_anything() {
         ++messages_;
         own_messages_ = 0;
@@ -12369,11 +12483,11 @@ private:
         handoffs_ = 0;
         const std::uint64_t messages = messages_;
         return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
-            // A message that came before this reply may have been ours already.
+            // A message that came before this reply may already have been that of this release.
             if (answer.kind == ReleaseAnswer::Kind::released && answer.listeners > 0 && !resent && subscribed_ &&
                 line_.empty() && messages == messages_) {
                 ++own_messages_;
-                // Who asked before the release, and is on the way into the line, will not hear of it from the message.
+                // A thread that asked before the release, and is not in the queue yet, does not get the message.
                 line_.news();
             }
             // Who waits here for a shared lock does not wait for this hold.
@@ -12381,22 +12495,22 @@ private:
         });
     }
 
-    // Others who listen were told, and so are we, by the same message: everybody gets the same chance. Without them, or
-    // without a subscription, the next one here need not wait for it.
+    // If others listen, the message notifies them and this process alike, so all have the same chance. Without other
+    // listeners, or without a subscription, wakes the next local waiter at once.
     void released_here(bool others_listen) {
         if (!subscribed_ || !others_listen) {
             tell_representative();
         } else if (Waiter* front = line_.front()) {
-            // The message may have come before this reply: it looks again.
+            // The message may have come before this reply: the waiter checks again.
             line_.expect_message(Clock::now());
             rouse(*front);
         }
     }
 
-    // --- asking the server ------------------------------------------------------------------------------------
+    // --- acquire command --------------------------------------------------------------------------------------
 
-    // Asks for a first hold. True when held; otherwise the line knows for how long it is blocked. `first`: before any
-    // waiting.
+    // Sends the acquire command for a first hold. Returns true if held; otherwise the queue knows for how long it is
+    // blocked. `first`: True before any waiting.
     bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
         const std::uint64_t generation = line_.generation();
         const std::optional<AcquireAnswer> answer =
@@ -12413,7 +12527,7 @@ private:
 
     void held_here() {
         if constexpr (Protocol<T>::shared)
-            tell_representative();  // who may hold it with us
+            tell_representative();  // other waiters may share the lock now
         else
             line_.held_here();
     }
@@ -12422,7 +12536,7 @@ private:
 
     bool wait(const LockRequest& request) {
         Waiter me{.owner = request.owner, .lease = request.lease};
-        // Built and destroyed without mutex_, which the callback takes.
+        // Constructed and destroyed without mutex_, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
             rouse(me);
@@ -12448,7 +12562,7 @@ private:
         for (;;) {
             if (me.granted) {
                 if (live_hold(me.owner)) return true;
-                stand_again(me);  // handed over, and lost before we woke up
+                stand_again(me);  // handed over, and lost before this thread woke up
             }
             if (me.error) std::rethrow_exception(me.error);
             const Instant now = Clock::now();
@@ -12467,7 +12581,7 @@ private:
                 sleep_until = std::min(sleep_until, step.sleep_until);
                 if (subscribed_ && std::exchange(may_watch, false)) {
                     may_watch = me.sleeper.watch(lock, session_, sleep_until);
-                    continue;  // whatever happened meanwhile
+                    continue;  // the state may have changed meanwhile
                 }
             }
             may_watch = true;
@@ -12491,11 +12605,13 @@ private:
         const bool listened = subscribed_;
         subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
         wants_messages_ = true;
-        // Another lock of ours listens there: what has come since the question was told to that one alone.
+        // Another state of this client is already subscribed to this channel. A message since the acquire command
+        // reached only that state.
         if (subscribed_ && !listened) line_.news();
     }
 
-    // Out of the line, and what this one knew goes on to the next: it looks at the generation again.
+    // Removes the waiter from the queue. If it was the representative, wakes the next one, which checks the generation
+    // again.
     void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
         if (heir_ == &me) heir_ = nullptr;
         const bool was_front = line_.is_front(me);
@@ -12510,10 +12626,10 @@ private:
         }
     }
 
-    // --- giving back, the ways --------------------------------------------------------------------------------
+    // --- releasing --------------------------------------------------------------------------------------------
 
-    // A template, so that an explicit instantiation leaves it out where the wire has none (clang 14 looks at no
-    // requires).
+    // A template, so that an explicit instantiation omits it for protocols without a hand-over (clang 14 ignores a
+    // requires clause here).
     template <class = void>
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
         const std::optional<Milliseconds> heir_lease = next.lease;
@@ -12530,8 +12646,8 @@ private:
             reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool) {
                 return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                     claim.until = until;
-                    // The heir's lease counts from the first sending that may have taken effect: a later one prolongs
-                    // nothing.
+                    // The heir's lease counts from the first sending that may have taken effect: a resend does not
+                    // prolong it.
                     if (!unknown) sent_at = SendTime();
                     Reply one =
                         wire_.hand_over(leaving.hold, std::as_const(claim), session_.calling(deadline, Effect::grants));
@@ -12539,10 +12655,10 @@ private:
                     return one;
                 });
             });
-        } catch (...) {  // no memory: as if it had not been sent
+        } catch (...) {  // no memory: handled as if nothing had been sent
             reply = Reply::of(Reply::Kind::not_sent, std::string());
         }
-        Waiter* waiting = std::exchange(heir_, nullptr);  // null when it has left meanwhile
+        Waiter* waiting = std::exchange(heir_, nullptr);  // null if it has left meanwhile
         const Instant now = Clock::now();
         const Instant sent = sent_at.as_of_now();
         const HandOverAnswer answer = Protocol<T>::read_hand_over(reply);
@@ -12550,7 +12666,7 @@ private:
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
             recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
-            // A copy of the acquire that was left without an answer may still come.
+            // A copy of the unanswered acquire command may still arrive.
             if (leaving.unsettled != 0) this->give_back_later(leaving, this->unsettled_until(leaving.unsettled));
             ++handoffs_;
             session_.count_handoff();
@@ -12560,11 +12676,12 @@ private:
             return {};
         }
         if (waiting) line_.join_first(*waiting);
-        // Refused for good, perhaps for a reason of its own, such as a right that only its script needs: then the hold
-        // goes back to the server as ever.
+        // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
+        // right. Releases the hold by the usual script instead.
         if (judge(reply) == ReplyClass::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
-        // Without a proper answer the lock belongs to either of the two numbers: both are released. Otherwise it was
-        // handed to somebody who left, too late for its lease, or unknown to the replicas that should know.
+        // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
+        // release the heir's number: the heir left, its lease is over, too few replicas confirmed the hand-over, or there
+        // was no memory to record it.
         const Instant over = now + claim.lease;
         if (handed) pending_.add({claim.hold}, 0, over, now);
         if (!answered) pending_.add({leaving.hold, claim.hold}, leaving.unsettled, std::max(over, leaving.until), now);
@@ -12587,7 +12704,7 @@ private:
         return outcome;
     }
 
-    // False when there is no memory for it.
+    // Returns false if there is no memory for it.
     bool recorded(OwnerNumber heir, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
                   std::int64_t token) {
         try {
@@ -12601,11 +12718,11 @@ private:
 
     WaitQueue line_;
     unsigned handoffs_ = 0;   // in a row, within this process
-    Waiter* heir_ = nullptr;  // to whom a hold is on its way, as long as it waits
+    Waiter* heir_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
     bool wants_messages_ = false;
-    bool subscribed_ = false;     // confirmed, so messages do come
-    std::uint64_t messages_ = 0;  // so far
-    unsigned own_messages_ = 0;   // of our own releases, still to come and no news to anybody here
+    bool subscribed_ = false;     // True if the server confirmed the subscription, so messages arrive
+    std::uint64_t messages_ = 0;  // number of messages received
+    unsigned own_messages_ = 0;   // messages of our own releases that are still to come; they wake no waiter
 };
 
 }  // namespace v0_1
@@ -12616,8 +12733,8 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the reentrant lock: keys and arguments of its scripts, for `send`, which calls or posts them
-// (Session::calling, Session::posting). Every command may be sent again, and may arrive late.
+// Builds the commands of the reentrant lock: the keys and arguments of its scripts, for `send`, which calls or posts
+// them (Session::calling, Session::posting). Every command may be resent and may arrive late.
 template <Transport T>
 class RLockProtocol {
 public:
@@ -12652,7 +12769,7 @@ public:
                     Texts<4>{text(hold), NumberText(remaining), NumberText(lease.count()), publish_command()});
     }
 
-    // Releases whatever these owners have. Answered with the server's clock.
+    // Releases everything that these owners hold. The reply is the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
         return send(digested<scripts::rlock_give_up>, keys(),
@@ -12666,13 +12783,13 @@ public:
                              NumberText(heir.until)});
     }
 
-    // Who holds it, whoever that is: a list of owners.
+    // Returns the list of owners that hold the lock, whichever they are.
     template <class Send>
     auto holders(Send send) {
         return send(Texts<2>{"HKEYS", key_});
     }
 
-    // How a hold's owner is called on the wire.
+    // Returns the hold's owner as the server knows it.
     OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
 
 protected:
@@ -12690,9 +12807,9 @@ private:
 
 // redlatch/scripts/fenced_lock.hpp
 
-// The scripts that the fenced lock has instead of the reentrant lock's: each new hold gets a fencing token, greater
-// than all before. The counter is at the same time a clock: should it be lost with the server's data, the server's
-// time in microseconds has gone on meanwhile. It never gets a TTL and is never deleted, and stays below 2^53, where
+// The scripts in which the fenced lock differs from the reentrant lock: each new hold gets a fencing token, greater
+// than all before. The counter is a clock as well: if it is lost with the server's data, the server's time in
+// microseconds has advanced meanwhile. The counter never gets a TTL, is never deleted, and stays below 2^53, where
 // Lua's numbers are exact.
 namespace redlatch {
 inline namespace v0_1 {
@@ -12701,13 +12818,13 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view fenced_token{R"lua(
--- The last token, 0 for none yet; nil where the counter holds what is none.
+-- Returns the last token, 0 for none yet; nil if the counter does not hold a token.
 local function last_token(counter)
     local last = count_in(redis.call('get', counter) or '0')
     if last and last >= 0 then return last end
     return nil
 end
--- A greater one; nil where there is none, or the last was the last that there can be.
+-- Returns a greater one; nil if there is none, or the last one was the largest possible.
 local function next_token(counter)
     local last = last_token(counter)
     if not last then return nil end
@@ -12722,8 +12839,8 @@ end
 )lua"};
 
 inline constexpr std::string_view fenced_acquire{R"lua(
--- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms, until when it is wanted.
--- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold that should be re-entered is gone.
+-- KEYS: lock, token counter.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
+-- Answer: {1, token} = held; {0, n} = blocked, the holder's PTTL; {-2, 0} = the hold to re-enter is gone.
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local now = time_in_ms()
@@ -12744,7 +12861,7 @@ if redis.call('exists', lock) == 0 then
 end
 local current = redis.call('hget', lock, owner)
 if not current and count ~= '1' then return {-2, 0} end
--- Where this owner may be a reader, which is no hold of ours.
+-- In a read-write lock this owner may be a reader, which is not a hold of this lock.
 if redis.call('hexists', lock, 'mode') == 1 then
     return redis.error_reply('WRONGTYPE the key holds a read-write lock')
 end
@@ -12753,20 +12870,20 @@ if not current then
     if left == -1 then return no_lease() end
     return {0, left}
 end
--- The same command once more, or reentry: the token is that of the hold, for none was drawn since.
+-- A resend or a reentry: the token is that of the hold, because none was drawn since.
 local token = last_token(counter)
 if not token then return no_token() end
 return enter_again(lock, owner, current, count, lease) or {1, token}
 )lua"};
 
 inline constexpr std::string_view fenced_hand_over{R"lua(
--- KEYS: lock, token counter, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, until when
--- it is wanted.
+-- KEYS: lock, token counter, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted
+-- until.
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
 local lock, counter, channel = KEYS[1], KEYS[2], KEYS[3]
 local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if redis.call('hexists', lock, heir) == 1 then
-    -- By an earlier sending, which drew the last token.
+    -- An earlier copy has done it, and drew the last token.
     local token = last_token(counter)
     if not token then return no_token() end
     return {1, token}
@@ -12785,7 +12902,7 @@ if drawn.err then
     put_back(lock, owner, count, left)
     return drawn
 end
--- Others who wait count on a longer lease than there is now.
+-- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
 )lua"};
@@ -12807,7 +12924,7 @@ inline constexpr std::string_view fenced_hand_over{joined<detail::wanted_until, 
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the fenced lock: the reentrant lock's, but taking and handing over draw a token.
+// Builds the commands of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
 template <Transport T>
 class FencedProtocol : public RLockProtocol<T> {
 public:
@@ -12872,19 +12989,22 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A lock whose holds are numbered: each hold has a fencing token greater than those of all holds before it, also after
-// a server has lost its data. Hand the token to what the lock protects, and let that refuse a token smaller than one
-// it has seen: then a holder that lost its lease without knowing, and writes late, does no harm.
+// Provides a reentrant distributed lock with fencing tokens: the token of each hold is greater than those of all holds
+// before it, even after a server has lost its data. Pass the token to the protected resource, and let the resource
+// reject any token smaller than one it has seen. Then a late write by a holder that lost its lease without noticing
+// does no harm.
 //
-// Otherwise like RLock, and the lock of Redisson's RFencedLock of that name. A nested lock() keeps the token of its
-// hold. The counter's key, redisson_lock_token:{name}, stays on the server for ever: it is what makes tokens grow.
+// Otherwise it is like RLock. It is the same lock as a Redisson RFencedLock of that name. A nested lock() keeps the
+// token of its hold. The key of the counter, redisson_lock_token:{name}, stays on the server without a TTL, because it
+// makes the tokens grow.
 template <class T = HiredisTransport>
 class FencedLock : public NamedLock<FencedLock<T>, T, LockState<T, FencedProtocol>> {
 public:
     // Throws Error(errc::invalid_argument) for a bad name, as RLock does. Sends nothing.
     FencedLock(Client<T>& client, std::string_view name) : FencedLock::NamedLock(client.core(), name) {}
 
-    // The token of this thread's hold. No command. Throws Error(errc::not_owner) when it holds nothing (any more).
+    // Returns the token of this thread's hold. Sends no command. Throws Error(errc::not_owner) if this thread holds
+    // nothing or holds it no longer.
     [[nodiscard]] std::int64_t token() {
         const std::optional<std::int64_t> mine = this->state().token(this_thread_number());
         if (!mine) throw Error(errc::not_owner, this->name(), "this thread holds no lock whose token it could have");
@@ -12896,7 +13016,8 @@ public:
         return mine.value_or(0);
     }
 
-    // lock(), and the token; with a std::stop_token or a std::error_code& an optional, empty when it is not held.
+    // Calls lock() and returns the token. With a std::stop_token or a std::error_code& it returns an optional, which is
+    // empty if the lock is not held.
     template <class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] auto lock_and_get_token(Tail&&... tail) {
@@ -12911,7 +13032,7 @@ public:
         }
     }
 
-    // try_lock(), try_lock_for(), try_lock_until(), and the token: empty when it is not held.
+    // Call try_lock(), try_lock_for() or try_lock_until() and return the token, or nothing if the lock is not held.
     template <class... Tail>
     requires TryOption<Tail...>
     [[nodiscard]] std::optional<std::int64_t> try_lock_and_get_token(Tail&&... tail) {
@@ -12933,7 +13054,7 @@ public:
     }
 
 private:
-    // Empty also when the hold was lost in this very moment: its unlock() will say so.
+    // Returns nothing also if the hold was lost at this very moment; its unlock() will report the loss.
     std::optional<std::int64_t> token_if(bool held) {
         return held ? this->state().token(this_thread_number()) : std::nullopt;
     }
@@ -12950,7 +13071,7 @@ FencedLock(Client<T>&, std::string_view) -> FencedLock<T>;
 namespace redlatch {
 inline namespace v0_1 {
 
-// A lock that can be a member of a lock over several: one that lives on one server.
+// A lock that can be a member of a lock over several: it lives on one server.
 template <class Lock>
 concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumber owner) {
     { lock.acquire(request) } -> std::same_as<bool>;
@@ -12959,13 +13080,13 @@ concept MemberLock = requires(Lock& lock, const LockRequest& request, OwnerNumbe
         owner, std::nullopt, [](const TryAnswer&) { return true; }, Receiver::poster);
 };
 
-// And one that has such a side.
+// A lock with a writer's side that can be a member.
 template <class Lock>
 concept WriteSided = requires(Lock& lock) {
     {lock.write_lock()};
 };
 
-// For how long a server has been running, by its INFO; nothing when it does not say.
+// Returns how long a server has been running according to its INFO; nothing if INFO does not contain it.
 inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
     constexpr std::string_view field = "uptime_in_seconds:";
     const std::size_t at = info.find(field);
@@ -12974,24 +13095,24 @@ inline std::optional<std::chrono::seconds> read_uptime(std::string_view info) {
     const char* const first = info.data() + at + field.size();
     const auto [end, error] = std::from_chars(first, info.data() + info.size(), seconds);
     if (error != std::errc{} || end == first) return std::nullopt;
-    // Counted by a clock that may have been set back: then it might have begun just now.
+    // The server's clock may have been set back since its start. Then it counts as just started.
     return std::chrono::seconds(std::max<std::int64_t>(seconds, 0));
 }
 
-// One of the locks that a lock over several is made of, whatever its type and its client's.
+// Hides the type of one member of a lock over several, and the type of its client.
 class QuorumMember {
 public:
     virtual ~QuorumMember() = default;
 
     virtual const std::string& name() const = 0;
     virtual const std::string& key() const = 0;
-    virtual const void* lock() const = 0;    // the same for two objects of one lock
-    virtual const void* client() const = 0;  // the same for two locks of one client
+    virtual const void* lock() const = 0;    // equal for two objects of one lock
+    virtual const void* client() const = 0;  // equal for two locks of one client
 
     virtual bool acquire(const LockRequest& request) = 0;
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                                    std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
-    // When it throws, the hold is given back all the same, in the background or by the end of its lease.
+    // If it throws, the hold is still released, in the background or by the end of its lease.
     virtual void release_in_background(OwnerNumber owner, const std::function<void(std::error_code)>& done,
                                        Receiver receiver) = 0;
     virtual void attend() = 0;
@@ -13002,12 +13123,12 @@ public:
     virtual int ask_hold_count(OwnerNumber owner, Instant limit) = 0;
     virtual std::optional<Milliseconds> ask_remaining_lease(Instant limit) = 0;
 
-    // How many connections its client made so far; nothing when its transport does not count them.
+    // Returns how many connections its client has made so far; nothing if its transport does not count them.
     virtual std::optional<std::uint64_t> connections() = 0;
-    // The answer to INFO.
+    // Calls `done` with the reply to INFO.
     virtual void ask_info(Completion done) = 0;
 
-    // Of its client.
+    // Access to its client.
     virtual const ClientOptions& options() = 0;
     virtual Timers& timers() = 0;
     virtual void start_background() = 0;
@@ -13076,41 +13197,41 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// When the members of a lock over several make it one.
+// The rules by which members make up a lock over several.
 struct QuorumRules {
-    std::size_t needed;            // how many of them
-    Milliseconds node_timeout;     // how long they may take to answer
-    bool independent = false;      // each on a server of its own: clocks drift apart, and a young server gives no vote
-    Milliseconds longest_lease{};  // how young: no hold from before its start can be valid after that
+    std::size_t needed;            // how many members
+    Milliseconds node_timeout;     // how long a member may take to answer
+    bool independent = false;      // True if each has its own server: clocks drift apart, a young server has no vote
+    Milliseconds longest_lease{};  // a server that runs for less is young: holds from before its start may be valid
 };
 
-// One question to all members at once: what they have answered, and what follows from it. Plain data, but for the
-// condition variable, in which the asking thread sleeps; whoever owns the round guards it.
+// One request to all members at once: their replies so far, and the outcome that follows. Plain data except for the
+// condition variable on which the requesting thread sleeps. The owner of the round guards it.
 class QuorumRound {
 public:
     explicit QuorumRound(std::size_t members) : parts_(members) {}
 
-    // A vote that counts from some time on; at once, mostly.
+    // Records a vote that counts from `votes_from` on, usually at once.
     void held(std::size_t member, Instant votes_from) {
         parts_[member].kind = Kind::held;
         parts_[member].had = true;
         parts_[member].votes_from = votes_from;
     }
 
-    // Held, but whether the server may vote is still to be asked.
+    // Records a member that is held, but whose server's right to vote is not known yet.
     void held_without_vote(std::size_t member) { parts_[member].had = true; }
 
     void refused(std::size_t member) { parts_[member].kind = Kind::refused; }
 
-    // Whether it was refused and is asked once more.
+    // Marks a member that refused as asked again. Returns true if it had refused.
     bool ask_again(std::size_t member) {
         const bool was = parts_[member].kind == Kind::refused;
         if (was) parts_[member].kind = Kind::asked;
         return was;
     }
 
-    // Of those who ask at the same time, one has the first member, by an order that is the same for all of them. So it
-    // goes on, and the others give back what they have.
+    // Returns true if this caller has the first member, in an order that all callers share. Of the callers that ask at
+    // the same time one has it: that one goes on, the others release what they have.
     bool goes_first(const std::vector<std::size_t>& order) const {
         const auto first = std::find_if(order.begin(), order.end(), [this](std::size_t member) {
             return parts_[member].had || parts_[member].kind == Kind::refused;
@@ -13118,7 +13239,7 @@ public:
         return first != order.end() && parts_[*first].had;
     }
 
-    // `why`: nothing when it only takes too long.
+    // `why`: nothing if the member only takes too long.
     void failed(std::size_t member, std::optional<Error> why) {
         parts_[member].kind = Kind::failed;
         if (!why_) why_ = std::move(why);
@@ -13128,7 +13249,7 @@ public:
         return count([&](const Part& p) { return p.kind == Kind::held && p.votes_from <= now; });
     }
 
-    // Whether no answer that is still to come can change the outcome.
+    // Returns true if no outstanding reply can change the outcome.
     bool decided(std::size_t needed, Instant now) const {
         const std::size_t sure = votes(now);
         return sure >= needed || sure + unanswered() < needed;
@@ -13136,14 +13257,14 @@ public:
 
     bool complete() const { return unanswered() == 0; }
 
-    // Nobody waits for answers any longer.
+    // Counts the outstanding replies as failures.
     void time_is_up() {
         for (Part& part : parts_)
             if (part.kind == Kind::asked) part.kind = Kind::failed;
     }
 
-    // Whether so many members failed that the others do not matter, and why. Members whose answers are still to come
-    // have not failed: somebody who has a member may have been quicker to say so.
+    // Returns true if too many members failed for the others to make a quorum; why() returns the first error. An
+    // outstanding reply is no failure: refusals may have decided the round before it.
     bool unreachable(std::size_t needed) const { return failures() > parts_.size() - needed; }
     std::size_t failures() const {
         return count([](const Part& p) { return p.kind == Kind::failed; });
@@ -13157,7 +13278,7 @@ public:
         return static_cast<std::size_t>(found - parts_.begin());
     }
 
-    // When enough servers will be old enough.
+    // Returns when enough servers will be old enough to vote; `never` if too few members are held.
     Instant votes_at(std::size_t needed) const {
         std::vector<Instant> from;
         for (const Part& part : parts_)
@@ -13170,11 +13291,11 @@ public:
     bool had(std::size_t member) const { return parts_[member].had; }
     Instant votes_from(std::size_t member) const { return parts_[member].votes_from; }
 
-    Instant whole_time = never;  // until when a member may take to answer
+    Instant whole_time = never;  // until when a member may answer
     std::condition_variable changed;
-    bool stopped = false;    // the caller wants it no more
-    bool over = false;       // the outcome is known; later answers go to the hold below, or to nobody
-    std::uint64_t hold = 0;  // what it became
+    bool stopped = false;    // True if the caller has stopped the request
+    bool over = false;       // True if the outcome is known: later replies go to `hold`, or their holds are released
+    std::uint64_t hold = 0;  // the resulting hold; 0 for none
 
 private:
     enum class Kind { asked, held, refused, failed };
@@ -13206,17 +13327,17 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A lock that is held where `needed` of its members are. All members are asked at once, and given back at once when too
-// few could be had. Whoever waits holds none: it waits for one that somebody else has, takes it, and asks the others
-// again; so no order of members makes two of them wait for each other.
+// Manages a lock that is held while `needed` of its members are held. It asks all members at once. If too few could be
+// acquired, it releases them at once. A waiter holds no member: it waits for one that another owner has, acquires it,
+// and asks the others again. So no order of members makes two callers wait for each other.
 //
-// A member that did not answer at first, or lost its part of the hold, is asked again whenever the watchdog renews.
-// What it gives counts from then on, and only if the hold was never without enough votes until then.
+// A member that did not answer at first, or lost its part of the hold, is asked again at each renewal of the watchdog.
+// Its vote counts from its reply on at the earliest, and only if the hold never lacked votes until then.
 //
-// mutex_ guards all members but the constant ones. Members are asked for their times with it held, which takes their
-// mutexes; but nothing is sent, and no user code runs. A thread in take() sleeps in its round's condition variable, one
-// in give_back() in that of its releases: answers wake both, and the stop token the first. idle_ tells close() that no
-// background thread is inside a member any more.
+// mutex_ guards all members except the constant ones. It is held while the members' validity is read, which locks their
+// mutexes; but nothing is sent and no user code runs meanwhile. A thread in take() sleeps on its round's condition
+// variable, a thread in give_back() on that of its releases. Replies wake both; the stop token wakes the first. idle_
+// notifies close() when no thread is inside a member any more.
 class QuorumState final : public BackgroundTask {
 public:
     QuorumState(std::vector<std::shared_ptr<QuorumMember>> members, const QuorumRules& rules, const std::string& name,
@@ -13232,10 +13353,10 @@ public:
                          [this](std::size_t a, std::size_t b) { return members_[a]->key() < members_[b]->key(); });
     }
 
-    // False in a child that was forked since this was made.
+    // Returns false in a child that was forked since this object was made.
     bool is_of_this_process() const noexcept { return process_ == this_process(); }
 
-    // No other thread calls a member from here on. Nobody looks after what is held any more.
+    // Ends the supervision of the holds and reports them as lost. Afterwards no other thread calls a member.
     void close() {
         {
             std::unique_lock lock(mutex_);
@@ -13247,9 +13368,9 @@ public:
         client().losses().timers().forget(*this);
     }
 
-    // --- taking -----------------------------------------------------------------------------------------------
+    // --- acquiring --------------------------------------------------------------------------------------------
 
-    // True when held; false at the deadline or when stopped. Throws Error.
+    // Returns true if held, false if the deadline passes or a stop is requested. Throws Error.
     bool acquire(LockRequest request) {
         if (request.one_try) request.deadline = never;
         check_lease(request);
@@ -13267,7 +13388,7 @@ public:
             if (!outcome.why && !outcome.cut_short) failing.reset();
             if (outcome.why && !failing) failing = Failure{asked, *outcome.why};
             if (outcome.why && is_for_good(*outcome.why)) throw *outcome.why;
-            // Servers that were given less than their time are slow, not away.
+            // Servers that got less than node_timeout count as slow, not as unreachable.
             const bool given_time = failing && now - failing->since >= rules_.node_timeout;
             if (failing && (now >= give_up || (now >= request.deadline && given_time))) throw failing->why;
             if ((request.one_try && !failing) || now >= request.deadline) return false;
@@ -13275,7 +13396,8 @@ public:
                 rest(std::min(give_up, now + pause.next()), request);
                 continue;
             }
-            // Those who had one each and gave it back must not meet again; and what came too late may do so again.
+            // Pause, so that callers that released a member each do not collide again. An acquire that came too late
+            // may also do so again.
             if (in_vain || outcome.too_late) rest(now + pause.next(), request);
             if (outcome.blocked_on)
                 waited_for = wait_for(*outcome.blocked_on, request);
@@ -13291,11 +13413,11 @@ public:
         return false;
     }
 
-    // --- giving back ------------------------------------------------------------------------------------------
+    // --- releasing --------------------------------------------------------------------------------------------
 
-    // One level less. Nothing on success; hold_lost when it had ended already, unreachable when too few members could
-    // be told yet (they will be, in the background). Throws Error(errc::not_owner), and nothing else: without memory
-    // the members' holds end all the same, if only with their leases.
+    // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if too few
+    // members could be released yet (the background resends the releases). Throws Error(errc::not_owner) and nothing
+    // else: without memory the members' holds end all the same, at the latest with their leases.
     std::error_code release(OwnerNumber owner) {
         std::unique_lock lock(mutex_);
         Hold* hold = holds_.find(owner);
@@ -13309,7 +13431,7 @@ public:
         Shares& shares = shares_.at(owner);
         for (Share& share : shares.of) {
             share.leaving = share.levels > remaining ? 1 : 0;
-            // And of holds that the member lost: it expects to be given those back, too.
+            // The member also expects releases of the levels that it lost.
             share.owed = share.levels > remaining + 1 ? share.levels - remaining - 1 : 0;
             share.levels = std::min(share.levels, remaining);
         }
@@ -13319,7 +13441,7 @@ public:
             hold->leave();
         else
             holds_.finish(*hold);
-        std::map<OwnerNumber, Shares>::node_type last;  // keeps `shares`
+        std::map<OwnerNumber, Shares>::node_type last;  // keeps `shares` alive
         if (remaining == 0) {
             holds_.erase(owner);
             last = shares_.extract(owner);
@@ -13328,13 +13450,13 @@ public:
         give_back(
             lock, owner, [&](std::size_t i) { return shares.of[i].owed; }, Clock::now());
         if (!live) return errc::hold_lost;
-        if (releases.lost > 0) live_hold(owner);  // the levels that are left may be lost, too
-        // Others can have the lock as soon as too few members are left with us.
+        if (releases.lost > 0) live_hold(owner);  // the remaining levels may be lost, too
+        // Others can acquire the lock as soon as too few members are left with this owner.
         if (releases.asked - releases.done <= members_.size() - rules_.needed) return {};
         return releases.lost > 0 ? errc::hold_lost : errc::unreachable;
     }
 
-    // --- inquiry, without a command ---------------------------------------------------------------------------
+    // --- queries without a command ----------------------------------------------------------------------------
 
     Instant valid_until(OwnerNumber owner) {
         const std::lock_guard lock(mutex_);
@@ -13354,14 +13476,14 @@ public:
         return hold->lost->get_token();
     }
 
-    // Members may have changed: what does that mean for the holds?
+    // Recomputes the validity of all holds, because members may have changed.
     void look() {
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_) look_at(hold, Clock::now());
         schedule();
     }
 
-    // --- the background ---------------------------------------------------------------------------------------
+    // --- background -------------------------------------------------------------------------------------------
 
     void tick(Instant now, Instant horizon, std::vector<Renewal>&) override {
         std::vector<Part> missing, untrusted;
@@ -13372,7 +13494,7 @@ public:
             if (!hold.live() || !hold.watched() || hold.renew_at > horizon) continue;
             const Milliseconds timeout = client().options().watchdog_timeout;
             hold.renew_at = now + timeout / 3;
-            // Members are renewed now, too: their answers will be here by then.
+            // The watchdogs of the members renew now, too. Their replies will have come by then.
             Shares& shares = shares_.at(hold.owner);
             shares.look_again = now + std::max(Milliseconds(10), timeout / 60);
             for (std::size_t i = 0; i < shares.of.size(); ++i) {
@@ -13407,30 +13529,30 @@ public:
     void disconnected() override {}
 
 private:
-    // What a member has of an owner's hold, and from when on its vote counts.
+    // One member's share of an owner's hold, and from when its vote counts.
     struct Share {
-        std::uint32_t levels = 0;  // that the member is to be given back, those of lost holds included
-        std::uint64_t hold = 0;    // which of the member's holds it is: only as long as that one lives does it vote
+        std::uint32_t levels = 0;  // that the member has to release, including those of lost holds
+        std::uint64_t hold = 0;    // the member's hold that votes; another one does not
         Instant votes_from = never;
-        std::uint32_t leaving = 0, owed = 0;  // levels that release() gives back: of this hold, and of lost ones
+        std::uint32_t leaving = 0, owed = 0;  // levels for release() to release: of this hold, and of lost ones
     };
 
     struct Shares {
-        std::vector<Share> of;  // each member
-        Instant looked_at{};    // when the hold's validity was worked out
-        Instant look_again{};   // when it will have changed, most likely
-        Instant leases_end{};   // the last of those levels that are not under the watchdog
-        Milliseconds drift{};   // by how much the clocks may differ over its lease
+        std::vector<Share> of;  // one for each member
+        Instant looked_at{};    // when the validity was last computed
+        Instant look_again{};   // when it will most likely have changed
+        Instant leases_end{};   // the latest lease end of the levels without the watchdog
+        Milliseconds drift{};   // allowance for clock drift over its lease
     };
 
-    // A member's part of a hold.
+    // Identifies a member's part of a hold.
     struct Part {
         OwnerNumber owner;
         std::uint64_t hold;
         std::size_t member;
     };
 
-    // What is known of a member's server. More connections than then may lead to another process.
+    // What is known of a member's server. If `connections` has grown since, the server may be another process.
     struct Server {
         std::optional<std::uint64_t> connections{};
         Instant trusted_from = never;
@@ -13438,14 +13560,15 @@ private:
 
     struct Outcome {
         bool held = false;
-        bool too_late = false;                    // enough of them, but not for long enough
-        bool cut_short = false;                   // by the caller, before it was decided
-        std::optional<std::size_t> blocked_on{};  // a member that somebody else has
+        bool too_late = false;                    // True if enough members were held, but not for long enough
+        bool cut_short = false;                   // True if the caller ended it before it was decided
+        std::optional<std::size_t> blocked_on{};  // a member that another owner holds
         Instant again_at{};                       // otherwise when to ask again
-        std::optional<Error> why{};               // too few answered
+        std::optional<Error> why{};               // the error if too few answered
     };
 
-    // Too few have answered since then, at first for this reason; later ones may only be that it is not over yet.
+    // Since when too few members have answered, and the first reason. A later reason may only be that an earlier try is
+    // still in flight.
     struct Failure {
         Instant since;
         Error why;
@@ -13458,16 +13581,16 @@ private:
         std::size_t lost = 0;
     };
 
-    // The longest that one of several independent members is waited for: its server may be the one that dies.
+    // The longest wait for one of several independent members, whose server may be the one that fails.
     static constexpr Milliseconds slice{3000};
 
-    // How often a call with a limit asks once more for what others had at the same time.
+    // How often a call with a limit asks again for members that other callers had at the same time.
     static constexpr int most_again = 3;
 
     QuorumMember& client() const { return *members_.front(); }
     std::shared_ptr<QuorumState> self() { return std::static_pointer_cast<QuorumState>(shared_from_this()); }
 
-    // Without mutex_, to call members; close() waits for it.
+    // Unlocks mutex_ in order to call members. close() waits until no Inside is left.
     class Inside {
     public:
         Inside(QuorumState& state, std::unique_lock<std::mutex>& lock) : state_(state), lock_(lock) {
@@ -13514,7 +13637,7 @@ private:
 
     // --- a round ----------------------------------------------------------------------------------------------
 
-    // Asks all members for one level more; `waited_for` is had already.
+    // Asks all members for one more level. `waited_for` is held already.
     Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up) {
         std::shared_ptr<QuorumRound> round;
         try {
@@ -13522,7 +13645,7 @@ private:
             client().start_background();
             round = std::make_shared<QuorumRound>(members_.size());
             return take(request, waited_for, give_up, round);
-        } catch (...) {  // no memory, no thread: what was had, and what is still to come, goes back
+        } catch (...) {  // no memory, no thread: releases what was acquired and what still comes
             std::unique_lock lock(mutex_);
             if (round) round->over = true;
             give_back(
@@ -13535,7 +13658,7 @@ private:
     Outcome take(const LockRequest& request, std::optional<std::size_t> waited_for, Instant give_up,
                  const std::shared_ptr<QuorumRound>& round) {
         {
-            // What of an earlier level is lost by now must not seem to have been held all the while.
+            // Drops the votes of earlier levels that are lost by now. They must not count as held without a gap.
             const std::lock_guard lock(mutex_);
             live_hold(request.owner);
         }
@@ -13546,7 +13669,7 @@ private:
             else
                 ask(request, round, i);
         }
-        // Built and destroyed without mutex_, which the callback takes.
+        // Constructed and destroyed without mutex_, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
             round->stopped = true;
@@ -13561,7 +13684,7 @@ private:
             if (round->votes(Clock::now()) >= rules_.needed && accept(request, *round, begun)) return {.held = true};
             if (again == most_again || (request.deadline == never && !request.one_try)) break;
             if (round->stopped || !round->goes_first(order_)) break;
-            // Those who had the other members are giving them back, if they asked at the same time.
+            // Callers that asked at the same time and got the other members are releasing them now.
             const Instant now = Clock::now();
             const Clock::duration trip =
                 std::clamp<Clock::duration>(now - asked, std::chrono::microseconds(500), Milliseconds(20));
@@ -13579,8 +13702,8 @@ private:
     void await_answers(std::unique_lock<std::mutex>& lock, QuorumRound& round, Instant asked, Instant limit) {
         await(lock, round.changed, limit, [&] { return round.stopped || round.decided(rules_.needed, Clock::now()); });
         const Instant now = Clock::now();
-        // The others are most likely about to answer, too: whatever the outcome, nothing is left to the background
-        // then.
+        // The remaining members will most likely answer soon, too. Waiting for them leaves nothing to the background,
+        // whatever the outcome.
         const Instant soon = std::min(limit, now + (now - asked) + Milliseconds(1));
         await(lock, round.changed, soon, [&] { return round.stopped || round.complete(); });
         if (!round.complete()) stop_attending();
@@ -13593,7 +13716,7 @@ private:
         members_[member]->try_in_background(request.owner, request.lease, tell, Receiver::poster);
     }
 
-    // Those that refused; whether there were any.
+    // Asks the members again that refused. Returns true if there were any.
     bool ask_again(std::unique_lock<std::mutex>& lock, const LockRequest& request,
                    const std::shared_ptr<QuorumRound>& round) {
         bool any = false;
@@ -13607,7 +13730,7 @@ private:
         return any;
     }
 
-    // A member's answer; whether what it gives is wanted.
+    // Handles a member's reply. Returns true if the hold that it reports is wanted.
     bool answered(const std::shared_ptr<QuorumRound>& round, OwnerNumber owner, std::size_t member,
                   const TryAnswer& answer) {
         std::unique_lock lock(mutex_);
@@ -13632,7 +13755,7 @@ private:
                                       round->held(member, std::max(trusted_from, Clock::now()));
                                   round->changed.notify_all();
                               });
-                } catch (const std::bad_alloc&) {  // had, so to be given back by the round
+                } catch (const std::bad_alloc&) {  // acquired, so the round releases it
                     round->failed(member, std::nullopt);
                 }
                 break;
@@ -13641,7 +13764,8 @@ private:
         return true;
     }
 
-    // Enough votes: the hold is there, or has one level more. False when it took longer than the votes last.
+    // Records the hold, or one more level of it, once there are enough votes. Returns false if the acquire took longer
+    // than the votes last.
     bool accept(const LockRequest& request, QuorumRound& round, Instant begun) {
         const Instant now = Clock::now();
         const ClientOptions& options = client().options();
@@ -13653,7 +13777,7 @@ private:
 
         Hold* hold = live_hold(request.owner);
         const bool first = !hold;
-        // What needs memory comes first, so that a failure leaves all as it is.
+        // Steps that need memory come first, so that a failure changes nothing.
         Shares& shares = shares_[request.owner];
         shares.of.resize(members_.size());
         if (first) hold = &holds_.start(request.owner, ++last_hold_);
@@ -13678,7 +13802,7 @@ private:
         return true;
     }
 
-    // `limit`: until when answers were waited for.
+    // `limit`: until when the round waited for replies.
     Outcome why_not(QuorumRound& round, Instant limit) const {
         Outcome outcome;
         const bool decided = round.decided(rules_.needed, Clock::now());
@@ -13701,21 +13825,21 @@ private:
         return outcome;
     }
 
-    // Waits for a member that somebody else has: it, if it could be had.
+    // Waits for a member that another owner holds. Returns it if it was acquired.
     std::optional<std::size_t> wait_for(std::size_t member, const LockRequest& request) {
         LockRequest one = request;
         if (rules_.independent) one.deadline = std::min(request.deadline, Clock::now() + slice);
         try {
             if (members_[member]->acquire(one)) return member;
         } catch (const Error& error) {
-            // That of a majority's minority is found out by asking them all again.
+            // The next round shows whether only a minority fails.
             if (!rules_.independent || is_for_good(error)) throw;
             rest(Clock::now() + Milliseconds(50), request);
         }
         return std::nullopt;
     }
 
-    // A part that comes late: whether it is still wanted.
+    // Handles a member's hold that comes late. Returns true if it is still wanted.
     bool adopt(const Part& part) {
         std::unique_lock lock(mutex_);
         Hold* hold = closed_ ? nullptr : live_hold(part.owner);
@@ -13723,7 +13847,7 @@ private:
         Share& share = shares_.at(part.owner).of[part.member];
         const HeldPart given = members_[part.member]->part(part.owner);
         ++share.levels;
-        if (has(share, given, Clock::now())) return true;  // one level more
+        if (has(share, given, Clock::now())) return true;  // one more level
         share.hold = given.hold;
         share.votes_from = never;
         ask_for_vote(lock, part);
@@ -13734,10 +13858,10 @@ private:
         ask_trust(lock, part.member, [this, part](Instant trusted_from, const std::optional<Error>& why) {
             if (!why) let_vote(part, trusted_from);
         });
-    } catch (const std::bad_alloc&) {  // asked again at the next renewal
+    } catch (const std::bad_alloc&) {  // retried at the next renewal
     }
 
-    // Counts from then on.
+    // Lets the part vote from `trusted_from` on, but not before now.
     void let_vote(const Part& part, Instant trusted_from) {
         Hold* hold = live_hold(part.owner);
         if (!hold || hold->id != part.hold) return;
@@ -13749,7 +13873,7 @@ private:
 
     // --- which servers may vote -------------------------------------------------------------------------------
 
-    // `then(from when on, or why never)`, called with mutex_ held, now or later.
+    // Calls `then(from when the vote counts, or the error)` with mutex_ held, now or later.
     template <class Then>
     void ask_trust(std::unique_lock<std::mutex>& lock, std::size_t member, Then then) {
         if (!rules_.independent) return then(Instant::min(), std::nullopt);
@@ -13763,7 +13887,8 @@ private:
         });
     }
 
-    // The server answered later than it gave its part, so the process that gave it is not younger than this says.
+    // Learns the server's age from the reply to INFO. The reply is newer than the member's part, so the server process
+    // that granted the part started no later than INFO shows.
     template <class Then>
     void learn_age(std::size_t member, const std::optional<std::uint64_t>& connections, const Reply& reply,
                    const Then& then) {
@@ -13771,7 +13896,7 @@ private:
         if (judge(reply) != ReplyClass::answered) return then(never, error_of(reply, m.name()));
         const auto uptime = reply.kind == Reply::Kind::text ? read_uptime(reply.text) : std::nullopt;
         if (!uptime) return then(never, unexpected(reply, m.name()));
-        // Told in whole seconds, of which the last one may have just begun.
+        // INFO counts whole seconds, and the last one may have just begun.
         const auto enough = std::chrono::ceil<std::chrono::seconds>(rules_.longest_lease * 2);
         const auto age = std::clamp(*uptime - std::chrono::seconds(1), std::chrono::seconds(0), enough);
         const Instant born = Clock::now() - age;
@@ -13780,9 +13905,10 @@ private:
         then(servers_[member].trusted_from, std::nullopt);
     }
 
-    // --- for how long -----------------------------------------------------------------------------------------
+    // --- validity ---------------------------------------------------------------------------------------------
 
-    // One part in a hundred, and what a server's clock cannot tell.
+    // Returns the allowance for clock drift between independent servers: one percent, and 2 ms for the resolution of a
+    // server's clock.
     Milliseconds drift_over(Milliseconds lease) const {
         return rules_.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);
     }
@@ -13793,7 +13919,7 @@ private:
         return longest;
     }
 
-    // Until when enough of the members that vote are certainly held. Needs no memory.
+    // Returns until when enough of the voting members are certainly held. Needs no memory.
     template <class Votes>
     Instant validity(OwnerNumber owner, Milliseconds drift, Votes votes) {
         ends_.clear();
@@ -13809,8 +13935,8 @@ private:
         return hold.valid_until != Instant::min() && hold.lost_at() > now;
     }
 
-    // Works out anew until when a hold is valid. Votes that came since the last time count only if it was valid without
-    // them all the while; and a part that is lost votes no more, even when it is had again.
+    // Recomputes until when a hold is valid. Votes that came since the last time count only if the hold was valid
+    // without them all the time. A lost part votes no more, even if the member is acquired again.
     void look_at(Hold& hold, Instant now) {
         if (!hold.live()) return;
         Shares& shares = shares_.at(hold.owner);
@@ -13826,7 +13952,8 @@ private:
         shares.looked_at = now;
     }
 
-    // Members may have been taken for longer before; what that hides of a restarted server is not relied upon.
+    // Members may still have longer leases from before. These are not relied upon, because they may hide a restarted
+    // server.
     Instant end_of(const Hold& hold, Instant until) const {
         return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);
     }
@@ -13841,7 +13968,7 @@ private:
         return hold && hold->live() ? hold : nullptr;
     }
 
-    // The parts that are left are kept until unlock(), which still has to come.
+    // Ends a hold that is lost. Keeps the parts that are left until unlock(), which is still to come.
     void lose(Hold& hold) {
         hold.lose();
         tell_loss(hold);
@@ -13870,10 +13997,10 @@ private:
         if (lost_at != never) client().losses().timers().schedule(*this, lost_at);
     }
 
-    // --- giving back, together --------------------------------------------------------------------------------
+    // --- releasing, together ----------------------------------------------------------------------------------
 
-    // So many levels of each member; what came of it until all have answered, or node_timeout, or `limit`. Without
-    // memory nobody waits for the answers.
+    // Releases `how_many(i)` levels of each member i. Returns the outcome once all have replied, or after node_timeout,
+    // or at `limit`. Without memory it does not wait for the replies.
     template <class HowMany>
     Releases give_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner, HowMany how_many, Instant limit = never) {
         struct Shared {
@@ -13915,14 +14042,15 @@ private:
     void give_back(std::size_t member, OwnerNumber owner, const std::function<void(std::error_code)>& told) {
         try {
             members_[member]->release_in_background(owner, told, Receiver::poster);
-        } catch (const std::exception&) {  // no memory, no thread: the member goes on by itself, or its lease ends
+        } catch (const std::exception&) {  // no memory, no thread: the member retries by itself, or its lease ends
             told(make_error_code(std::errc::not_enough_memory));
         }
     }
 
-    // --- waiting for answers ----------------------------------------------------------------------------------
+    // --- waiting for replies ----------------------------------------------------------------------------------
 
-    // Until `done()` or `until`. Near servers' answers are received by this thread, awake; others' by the background.
+    // Waits until `done()` or `until`. This thread spins to receive replies of near servers; the background receives
+    // the others.
     template <class Done>
     void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done) {
         if (done()) return;
@@ -13930,7 +14058,7 @@ private:
         const auto came = [&] {
             try {
                 for (const auto& member : members_) member->attend();
-            } catch (const std::bad_alloc&) {  // then the background receives
+            } catch (const std::bad_alloc&) {  // the background receives then
             }
             const std::lock_guard look(mutex_);
             return done();
@@ -13947,7 +14075,7 @@ private:
     const std::vector<std::shared_ptr<QuorumMember>> members_;
     const QuorumRules rules_;
     const std::string name_;
-    std::vector<std::size_t> order_;  // the members, by their keys: the same for all who ask for them
+    std::vector<std::size_t> order_;  // the members sorted by key: the same order for all callers
     const bool is_fork_child_;
     const ProcessMark process_ = this_process();
 
@@ -13955,13 +14083,13 @@ private:
 
     std::mutex mutex_;
     std::condition_variable idle_;
-    std::size_t inside_ = 0;  // background threads that call members
+    std::size_t inside_ = 0;  // number of Inside objects
     bool closed_ = false;
     HoldTable holds_;
     std::uint64_t last_hold_ = 0;
     std::map<OwnerNumber, Shares> shares_;
     std::vector<Server> servers_;
-    std::vector<Instant> ends_;  // validity()'s own, with room for all members
+    std::vector<Instant> ends_;  // scratch memory of validity(), with room for all members
 };
 
 }  // namespace v0_1
@@ -13972,14 +14100,14 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// What MultiLock and RedLock have in common: the public members of a lock, over those of its members.
+// Implements the common part of MultiLock and RedLock: the public members of a lock, on top of those of its members.
 template <class Lock>
 class QuorumApi : public LockApi<Lock> {
 public:
     QuorumApi(const QuorumApi&) = delete;
     QuorumApi& operator=(const QuorumApi&) = delete;
 
-    // The names of its members, each once, in their order.
+    // The names of its members in their order, each once.
     const std::string& name() const noexcept { return name_; }
 
     bool acquire(const LockRequest& request) { return state().acquire(request); }
@@ -13987,7 +14115,7 @@ public:
     Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
     std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
 
-    // Of all members: whether one of them was held.
+    // Ends the holds of all members. Returns true if one of them was held.
     bool force_release() {
         const std::vector<bool> were =
             ask_all<bool>([](QuorumMember& m, Instant limit) { return m.force_release(limit); });
@@ -13995,7 +14123,7 @@ public:
         return std::find(were.begin(), were.end(), true) != were.end();
     }
 
-    // Whether so many members are held that somebody may hold it.
+    // Returns true if enough members are held for the whole lock to be held.
     bool ask_locked() {
         return quorum_of(ask_all<bool>([](QuorumMember& m, Instant limit) { return m.ask_locked(limit); }));
     }
@@ -14029,7 +14157,8 @@ private:
         return new State(std::make_shared<QuorumState>(members_, rules_, name_, is_fork_child));
     }
 
-    // That of the parent is left alone in a forked child: its mutex may be held by a thread that does not exist here.
+    // Returns this process's state. A forked child makes a new one and leaves the parent's alone: its mutex may be held
+    // by a thread that does not exist in the child.
     QuorumState& state() {
         State* state = state_.load(std::memory_order_acquire);
         while (!(*state)->is_of_this_process()) {
@@ -14049,8 +14178,8 @@ private:
         return all;
     }
 
-    // The answers of all members, asked at the same time; those that fail, or do not answer within node_timeout, are
-    // left out. Throws the first failure when too few are left.
+    // Queries all members at the same time. Returns the answers without those that fail or take longer than
+    // node_timeout. If too few are left, throws the first failure.
     template <class Answer, class Ask>
     std::vector<Answer> ask_all(Ask ask) {
         std::vector<std::optional<Answer>> answers(members_.size());
@@ -14069,7 +14198,7 @@ private:
             try {
                 others.push_back(quiet_thread([&one, i] { one(i); }));
             } catch (const std::exception&) {
-                one(i);  // no more threads to be had, or no memory for one
+                one(i);  // no more threads, or no memory for one
             }
         }
         one(0);
@@ -14083,7 +14212,7 @@ private:
         return given;
     }
 
-    // What so many of the answers reach that it is true of the whole.
+    // Returns the largest value that enough of the answers reach to be true of the whole lock.
     template <class Answer>
     Answer quorum_of(std::vector<Answer> answers) const {
         std::sort(answers.begin(), answers.end(), std::greater<>());
@@ -14096,7 +14225,7 @@ private:
     std::atomic<State*> state_;
 };
 
-// The members from locks as they are given: by reference, or as a range of locks or of pointers to them.
+// Makes the members from locks: given by reference, or as a range of locks or of pointers to locks.
 template <class Lock>
 std::shared_ptr<QuorumMember> member_of(Lock& lock) {
     if constexpr (WriteSided<Lock>) {
@@ -14123,7 +14252,7 @@ std::vector<std::shared_ptr<QuorumMember>> members_of_range(Range& range) {
     return members;
 }
 
-// A range of locks, rather than a lock.
+// A range of locks, as opposed to a lock.
 template <class Range>
 concept LockRange = requires(Range& range) {
     std::begin(range);
@@ -14138,21 +14267,21 @@ concept LockRange = requires(Range& range) {
 namespace redlatch {
 inline namespace v0_1 {
 
-// Several locks as one: all of them, or none. They may be of different kinds, names and servers, and are the same locks
-// to everybody who takes them one by one; what Redisson's MultiLock is in Java.
+// Combines several locks into one: a hold has all of them or none. Members may differ in kind, name and server. They
+// stay ordinary locks for code that takes them one by one. The counterpart of Redisson's MultiLock.
 //
 //   redlatch::MultiLock both{from, to};           // or a range: MultiLock(std::vector<RLock<>*>)
 //   std::lock_guard guard{both};
 //
-// Members are asked at the same time: one round trip, one command each, and as many to give them back. Who waits holds
-// none of them, so it does not matter in which order different threads name them. A hold is valid for as long as all
-// parts of it are; is_locked(), hold_count() and remaining_lease() say what is true of all members.
+// The client queries all members at the same time. Acquiring takes one round trip and one command per member; releasing
+// takes as many. A waiting call holds none of the members, so threads may name them in any order. A hold is valid as
+// long as all of its parts are. is_locked(), hold_count() and remaining_lease() report what is true of all members.
 //
-// Reentrant where its members are. Members must outlive this object; a hold belongs to the object that took it. Neither
-// copied nor moved; any number of threads may use one object.
+// Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it. Neither
+// copyable nor movable. Any number of threads may use one object.
 class MultiLock : public QuorumApi<MultiLock> {
 public:
-    // Throws Error(errc::invalid_argument) for a lock that is named twice. Sends nothing.
+    // Throws Error(errc::invalid_argument) if a lock is named twice. Sends nothing.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit MultiLock(Locks&... locks)
         : MultiLock(Whole{}, members_of(locks...)) {}
@@ -14167,7 +14296,7 @@ private:
     MultiLock(Whole, const Members& members)
         : QuorumApi(sorted(members), QuorumRules{.needed = members.size(), .node_timeout = patience(members)}) {}
 
-    // By name, so that those who wait meet at the same one.
+    // Sorts by name, so that all waiters meet at the same member.
     static Members sorted(Members members) {
         if (members.empty()) throw Error(errc::invalid_argument, {}, "a MultiLock needs a member");
         for (std::size_t i = 0; i < members.size(); ++i)
@@ -14194,15 +14323,14 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// How a SpinLock or a Mutex waits: pauses that begin with initial_delay and double up to max_delay, each shortened at
-// random by up to a half, so that waiters do not come together.
+// How a SpinLock or a Mutex waits: pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
+// to a half, so that waiters do not retry at the same time.
 struct SpinOptions {
     std::chrono::milliseconds initial_delay{1};
     std::chrono::milliseconds max_delay{128};
 };
 
-// Throws Error(errc::invalid_argument) for delays that are not positive or of which the first is longer than the
-// longest.
+// Throws Error(errc::invalid_argument) if initial_delay is below 1 ms or above max_delay, or max_delay is above 1 h.
 inline Polling polling_of(const SpinOptions& options, std::string_view name) {
     if (options.initial_delay < Milliseconds(1) || options.max_delay < options.initial_delay ||
         options.max_delay > std::chrono::hours(1))
@@ -14216,12 +14344,12 @@ inline Polling polling_of(const SpinOptions& options, std::string_view name) {
 
 // redlatch/scripts/mutex.hpp
 
-// The scripts of the plain mutex. Key: a string, the holder's value, with a TTL; whoever else locks by SET NX PX writes
-// just that. The value is new for each hold, so that a command may be sent twice, or come late: it finds another value,
-// and does nothing.
+// The scripts of the plain mutex. Key: a string, the value of the holder, with a TTL: the same as other programs write
+// that lock by SET NX PX. The value is new for each hold. So a command that is sent twice, or comes late, finds another
+// value and does nothing.
 //
-// Order of writes: under maxmemory Redis refuses SET, unless the script has written before; so what must always succeed
-// begins with PEXPIRE or DEL.
+// Order of writes: under maxmemory Redis refuses SET, unless the script has written before. So scripts that must always
+// succeed begin with PEXPIRE or DEL.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -14229,8 +14357,8 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view mutex_acquire{R"lua(
--- What SET lock value NX PX lease is, for a value that may be there already, and with an answer that says more.
--- KEYS: lock.  ARGV: value, lease in ms, until when it is wanted.
+-- Does the same as SET lock value NX PX lease, but accepts its own value if it is set already, and returns the PTTL.
+-- KEYS: lock.  ARGV: value, lease in ms, wanted until.
 -- Answer: OK = held; n >= -1 = blocked, the holder's PTTL.
 local lock = KEYS[1]
 local value, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3]
@@ -14245,8 +14373,8 @@ return redis.status_reply('OK')
 )lua"};
 
 inline constexpr std::string_view mutex_give_up{R"lua(
--- KEYS: lock.  ARGV: values that are wanted no more.
--- Answer: the server's clock. A copy of what they asked for may still arrive until it was wanted.
+-- KEYS: lock.  ARGV: values to give up.
+-- Answer: the server's clock. A copy of a request with one of them may still take effect until it is no longer wanted.
 local now = time_in_ms()
 local current = redis.call('get', KEYS[1])
 for i = 1, #ARGV do
@@ -14256,7 +14384,7 @@ return now
 )lua"};
 
 inline constexpr std::string_view mutex_hand_over{R"lua(
--- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms, until when it is wanted.
+-- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms, wanted until.
 -- Answer: 1 = the next holder has it; nil = neither of them does.
 local lock = KEYS[1]
 local value, heir, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -14265,14 +14393,14 @@ if current == heir then return 1 end
 if current ~= value then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
--- Should the second be refused, the hold is the owner's still, who gives it back by another command.
+-- If SET is refused, the owner still holds the lock and releases it by another command.
 redis.call('pexpire', lock, lease)
 redis.call('set', lock, heir, 'px', lease)
 return 1
 )lua"};
 
 inline constexpr std::string_view mutex_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the value of each lock.
+-- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the value of each lock.
 -- Answer: for each lock 1 = renewed, 0 = not held with this value. Never creates a key, never shortens a TTL.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
 local now = time_in_ms()
@@ -14280,7 +14408,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local renewed = {}
 for i, lock in ipairs(KEYS) do
     local current = redis.pcall('get', lock)
-    -- A key that became something else is lost, and no reason to let the others expire.
+    -- A key of another type is lost, but the other locks must not expire for that.
     if type(current) == 'table' and not string.find(current.err, 'WRONGTYPE', 1, true) then return current end
     renewed[i] = 0
     if current == ARGV[i + 2] then
@@ -14306,7 +14434,7 @@ inline constexpr std::string_view mutex_hand_over = joined<detail::wanted_until,
 inline constexpr std::string_view mutex_renew = joined<detail::wanted_until, detail::mutex_renew>;
 
 inline constexpr std::string_view mutex_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = nobody holds it.
+-- KEYS: lock.  Answer: PTTL; -2 = not held.
 if not redis.call('get', KEYS[1]) then return -2 end
 return redis.call('pttl', KEYS[1])
 )lua"};
@@ -14320,7 +14448,8 @@ return redis.call('pttl', KEYS[1])
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the plain mutex: the key holds the value of the one hold there is, which is the owner's text. For `send`, which calls or posts them. Every command may be sent again, without a mark on the server.
+// Builds the commands of the plain mutex, for `send`, which calls or posts them. The key holds the text of the owner of
+// its one hold. Every command may be resent, without a mark on the server.
 template <Transport T>
 class MutexProtocol {
 public:
@@ -14336,18 +14465,18 @@ public:
 
     const std::string& key() const noexcept { return key_; }
 
-    // None: nobody is told of a release.
+    // Empty: a release publishes no message.
     const std::string& channel() const noexcept { return no_channel_; }
 
-    // The value of a hold.
+    // Returns the value of a hold.
     OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
 
-    // The first time by the plain command. If that is refused it does not say why, so the script asks once more, and is
-    // all that is sent from then on: it knows a value that is there from an earlier sending, it says how long the
-    // holder has left, and that the key is no lock at all.
+    // Sends the plain command first. Its refusal has no reason, so the script follows. From then on only the script is
+    // sent: it recognizes the value of an earlier sending, it returns how long the holder's lease lasts, and it reports
+    // a key of another type.
     //
-    // The plain command says when the lease is over, by the server's clock: a copy that arrives late holds no longer
-    // than the first would have. Servers before 6.2 know only how long it lasts.
+    // The plain command gives the end of the lease by the server's clock. So a late copy holds no longer than the first
+    // would have. Servers before 6.2 accept only a duration.
     template <class Send>
     auto acquire(const Claim& claim, Send send) {
         const OwnerText value = text(claim.hold);
@@ -14367,7 +14496,7 @@ public:
         return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
     }
 
-    // By the server's own command where it has one. What was sent before without an answer is sent as a script.
+    // Releases by the server's own command if it has one. If an earlier sending got no reply, uses the script.
     template <class Send>
     auto release(std::uint64_t hold, std::uint32_t, Milliseconds, bool again, Send send) {
         const OwnerText value = text(hold);
@@ -14382,13 +14511,13 @@ public:
         return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{value});
     }
 
-    // Gives up these values. Answered with the server's clock.
+    // Releases the holds of these values. The reply is the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> values, Send send) {
         return send(digested<scripts::mutex_give_up>, Texts<1>{key_}, values);
     }
 
-    // The present holder's value, whoever it is.
+    // Returns the current holder's value, whichever it is.
     template <class Send>
     auto holders(Send send) {
         return value(std::move(send));
@@ -14412,14 +14541,15 @@ public:
         return send(digested<scripts::mutex_remaining_lease>, Texts<1>{key_}, Texts<0>{});
     }
 
-    // The present holder's value, whoever it is. GET rather than EXISTS: a key of another type is an error, not a lock.
+    // Returns the current holder's value, whichever it is. GET rather than EXISTS: a key of another type is an error,
+    // not a lock.
     template <class Send>
     auto value(Send send) {
         return send(Texts<2>{"GET", key_});
     }
 
-    // The plain command says when the lease is over, so it may last for less than was asked for: by what the server's
-    // clock may be ahead of what this client knows of it.
+    // Returns by how much a lease may be shorter than requested. The plain command fixes its end by the server's clock,
+    // which may be ahead of this client's estimate by that much.
     Milliseconds clock_error() const { return session_.clock_error(); }
 
 private:
@@ -14449,32 +14579,32 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The lock of the Redis documentation: SET name value NX PX lease takes it, deleting the key if it holds that value
-// gives it back. The key is the name itself (behind the client's key_prefix), so it excludes, and is excluded by,
-// everybody who locks that way, in whatever language. Each hold has a value of its own: "<client id>:<thread
-// number>:<number>".
+// Provides the distributed lock of the Redis documentation: SET name value NX PX lease acquires it, and deleting the
+// key if it still has that value releases it. The key is the name itself, after the client's key_prefix. So this lock
+// and every other client that locks this way, in any language, exclude each other. Each hold has its own value:
+// "<client id>:<thread number>:<number>".
 //
-// Not reentrant: to the thread that holds it lock() and its kin throw Error(errc::would_deadlock), try_lock() too,
-// where std::mutex would be undefined; at once, and nothing is sent. A hold that was lost is no hold: that thread asks
-// like anybody else.
+// Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) in the thread that
+// holds the lock; std::mutex would be undefined there. They throw at once and send nothing. A lost hold does not count:
+// its thread may acquire the lock again like any other.
 //
-// Nobody is told of a release by this scheme. So a waiting process asks again after pauses that grow, as a SpinLock
-// does, one command a pause whatever the number of its waiting threads; threads of one process hand the lock over among
-// themselves. Taking a free lock and giving it back is one command each; a try in vain takes two, because the plain
-// command does not say why it is refused. Where the server can delete by value itself (Redis 8.4, Valkey 9) that is
-// used: the first release of a client finds out, at the price of two commands where it cannot.
+// Releases publish no message. So a waiting process retries after growing pauses, as a SpinLock does: one command per
+// pause, however many of its threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
+// lock is one command and releasing it is another. A failed attempt takes two, because the plain command does not
+// report why it was refused. Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The
+// first release of a client finds out whether the server can; it costs two commands if the server cannot.
 //
-// Otherwise like RLock: the watchdog, leases, lost(), the errors. Other kinds of lock of that name are refused with
+// The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.
 template <class T = HiredisTransport>
 class Mutex : public NamedLock<Mutex<T>, T, LockState<T, MutexProtocol>> {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
-    // which the first is longer than the longest. Sends nothing.
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
+    // first is longer than the longest. Sends nothing.
     Mutex(Client<T>& client, std::string_view name, SpinOptions options = {})
         : Mutex::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
-    // --- for LockApi and for composed locks: for an owner that is told -------------------------------------------
+    // --- used by LockApi and by composed locks: the caller names the owner --------------------------------------
 
     bool acquire(LockRequest request) {
         request.polling = polling_;
@@ -14483,7 +14613,8 @@ public:
 
     bool ask_locked(Instant limit = never) { return value(limit).has_value(); }
 
-    // One at most. Without a command when this process knows of no hold: nobody else can have taken one in its name.
+    // Returns at most 1. Sends no command if this process has no hold on record for this owner, because no other
+    // process can have acquired one in its name.
     int ask_hold_count(OwnerNumber owner, Instant limit = never) {
         const std::uint64_t hold = this->state().part(owner).hold;
         return hold != 0 && value(limit) == this->state().wire().text(hold).view() ? 1 : 0;
@@ -14497,7 +14628,7 @@ public:
     }
 
 private:
-    // The present holder's.
+    // Returns the value of the current holder.
     std::optional<std::string> value(Instant limit) {
         auto& state = this->state();
         return ask_text(
@@ -14521,13 +14652,13 @@ Mutex(Client<T>&, std::string_view, SpinOptions) -> Mutex<T>;
 namespace redlatch {
 inline namespace v0_1 {
 
-// Names one permit that somebody holds: 16 random bytes. Who knows it may release the permit, in whatever process or
-// language; as text it is 32 hex digits, the same that Redisson shows.
+// Identifies one permit that is held: 16 random bytes. Any process in any language can release the permit with it. As
+// text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
 public:
     static PermitId random() { return PermitId(random_bytes<16>()); }
 
-    // From 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
+    // Parses 32 hex digits. Throws Error(errc::invalid_argument) for anything else.
     static PermitId parse(std::string_view text) {
         std::array<unsigned char, 16> bytes{};
         bool proper = text.size() == 32;
@@ -14550,7 +14681,7 @@ public:
         return hex;
     }
 
-    // As it stands in Redis.
+    // Returns the bytes as stored in Redis.
     std::string_view bytes() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
     friend auto operator<=>(const PermitId&, const PermitId&) = default;
@@ -14578,7 +14709,7 @@ private:
 
 template <>
 struct std::hash<redlatch::PermitId> {
-    // Random already.
+    // The bytes are random already.
     std::size_t operator()(const redlatch::PermitId& id) const noexcept {
         std::size_t some;
         std::memcpy(&some, id.bytes().data(), sizeof some);
@@ -14588,10 +14719,11 @@ struct std::hash<redlatch::PermitId> {
 
 // redlatch/scripts/permit_expirable_semaphore.hpp
 
-// The scripts of the semaphore whose permits have leases. Keys: a string, the permits that are available, as the
-// semaphore's; and a sorted set of the permits that are taken: id -> the time when its lease is over, in ms since 1970
-// by the server's clock. A permit whose time is over counts as available; whoever looks puts it back. Message: the
-// new number of permits, when there are any; it goes out before the number changes, as the semaphore's.
+// The scripts of the semaphore whose permits have leases. Keys: a string, the number of available permits, as for the
+// semaphore; and a sorted set of the permits that are taken: id -> the end of its lease, in ms since 1970 by the
+// server's clock. A permit whose lease has ended counts as available; the next script that finds it puts it back.
+// Message: the new number of permits, if there are any. It is published before the number changes, as for the
+// semaphore.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -14599,7 +14731,7 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view permit_clock{R"lua(
--- The time of a permit that ends only by its release. Redisson's.
+-- The end of a permit without a lease, as in Redisson.
 local never = 922337203685477
 local function ends_at(now, lease)
     return string.format('%.0f', lease == '-1' and never or now + lease)
@@ -14608,22 +14740,24 @@ end
 
 inline constexpr std::string_view permit_sweep{R"lua(
 local function no_count() return redis.error_reply('WRONGTYPE the key holds no number of permits') end
--- The permits whose lease is over: how many. And the removal of their ids, to be made last, because nothing undoes it.
--- Permits that would be more than Redisson can read stay where they are until there is room.
+-- Returns how many permits have an ended lease, and the change that removes their ids. That change must come last,
+-- because nothing undoes it. If there would be more permits than Redisson can read, the permits stay until there is
+-- room.
 local function leases_over(leases, now, available)
     local over = redis.call('zcount', leases, '0', whole(now))
     if available + over > most then over = 0 end
     return over, {'zremrangebyscore', leases, '0', whole(now)}
 end
--- Adds to `changes`: so many permits more are available, or fewer. Before it, what might be refused afterwards: it
--- removes nothing. Redis allows the first one when its memory is full, and then lets the rest through, too.
+-- Adds to `changes`: that many permits become available (fewer, if negative). Before that come commands of the kinds
+-- that follow later and might be refused; they remove nothing. Redis allows the first one when its memory is full, and
+-- then all later writes.
 local function put_back(changes, semaphore, leases, channel, publish, available, permits)
     table.insert(changes, {'zrem', leases, ''})
     table.insert(changes, {'zremrangebyscore', leases, '1', '0'})
     if available + permits > 0 then table.insert(changes, {publish, channel, whole(available + permits)}) end
     table.insert(changes, {'incrby', semaphore, whole(permits), undo = {'incrby', semaphore, whole(-permits)}})
 end
--- Puts back what is over, by itself: nil, or the refusal.
+-- Puts back the permits whose lease has ended, and does nothing else. Returns nil, or the error.
 local function sweep(semaphore, leases, channel, publish, available, now)
     local over, removal = leases_over(leases, now, available)
     if over == 0 then return end
@@ -14639,12 +14773,11 @@ inline constexpr std::string_view changes_permits =
     joined<all_or_none, request_marks, wanted_until, exact_count, permit_clock, permit_sweep, Body>;
 
 inline constexpr std::string_view permit_acquire{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command
--- that is sent again, publish command; then for each caller, in the order in which they are to be served: how many
--- permits (negative where those behind may be served although there are not enough for this one), their lease in ms
--- (-1 = for ever), their ids.
--- Answer: how many permits were taken: for the first callers, as far as they go round; after how many ms the next lease
--- is over, -1 = unknown; and, where none were taken, how many there are in all.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command; then for each caller, in the order of service: how many permits (negative if callers behind may be served
+-- when there are too few for this one), their lease in ms (-1 = without a lease), their ids.
+-- Answer: the number of permits taken: by the callers in their order, as far as there are enough; after how many ms the
+-- next lease ends, -1 = unknown; and, if none were taken, how many permits there are in all.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local publish = ARGV[6]
@@ -14677,7 +14810,7 @@ if taken == 0 then
     if not first or tonumber(first) >= never then return {0, -1, all} end
     return {0, math.max(1, tonumber(first) - now), all}
 end
--- First, so that Redis refuses it when its memory is full.
+-- First a write that Redis refuses when its memory is full.
 local changes = {mark(marks, lane, request, whole(taken)), keep(marks, now, ends)}
 if over > 0 then
     put_back(changes, semaphore, leases, channel, publish, present, over - taken)
@@ -14698,16 +14831,17 @@ return refusal or {taken, -1}
 )lua"};
 
 inline constexpr std::string_view permit_take_back{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, until
--- when that is wanted, margin in ms, '1' for a command that is sent again, publish command, the ids that it may have taken.
--- Answer: how many it had taken; they are given back, once. Copies of it that are still on their way take none.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know,
+-- wanted until of that acquire, margin in ms, '1' for a resend, publish command, the ids that it may have taken.
+-- Answer: the number of these ids that were taken; they are given back, once. Copies of the acquire in flight take
+-- none.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local before, own = outcome_of(marks, lane, request)
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
 local now = time_in_ms()
--- First what Redis allows when its memory is full.
+-- First a write that Redis allows when its memory is full.
 local changes = {{'zrem', leases, ''}}
 if own then
     table.insert(changes, mark(marks, lane, request, 0, before))
@@ -14725,9 +14859,9 @@ return all_or_none(changes) or #held
 )lua"};
 
 inline constexpr std::string_view permit_release{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
--- permit ids.
--- Answer: 1 = all were released; 0 = at least one is unknown or its lease is over, and none was.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, permit ids.
+-- Answer: 1 = all were released; 0 = at least one is unknown or its lease has ended, and none was released.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local before = outcome_of(marks, lane, request)
@@ -14747,7 +14881,7 @@ for i = 7, #ARGV do
 end
 local over, removal = leases_over(leases, now, present + #ids)
 local ends = wanted_until + margin
--- First what Redis allows when its memory is full.
+-- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
 put_back(changes, semaphore, leases, channel, publish, present, #ids + over)
 for _, id in ipairs(ids) do table.insert(changes, {'zrem', leases, id}) end
@@ -14756,9 +14890,9 @@ return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_set_lease{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
--- permit id, lease in ms (-1 = for ever).
--- Answer: 1 = done; 0 = the permit is unknown or its lease is over.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, permit id, lease in ms (-1 = without a lease).
+-- Answer: 1 = done; 0 = the permit is unknown or its lease has ended.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local id, lease = ARGV[7], ARGV[8]
@@ -14784,8 +14918,8 @@ return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_set_total{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
--- number of permits, those that are taken included.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, number of permits, including those that are taken.
 -- Answer: 1.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
@@ -14808,8 +14942,8 @@ return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view permit_add{R"lua(
--- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent again, publish command,
--- by how many permits there are to be more or fewer.
+-- KEYS: semaphore, marks, leases, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, publish
+-- command, the change of the number of permits.
 -- Answer: 1.
 local semaphore, marks, leases, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
@@ -14821,7 +14955,7 @@ if now > wanted_until then return late(now) end
 local present = count_in(redis.call('get', semaphore) or '0')
 if not present then return no_count() end
 local total = present + permits
--- All permits may be put back one day.
+-- All taken permits may be put back one day.
 if permits > 0 and total + redis.call('zcard', leases) > most or permits < 0 and total < -most then
     return too_many()
 end
@@ -14846,7 +14980,7 @@ return refusal or {redis.call('get', semaphore), taken}
 
 inline constexpr std::string_view permit_remaining{R"lua(
 -- KEYS: leases.  ARGV: permit id.
--- Answer: what its lease has left in ms, -1 = it is for ever, nil = it is unknown or its lease is over.
+-- Answer: how many ms its lease has left, -1 = it has no lease, nil = it is unknown or its lease has ended.
 local ends = tonumber(redis.call('zscore', KEYS[1], ARGV[1]) or '0')
 if ends >= never then return -1 end
 local left = ends - time_in_ms()
@@ -14855,7 +14989,7 @@ return left
 )lua"};
 
 inline constexpr std::string_view permit_renew{R"lua(
--- KEYS: leases.  ARGV: lease in ms, until when it is wanted, up to 100 permit ids.
+-- KEYS: leases.  ARGV: lease in ms, wanted until, up to 100 permit ids.
 -- Answer: for each permit 1 = renewed, 0 = it is not held any more. Never shortens a lease.
 local leases, lease, wanted_until = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local now = time_in_ms()
@@ -14895,11 +15029,11 @@ inline constexpr std::string_view permit_renew{
 
 // redlatch/scripts/semaphore.hpp
 
-// The scripts of the semaphore. Key: a string, the permits that are available; absent means none. Message: the new
-// number of permits, when there are any and there are more than before. A TTL on the key is kept.
+// The scripts of the semaphore. Key: a string, the number of available permits; absent means none. Message: the new
+// number of permits, if there are any and more than before. A TTL on the key is kept.
 //
-// A message goes out before the number changes, which nobody can tell, because a script is one step. So nothing has
-// changed yet where the user may not publish.
+// A script publishes before it changes the number. Clients cannot tell, because a script is atomic. So nothing has
+// changed yet if the user has no right to publish.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -14907,11 +15041,11 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view semaphore_acquire{R"lua(
--- KEYS: semaphore, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
--- again, then the permits that each caller wants, in the order in which they are to be served; as a negative number,
--- where those behind may be served although there are not enough for this one.
--- Answer: how many permits were taken: for the first callers, as far as they go round. Where none were taken, how many
--- there are, as a negative number.
+-- KEYS: semaphore, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, then the permits that
+-- each caller wants, in the order of service; as a negative number, if callers behind may be served when there are too
+-- few for this one.
+-- Answer: the number of permits taken: by the callers in their order, as far as there are enough. If none were taken,
+-- the number of available permits, negated.
 local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)
@@ -14934,15 +15068,15 @@ if taken > 0 then
     return all_or_none({mark(marks, lane, request, whole(taken)), keep(marks, now, ends),
                         {'decrby', semaphore, whole(taken)}}) or taken
 end
--- An earlier copy may still be on its way.
+-- An earlier copy may still arrive.
 local refusal = again == '1' and all_or_none({mark(marks, lane, request, 0), keep(marks, now, ends)})
 return refusal or -math.max(available, 0)
 )lua"};
 
 inline constexpr std::string_view semaphore_give_back{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, until when
--- that is wanted, margin in ms, '1' for a command that is sent again, publish command.
--- Answer: how many permits it had taken; they are given back, once. Copies of it that are still on their way take none.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request of an acquire whose outcome its sender does not know, wanted
+-- until of that acquire, margin in ms, '1' for a resend, publish command.
+-- Answer: the number of permits it had taken; they are given back, once. Copies of it in flight take none.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[6]
 local taken, own = outcome_of(marks, lane, request)
@@ -14966,8 +15100,8 @@ return all_or_none(changes) or taken
 )lua"};
 
 inline constexpr std::string_view semaphore_add{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is
--- sent again, permits (may be negative), publish command, '1' = only if the semaphore exists.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, permits (may be
+-- negative), publish command, '1' = only if the semaphore exists.
 -- Answer: 1 = added; 0 = there is no such semaphore.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
@@ -14984,7 +15118,7 @@ end
 if not count_in(available or '0') then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
 local total = (available or 0) + permits
 if permits > 0 and total > most or permits < 0 and total < -most then return too_many() end
--- First what Redis allows when its memory is full.
+-- First a write that Redis allows when its memory is full.
 local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(marks, now, ends)}
 if total > 0 and permits > 0 then table.insert(changes, {publish, channel, whole(total)}) end
 table.insert(changes, {'incrby', semaphore, whole(permits)})
@@ -14992,8 +15126,8 @@ return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view semaphore_set{R"lua(
--- KEYS: semaphore, marks, channel.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is
--- sent again, permits, publish command.
+-- KEYS: semaphore, marks, channel.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend, permits, publish
+-- command.
 -- Answer: 1 = set; 0 = the semaphore exists already.
 local semaphore, marks, channel = KEYS[1], KEYS[2], KEYS[3]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
@@ -15013,9 +15147,8 @@ return all_or_none(changes) or 1
 )lua"};
 
 inline constexpr std::string_view semaphore_drain{R"lua(
--- KEYS: semaphore, marks.  ARGV: lane, request, until when it is wanted, margin in ms, '1' for a command that is sent
--- again.
--- Answer: how many permits were available; now there is none. Negative when some were owed.
+-- KEYS: semaphore, marks.  ARGV: lane, request, wanted until, margin in ms, '1' for a resend.
+-- Answer: the number of permits that were available; now there are none. Negative if some were owed.
 local semaphore, marks = KEYS[1], KEYS[2]
 local lane, request, wanted_until, margin, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local before = outcome_of(marks, lane, request)
@@ -15049,16 +15182,16 @@ inline constexpr std::string_view semaphore_drain{with_request_marks<detail::sem
 namespace redlatch {
 inline namespace v0_1 {
 
-// How long a permit is taken: for a lease of its own, for ever, or under the watchdog.
+// For how long a permit is acquired: with a lease of its own, without a TTL, or under the watchdog.
 struct PermitLease {
     enum class Kind { watched, limited, forever } kind = Kind::watched;
-    Milliseconds length{};  // limited
+    Milliseconds length{};  // if limited
 
     static PermitLease of(const Lease& lease) { return {Kind::limited, lease.length()}; }
     static PermitLease of(Lease::Forever) { return {Kind::forever, {}}; }
 };
 
-// The commands of the semaphore whose permits have leases: keys and arguments of its scripts.
+// Builds the commands of the semaphore whose permits have leases: the keys and arguments of its scripts.
 template <Transport T>
 class PermitProtocol {
 public:
@@ -15071,12 +15204,12 @@ public:
         std::vector<PermitId> ids{};  // at least one
         PermitLease lease{};
         bool served = false;
-        bool lets_pass = false;  // those behind it, where there are not enough for it
+        bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
 
         std::int64_t amount() const { return static_cast<std::int64_t>(ids.size()); }
 
-        // To be called before it is asked for again: what is still on its way to take back an earlier question must not
-        // meet the permits of the next one.
+        // Draws new ids; called before each further acquire. A command that takes back an earlier acquire may still be
+        // in flight and must not remove the permits of the next one.
         void renew() {
             for (PermitId& id : ids) id = PermitId::random();
         }
@@ -15091,7 +15224,7 @@ public:
     const std::string& key() const noexcept { return commands_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    // What a lease is on the server: watched ones last as long as the watchdog's.
+    // Returns the lease for the server in ms: the watchdog timeout for watched permits, -1 for permits without a TTL.
     std::int64_t milliseconds_of(const PermitLease& lease) const {
         switch (lease.kind) {
             case PermitLease::Kind::limited: return lease.length.count();
@@ -15117,7 +15250,7 @@ public:
             !std::all_of(told.begin(), told.end(), [](const Reply& one) { return one.is_integer(); }) ||
             told[0].integer < 0 || !share(told[0].integer, wants))
             throw unexpected(reply, key());
-        // One more than told: the lease is over only in the millisecond after its last.
+        // One ms more: the lease lasts until the end of its last millisecond.
         const std::int64_t over_in = told[1].integer;
         return {over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1),
                 told.size() > 2 ? told[2].integer : 0};
@@ -15129,7 +15262,7 @@ public:
         commands_.post(digested<scripts::permit_take_back>, ticket, more_keys(), words.view(), std::move(done));
     }
 
-    // Also takes what is left of them where the lease of some is over.
+    // Uses the script for taking back, which also works if the lease of some permits is over.
     void post_return(const RequestId& ticket, std::span<const Want> wants, Completion done) {
         post_take_back(ticket, wants, std::move(done));
     }
@@ -15205,7 +15338,7 @@ public:
     }
 
 private:
-    // Arguments of any number; ids are to live as long as it.
+    // Collects any number of arguments. The ids must outlive it.
     class Words {
     public:
         Words(std::initializer_list<std::string_view> first) : words_(first) {}
@@ -15217,7 +15350,7 @@ private:
 
     private:
         std::vector<std::string_view> words_;
-        std::deque<NumberText> numbers_;  // stay where they are
+        std::deque<NumberText> numbers_;  // a deque, so that their addresses stay valid
     };
 
     std::array<std::string_view, 2> more_keys() const { return {leases_, channel_}; }
@@ -15235,7 +15368,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A semaphore whose permits have leases, as this process knows it: besides who waits, which permits its watchdog
+// Manages this process's side of a semaphore whose permits have leases: the waiters, and the permits that its watchdog
 // renews.
 template <class T>
 class PermitLeases final : public Synchronizer<T, PermitProtocol> {
@@ -15260,14 +15393,15 @@ public:
         Instant valid_until;
         Instant renew_at;
         bool renewing = false;
-        Instant renewal_ends{};  // one that was not answered is void from then on
+        Instant renewal_ends{};  // an unanswered renewal can no longer take effect from then on
 
-        // Losing is told a little before the lease can end, because telling takes a moment too.
+        // The loss is reported a little before expiry, so that the handler runs while the lease still holds.
         Instant lost_at() const { return valid_until - Milliseconds(2); }
         Instant look_at() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
     };
 
-    // From now on they are not renewed: they are given back, or have a lease of their own. Which of them were.
+    // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were
+    // renewed.
     std::vector<Watch> unwatch(std::span<const PermitId> ids) {
         const std::lock_guard lock(mutex_);
         std::vector<Watch> were;
@@ -15279,8 +15413,8 @@ public:
         return were;
     }
 
-    // The same, when no renewal of theirs can take effect any more: what comes next is not prolonged by one that is on
-    // its way. Waits for an answer, or until what has none is void: for command_timeout as a rule.
+    // Does the same once no renewal of these permits can take effect any more, so that a late one cannot prolong what
+    // comes next. Waits for the replies, or until an unanswered renewal is void: usually command_timeout.
     std::vector<Watch> unwatch_settled(std::span<const PermitId> ids) {
         std::unique_lock lock(mutex_);
         const auto settled_at = [&] {
@@ -15294,8 +15428,8 @@ public:
         return unwatch(ids);
     }
 
-    // Gives one back, and waits for nothing. Where there is no memory for that its lease ends it, as it does for whoever
-    // dies: it is not renewed in any case.
+    // Releases a permit without waiting. Without memory for that, the permit ends with its lease, as after a crash: it
+    // is no longer renewed in any case.
     void let_go(const PermitId& id) noexcept try {
         std::unique_lock lock(mutex_);
         std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
@@ -15306,7 +15440,7 @@ public:
     } catch (...) {
     }
 
-    // They are not given back after all.
+    // Renews these permits again, because they were not released after all.
     void watch_again(const std::vector<Watch>& watches) {
         const std::lock_guard lock(mutex_);
         for (Watch watch : watches) {
@@ -15336,7 +15470,7 @@ private:
 
     Milliseconds timeout() const { return session_.options().watchdog_timeout; }
 
-    // What came after its lease was over is as good as not served, and goes back.
+    // Treats permits whose lease was over before the reply came as not served, and gives them back.
     void accept(std::unique_lock<std::mutex>& lock, std::span<Want> wants, Instant begun) override {
         const Instant now = Clock::now();
         std::vector<Want> too_late;
@@ -15369,8 +15503,8 @@ private:
         if (at != never) session_.timers().schedule(*this, at);
     }
 
-    // All that are due, and what would be due soon: so that permits that were taken at different times are renewed
-    // together from then on.
+    // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
+    // are renewed together from then on.
     void renew_due(Instant now) {
         std::unique_lock lock(mutex_);
         const auto due_until = [&](Instant until) {
@@ -15392,7 +15526,7 @@ private:
             try {
                 wire_.post_renew(batch, [self = std::static_pointer_cast<PermitLeases>(this->shared_from_this()), batch,
                                          sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
-            } catch (...) {  // no memory: again in a moment
+            } catch (...) {  // no memory: retried after a pause
                 renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
             lock.lock();
@@ -15440,7 +15574,7 @@ private:
     }
 
     std::vector<Watch> watched_;
-    std::condition_variable renewals_;  // with mutex_: each answer to a renewal wakes who waits in unwatch_settled()
+    std::condition_variable renewals_;  // with mutex_: each reply to a renewal wakes unwatch_settled()
 };
 
 }  // namespace v0_1
@@ -15454,33 +15588,33 @@ inline namespace v0_1 {
 template <class T>
 class Permit;
 
-// A number of permits that the whole fleet shares, each of which has an id and a lease: so the permits of a process
-// that dies come back. What Redisson's RPermitExpirableSemaphore is in Java. A permit without a lease is renewed by
-// this client's watchdog until it is released; should that fail, the event hold_lost tells.
+// Provides a distributed semaphore in which each permit has an id and a lease, so the permits of a process that dies
+// become available again. The counterpart of Redisson's RPermitExpirableSemaphore. The client's watchdog renews a
+// permit taken without a lease until it is released. If renewal fails, the event hold_lost reports it.
 //
-// Within a process waiting threads are served in the order of their arrival. Neither copied nor moved; any number of
-// threads may use one object, and two objects of one name are the same semaphore. Each member throws Error, or with a
-// trailing std::error_code& stores the code and throws nothing but std::bad_alloc. A server that cannot be reached is
-// tried for ClientOptions::unreachable_timeout, then the call fails with errc::unreachable. Every command may be sent
-// twice, because its answer was lost, and takes effect once; an acquire that fails, is stopped or times out keeps no
-// permit. Each member is one round trip, but for waiting.
+// Within a process, waiting threads are served in order of arrival. Neither copyable nor movable. Any number of threads
+// may use one object. Two objects with the same name are the same semaphore. Each member throws Error; with a trailing
+// std::error_code& it stores the code and throws only std::bad_alloc. If the server cannot be reached, a call retries
+// for ClientOptions::unreachable_timeout, then fails with errc::unreachable. A command may be resent after a lost reply
+// and still takes effect once. An acquire that fails, is stopped or times out keeps no permit. Each member is one round
+// trip, except for waiting.
 template <class T = HiredisTransport>
 class PermitExpirableSemaphore {
 public:
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
     PermitExpirableSemaphore(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
-    // As given, without the client's key_prefix.
+    // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
 
-    // The greatest number of permits, and how many may be taken at once.
+    // max() returns the largest number of permits; max_at_once() how many one call may acquire.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
     static constexpr std::ptrdiff_t max_at_once() noexcept { return 10'000; }
 
-    // --- how many there are -----------------------------------------------------------------------------------
+    // --- number of permits --------------------------------------------------------------------------------------
 
-    // Sets the number of permits, unless the semaphore exists: whether it did.
+    // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
@@ -15492,7 +15626,8 @@ public:
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
 
-    // Sets it in any case, those that are taken included: there may be fewer available than none then.
+    // Sets the number of permits in any case. The number includes acquired permits, so the number of available ones may
+    // become negative.
     void set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
@@ -15504,7 +15639,7 @@ public:
         detail::answer([&] { return set_permits(permits), true; }, false, ec);
     }
 
-    // Changes it by n, from -max() to max().
+    // Changes the number of permits by n, which must be from -max() to max().
     void add_permits(std::ptrdiff_t n) {
         check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
@@ -15516,8 +15651,8 @@ public:
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
-    // How many are there, are taken, and both together; 0 for a semaphore that does not exist. A permit whose lease is
-    // over is available.
+    // Return the number of available permits, of acquired permits, and the sum of both; 0 if the semaphore does not
+    // exist. A permit whose lease has expired is available.
     std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(state().wire().count().available); }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
@@ -15534,16 +15669,16 @@ public:
         return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
     }
 
-    // --- taking -----------------------------------------------------------------------------------------------
+    // --- acquiring ----------------------------------------------------------------------------------------------
 
-    // Takes a permit, waiting for it. A waiting thread sends nothing until a permit is released or the next lease is
-    // over, but one question in 5 to 10 seconds, in case that a message is lost; a process with many waiting threads no
-    // more.
-    //   acquire()                   a permit that the watchdog renews: a PermitId
-    //   acquire(Lease{d})           it comes back by itself after d and is never renewed
-    //   acquire(Lease::forever())   it comes back only by a release, whatever becomes of this process
-    //   acquire(…, token), acquire(…, ec)   gives up when a stop is requested, stores the error instead of throwing
-    //                               it: a std::optional<PermitId>
+    // Acquires a permit and waits for it if necessary. A waiting thread sends nothing until a permit is released or the
+    // next lease expires, except one query every 5 to 10 seconds, in case a message was lost. A process with many
+    // waiting threads sends no more than that.
+    //   acquire()                   returns the PermitId of a permit that the watchdog renews
+    //   acquire(Lease{d})           the permit becomes available again after d and is never renewed
+    //   acquire(Lease::forever())   only a release makes the permit available again, even if this process dies
+    //   acquire(…, token), acquire(…, ec)   returns a std::optional<PermitId>: gives up if a stop is requested, or
+    //                               stores the error instead of throwing it
     template <class... Tail>
     requires PermitOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) {
@@ -15554,14 +15689,15 @@ public:
             return *std::move(id);
     }
 
-    // The same for n permits at once, from 1 to max_at_once(); without any when it was stopped or failed.
+    // Acquires n permits at once, from 1 to max_at_once(). Returns an empty vector if it was stopped or failed.
     template <class... Tail>
     requires PermitOption<Tail...>
     [[nodiscard]] std::vector<PermitId> acquire(std::ptrdiff_t n, Tail&&... tail) {
         return take(n, detail::wait_until(never, tail...), tail...);
     }
 
-    // Takes a permit, or n, if they are there: one try, even if others wait. May be given a lease and std::error_code&.
+    // Acquires one permit or n permits if they are available: one attempt, even if others wait. Accepts a lease and
+    // std::error_code&.
     template <class... Tail>
     requires(PermitOption<Tail...> && !detail::has_stop_token<Tail...>)
         [[nodiscard]] std::optional<PermitId> try_acquire(Tail&&... tail) {
@@ -15573,9 +15709,9 @@ public:
         return take(n, {.one_try = true}, tail...);
     }
 
-    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock. Rounded up to the next
-    // millisecond; zero or less is one try, the largest value is for ever. May be given a lease, std::stop_token and
-    // std::error_code&.
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Timeouts are rounded up
+    // to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts a lease,
+    // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -15601,11 +15737,12 @@ public:
         return take(n, detail::wait_until(deadline_at(when), tail...), tail...);
     }
 
-    // --- giving back ------------------------------------------------------------------------------------------
+    // --- releasing ----------------------------------------------------------------------------------------------
 
-    // Gives permits back, all or none of them. Throws Error(errc::unknown_permit) when one is not held (any more): it
-    // was released already, or its lease was over. Should no server answer, it fails with errc::unreachable, but goes
-    // on in the background, and what is under the watchdog is not renewed any more in any case.
+    // Releases all of the permits or none. Throws Error(errc::unknown_permit) if one is not held: it was released
+    // already, or its lease has expired. The watchdog then goes on renewing those that it renewed before. If no server
+    // replies, the call fails with errc::unreachable, but the client retries it in the background and the watchdog no
+    // longer renews these permits.
     void release(const PermitId& id) { release(std::span(&id, 1)); }
     void release(std::span<const PermitId> ids) {
         if (!try_release(ids)) throw unknown(ids.size() == 1 ? "this permit" : "one of these permits");
@@ -15617,7 +15754,7 @@ public:
         detail::answer([&] { return release(ids), true; }, false, ec);
     }
 
-    // The same, but tells by its result whether they were held.
+    // Does the same, but returns false instead of throwing errc::unknown_permit.
     [[nodiscard]] bool try_release(const PermitId& id) { return try_release(std::span(&id, 1)); }
     [[nodiscard]] bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
@@ -15644,8 +15781,8 @@ public:
 
     // --- leases -----------------------------------------------------------------------------------------------
 
-    // From now on the permit has this lease, and is not renewed by a watchdog any more. Throws
-    // Error(errc::unknown_permit) when it is not held.
+    // Gives the permit this lease. The watchdog no longer renews it. Throws Error(errc::unknown_permit) if the permit
+    // is not held.
     void update_lease(const PermitId& id, const Lease& lease) { set_lease(id, PermitLease::of(lease)); }
     void update_lease(const PermitId& id, Lease::Forever lease) { set_lease(id, PermitLease::of(lease)); }
     void update_lease(const PermitId& id, const Lease& lease, std::error_code& ec) {
@@ -15655,8 +15792,8 @@ public:
         detail::answer([&] { return update_lease(id, lease), true; }, false, ec);
     }
 
-    // What the permit's lease has left by the server's clock, nothing when it is not held; milliseconds::max() for
-    // ever.
+    // Returns the remaining lease of the permit by the server's clock, nothing if the permit is not held, and
+    // milliseconds::max() if its lease never expires.
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
         return state().wire().remaining(id);
     }
@@ -15729,18 +15866,18 @@ private:
 template <class T>
 PermitExpirableSemaphore(Client<T>&, std::string_view) -> PermitExpirableSemaphore<T>;
 
-// Holds one permit and gives it back at the end of its scope, in peace: a permit whose lease was over meanwhile, or a
-// server that cannot be reached, is no exception there; ask release(ec) to know. The semaphore must outlive it.
+// Holds one permit and releases it at the end of its scope. The destructor does not throw, even if the permit has
+// expired or the server cannot be reached; call release(ec) to learn the result. The semaphore must outlive it.
 template <class T = HiredisTransport>
 class [[nodiscard]] Permit {
 public:
-    // Takes one, waiting for it: under the watchdog, or with a lease.
+    // Acquires a permit and waits for it if necessary: under the watchdog, or with a lease.
     explicit Permit(PermitExpirableSemaphore<T>& semaphore) : semaphore_(&semaphore), id_(semaphore.acquire()) {}
     template <class AnyLease>
     requires(detail::tail_rank<AnyLease> == 1) Permit(PermitExpirableSemaphore<T>& semaphore, const AnyLease& lease)
         : semaphore_(&semaphore), id_(semaphore.acquire(lease)) {}
 
-    // Looks after one that is held already.
+    // Takes ownership of a permit that is held already.
     Permit(PermitExpirableSemaphore<T>& semaphore, const PermitId& id) : semaphore_(&semaphore), id_(id) {}
 
     Permit(Permit&& other) noexcept : semaphore_(other.semaphore_), id_(std::exchange(other.id_, std::nullopt)) {}
@@ -15749,23 +15886,23 @@ public:
         std::swap(id_, other.id_);
         return *this;
     }
-    // Posts the release, and waits for nothing.
+    // Posts the release and does not wait for the reply.
     ~Permit() {
         const KeepErrno kept;
         if (id_) semaphore_->let_go(*id_);
     }
 
-    // Nothing after release() and detach().
+    // Returns the id, or nothing after release() and detach().
     const std::optional<PermitId>& id() const noexcept { return id_; }
 
-    // Gives it back now, and does nothing the second time.
+    // Releases the permit now. The second call does nothing.
     void release(std::error_code& ec) {
         const KeepErrno kept;
         ec.clear();
         if (const std::optional<PermitId> id = std::exchange(id_, std::nullopt)) semaphore_->release(*id, ec);
     }
 
-    // From now on it is the caller's.
+    // Passes ownership of the permit to the caller.
     [[nodiscard]] PermitId detach() { return std::exchange(id_, std::nullopt).value(); }
 
 private:
@@ -15778,15 +15915,15 @@ private:
 
 // redlatch/scripts/read_write_lock.hpp
 
-// The scripts of the read-write lock. Keys, as Redisson has them:
+// The scripts of the read-write lock. Keys, as in Redisson:
 //   name                               a hash: mode -> read or write; <reader> -> its count; <writer>:write -> its count
 //   {name}:<reader>:rwlock_timeout:<i> for i = 1 … count: '1', whose TTL is the lease of that level of the read hold
-// The TTL of the hash is that of the longest hold. A read hold lasts as long as one of its timeout keys: the field
-// alone may be a dead reader's. Below, `tag` is the name in its braces, where the names of the timeout keys begin.
+// The TTL of the hash is that of the longest hold. A read hold lasts as long as any of its timeout keys: a field alone
+// may belong to a dead reader. Below, `tag` is the name in braces, with which the names of the timeout keys begin.
 //
-// Counts are absolute, as in the scripts of RLock, and what gives back or renews begins with a PEXPIRE or DEL, which a
-// server that is out of memory lets through. The mark of a waiting writer is ours alone: a reader of ours that holds
-// nothing yet stays out while it is there.
+// Counts are absolute, as in the scripts of RLock. Releasing and renewing begin with PEXPIRE or DEL, which a server
+// that is out of memory allows. The mark of a waiting writer is ours alone: while it exists, a reader of ours without a
+// hold does not enter.
 namespace redlatch {
 inline namespace v0_1 {
 namespace scripts {
@@ -15794,8 +15931,8 @@ namespace scripts {
 namespace detail {
 
 inline constexpr std::string_view read_lease{R"lua(
--- What the longest read hold has left, that of `but` left out; -2 when there is none. Takes out the fields of those that
--- have run out.
+-- Returns how many ms the longest read hold has left, except that of `but`; -2 if there is none. Removes the fields of
+-- expired ones.
 local function read_lease(lock, tag, but)
     local longest = -2
     local fields = redis.call('hgetall', lock)
@@ -15815,7 +15952,7 @@ end
 )lua"};
 
 inline constexpr std::string_view read_level{R"lua(
--- What undoes that the lease of a level is written; `left`: what it had left before.
+-- Returns the change that undoes writing the lease of a level. `left`: the TTL before.
 local function lease_again(timeout, left)
     if left > 0 then return {'set', timeout, '1', 'px', left} end
     return {'del', timeout}
@@ -15824,9 +15961,8 @@ end
 
 inline constexpr std::string_view read_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
--- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field of the writer who asks, if it is one, tag, until
--- when it is wanted.
--- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
+-- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until.
+-- Answer: nil = held; n >= -1 = blocked for n ms; -2 = the hold to re-enter is gone.
 local lock, mark = KEYS[1], KEYS[2]
 local owner, count, lease, writer, tag, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = time_in_ms()
@@ -15845,7 +15981,8 @@ if current == 0 then
         return redis.call('pttl', lock)
     end
 end
--- Sent before; or after a release that has not arrived, whose leases stay with the level below.
+-- This level exists if the command is a resend. Levels above it exist if a release has not arrived: this one inherits
+-- their leases.
 local level = -2
 for i = current, tonumber(count), -1 do
     local left = redis.call('pttl', timeout .. i)
@@ -15868,8 +16005,8 @@ for i = count + 1, current do table.insert(changes, {'del', timeout .. i}) end
 return all_or_none(changes)
 )lua"};
 
-// The owner gives levels back. What is answered: nil = not held by the owner (any more); 0 = released, nobody was told;
-// n = released, n listeners told; -1 = still held.
+// Releases levels of a read hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners notified;
+// n = released, n listeners notified; -1 = still held.
 inline constexpr std::string_view read_release{R"lua(
 -- KEYS: lock, channel.
 local lock, channel = KEYS[1], KEYS[2]
@@ -15879,7 +16016,7 @@ local function release(owner, count, lease, publish, tag)
     local current = mode and redis.call('hget', lock, owner)
     if not current then return nil end
     if count ~= '0' then
-        -- The hold lasts as long as the longest of its leases, so the level below inherits.
+        -- The hold lasts as long as the longest of its leases: the level below inherits it.
         local level = redis.call('pttl', timeout .. count)
         lease = math.max(lease, level)
         for i = count + 1, tonumber(current) do
@@ -15909,11 +16046,11 @@ local function release(owner, count, lease, publish, tag)
                                    undo = before > 0 and {'pexpire', lock, before}})
         end
     end
-    -- The last: nothing undoes that.
+    -- As the last change, because nothing undoes it.
     for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
     local refusal = all_or_none(changes)
     if refusal then return refusal end
-    -- Waiting writers count on a lease, perhaps on a much longer one than there is now.
+    -- Waiting writers rely on the earlier lease, which may have been much longer: wake them.
     if left == -2 or left and left * 2 < before then return redis.call(publish, channel, '0') end
     return 0
 end
@@ -15921,9 +16058,9 @@ end
 
 inline constexpr std::string_view write_acquire{R"lua(
 -- KEYS: lock, mark of a waiting writer.
--- ARGV: the owner's field, wanted count (1 = a first hold), lease in ms, tag, who leaves the mark,
--- TTL of the mark in ms ('0' = leave none), until when it is wanted.
--- Answer: nil = held; n >= -1 = blocked for so many ms; -2 = the hold that should be re-entered is gone.
+-- ARGV: the field of the owner, wanted count (1 = a first hold), lease in ms, tag, the id of the client that leaves the
+-- mark, TTL of the mark in ms ('0' = leave none), wanted until.
+-- Answer: nil = held; n >= -1 = blocked for n ms; -2 = the hold to re-enter is gone.
 local lock, mark = KEYS[1], KEYS[2]
 local writer, count, lease, tag, who, mark_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = time_in_ms()
@@ -15940,7 +16077,7 @@ if mode then
     if left ~= -2 then
         if mark_ttl == '0' then return left end
         redis.pcall('set', mark, who, 'px', mark_ttl)
-        -- Asks again in time to renew the mark.
+        -- The writer must ask again in time to renew the mark.
         local refresh = math.floor(mark_ttl / 2)
         return left == -1 and refresh or math.min(left, refresh)
     end
@@ -15948,12 +16085,12 @@ if mode then
 elseif redis.call('exists', lock) == 1 then
     return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
--- The last: readers get their turn after every writer; another one that waits marks it anew.
+-- The mark is deleted last: readers get their turn after every writer. Another waiting writer sets it again.
 return all_or_none({{'hset', lock, 'mode', 'write', writer, '1', undo = {'hdel', lock, 'mode', writer}},
                     {'pexpire', lock, lease}, {'del', mark}})
 )lua"};
 
-// As read_release.
+// Like read_release.
 inline constexpr std::string_view write_release{R"lua(
 -- KEYS: lock, channel.
 local lock, channel = KEYS[1], KEYS[2]
@@ -15965,7 +16102,7 @@ local function release(writer, count, lease, publish, tag)
     if left == -2 then
         redis.call('del', lock)
     else
-        -- The writer goes on as a reader, and others may join it.
+        -- The writer still holds as a reader, and others may join it.
         local before, changes = redis.call('pttl', lock), {}
         if left >= 0 then
             table.insert(changes, {'pexpire', lock, math.max(1, left),
@@ -15992,7 +16129,7 @@ return holders
 )lua"};
 
 inline constexpr std::string_view read_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, until when it is wanted, then the owner of a read hold of each lock.
+-- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of a read hold of each lock.
 -- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL: other
 -- readers may have longer leases.
 local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
@@ -16004,7 +16141,7 @@ for i, lock in ipairs(KEYS) do
     local count = redis.pcall('hget', lock, owner)
     renewed[i] = 0
     if type(count) == 'table' then
-        -- A key that became something else is lost, and no reason to let the others expire.
+        -- A key of another type is lost, but the other locks must not expire for that.
         if not string.find(count.err, 'WRONGTYPE', 1, true) then return count end
         count = 0
     end
@@ -16021,7 +16158,7 @@ return renewed
 )lua"};
 
 inline constexpr std::string_view read_remaining_lease{R"lua(
--- KEYS: lock.  ARGV: tag.  Answer: what the longest read hold has left in ms; -1 = no TTL; -2 = there is none.
+-- KEYS: lock.  ARGV: tag.  Answer: how many ms the longest read hold has left; -1 = no TTL; -2 = there is none.
 return read_lease(KEYS[1], ARGV[1])
 )lua"};
 
@@ -16044,7 +16181,7 @@ inline constexpr std::string_view write_give_up =
     joined<detail::wanted_until, detail::leaving_levels, detail::read_lease, detail::write_release, detail::give_up>;
 
 inline constexpr std::string_view read_hold_count{R"lua(
--- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil when it has none, or all its leases are over.
+-- KEYS: lock.  ARGV: owner, tag.  Answer: the owner's read count; nil if it has none, or all its leases have ended.
 local lock, owner, tag = KEYS[1], ARGV[1], ARGV[2]
 local count = redis.call('hget', lock, owner)
 for i = 1, tonumber(count or 0) do
@@ -16070,8 +16207,8 @@ return redis.call('pttl', KEYS[1])
 )lua"};
 
 inline constexpr std::string_view write_withdraw{R"lua(
--- KEYS: mark of a waiting writer, channel.  ARGV: who left it, publish command.
--- A writer waits no more: readers need not, either.
+-- KEYS: mark of a waiting writer, channel.  ARGV: the id of the client that left it, publish command.
+-- Answer: 1 = removed, readers need not wait any longer; 0 = the mark is not of this client.
 local mark, channel = KEYS[1], KEYS[2]
 local who, publish = ARGV[1], ARGV[2]
 if redis.call('get', mark) ~= who then return 0 end
@@ -16089,7 +16226,7 @@ return 1
 namespace redlatch {
 inline namespace v0_1 {
 
-// The names that both sides of a read-write lock have in common, and how they speak: both listen to one channel.
+// The names that both sides of a read-write lock share, and their common commands. Both sides listen to one channel.
 template <Transport T>
 class ReadWriteProtocol {
 public:
@@ -16130,11 +16267,11 @@ protected:
     Session<T>& session_;
     const std::string key_;
     const std::string channel_;
-    const std::string tag_;   // where the names of the timeout keys begin
-    const std::string mark_;  // ours alone: there while a writer waits that has precedence
+    const std::string tag_;   // prefix of the names of the timeout keys
+    const std::string mark_;  // redlatch's own key: exists while a writer with precedence waits
 };
 
-// The commands of the readers' side.
+// Builds the commands of the readers' side.
 template <Transport T>
 class ReadProtocol final : public ReadWriteProtocol<T> {
 public:
@@ -16159,13 +16296,13 @@ public:
                                              std::move(send));
     }
 
-    // Releases whatever these owners have. Answered with the server's clock.
+    // Releases everything that these owners hold. The reply is the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
         return ReadWriteProtocol<T>::give_up(digested<scripts::read_give_up>, owners, std::move(send));
     }
 
-    // Who holds this side, whoever that is: a list of owners.
+    // Returns the list of owners that hold this side, whichever they are.
     template <class Send>
     auto holders(Send send) {
         return send(digested<scripts::read_holders>, Texts<1>{this->key_}, Texts<1>{this->tag_});
@@ -16184,7 +16321,7 @@ public:
     OwnerText text(std::uint64_t hold) const noexcept { return this->reader(hold); }
 };
 
-// The commands of the writer's side.
+// Builds the commands of the writer's side.
 template <Transport T>
 class WriteProtocol final : public ReadWriteProtocol<T> {
 public:
@@ -16207,12 +16344,12 @@ public:
 
     AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
         const AcquireAnswer answer = decode_acquire(reply, name);
-        // Then the mark is gone, too.
+        // The script that acquired the lock deleted the mark.
         if (answer.kind == AcquireAnswer::Kind::held) marked_ = false;
         return answer;
     }
 
-    // Nobody of this process waits any more.
+    // Deletes the mark that a waiting thread of this process may have left.
     void withdraw() {
         if (!marked_.exchange(false)) return;
         this->session_.posting([](const Reply&) {})(digested<scripts::write_withdraw>,
@@ -16226,13 +16363,13 @@ public:
                                              std::move(send));
     }
 
-    // Releases whatever these owners have. Answered with the server's clock.
+    // Releases everything that these owners hold. The reply is the server's clock.
     template <class Send>
     auto give_up(std::span<const std::string_view> owners, Send send) {
         return ReadWriteProtocol<T>::give_up(digested<scripts::write_give_up>, owners, std::move(send));
     }
 
-    // Who holds this side, whoever that is: a list of owners.
+    // Returns the list of owners that hold this side, whichever they are.
     template <class Send>
     auto holders(Send send) {
         return send(digested<scripts::write_holders>, Texts<1>{this->key_}, Texts<0>{});
@@ -16252,10 +16389,10 @@ public:
     OwnerText text(std::uint64_t hold) const noexcept { return this->writer(hold); }
 
 private:
-    // What a writer that dies while it waits can cost the readers; renewed after half of it.
+    // How long a writer that dies while it waits keeps readers out, in ms. The mark is renewed after half of this time.
     static constexpr std::string_view mark_ttl = "5000";
 
-    std::atomic<bool> marked_{false};  // a mark of this process may be on the server
+    std::atomic<bool> marked_{false};  // True if a mark of this process may be on the server
 };
 
 }  // namespace v0_1
@@ -16267,27 +16404,28 @@ namespace redlatch {
 inline namespace v0_1 {
 
 struct ReadWriteOptions {
-    // While a writer of this object waits, readers that hold nothing yet stay out, so that a stream of readers cannot
-    // starve it; after every writer they get a turn. So a reader must not wait for a thread that is yet to become one.
-    // Readers in Java do not know of it. It costs a waiting process a command every 2.5 s, and readers up to 5 s when
-    // that process dies.
+    // If true, readers that hold nothing yet stay out while a writer of this object waits, so that a stream of readers
+    // cannot starve it. After every writer the readers get a turn. So a reader must not wait for a thread that is yet
+    // to become one. Readers in Java ignore this option. It costs a waiting process one command every 2.5 s, and delays
+    // readers by up to 5 s if that process dies.
     bool writer_preference = false;
 };
 
-// A lock of the whole fleet that many readers hold at a time, or one writer. What Redisson's ReadWriteLock is in
-// Java, and the same lock as one of that name there; an RLock of that name is another thing, and refused.
+// Provides a distributed lock that many readers or one writer hold at a time. The counterpart of Redisson's
+// ReadWriteLock and the same lock as one of that name there. An RLock of that name is a different kind of lock and is
+// refused.
 //
-// Each hold has its own lease: a reader that died blocks writers until its lease is over, and no longer than that,
-// whatever other readers do. Reentrant on both sides. A writer may take the read side, too, and go on as a reader when
-// it gives back the write side; a reader that asks for the write side would wait for itself and gets
-// errc::would_deadlock, even from try_lock().
+// Each hold has its own lease: a reader that died blocks writers only until its lease expires, whatever other readers
+// do. Reentrant on both sides. A writer may take the read side as well, and stays a reader when it releases the write
+// side. A reader that requests the write side would wait for itself, so it gets errc::would_deadlock, even from
+// try_lock().
 //
 // Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
-// LockApi are the writer's. Two objects of one name are the same lock; neither copied nor moved; any number of
-// threads may use one object. Destroying the object while held ends no hold.
+// LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number
+// of threads may use one object. Destroying the object ends no hold.
 template <class T = HiredisTransport>
 class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
-    // What both sides are: a lock with all its members, which asks in its own way what the server has of it.
+    // Implements what both sides share: all members of a lock, with queries of their own.
     template <class Self, template <class> class Protocol>
     class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
     public:
@@ -16311,14 +16449,14 @@ class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
     };
 
 public:
-    // The readers' side: held by many at a time.
+    // The read side: many threads may hold it at a time.
     class ReadLock final : public Side<ReadLock, ReadProtocol> {
         friend ReadWriteLock;
         using Side<ReadLock, ReadProtocol>::Side;
     };
 
-    // The writer's side. Throws Error(errc::would_deadlock), before anything is sent, to a thread that holds the read
-    // side only.
+    // The write side. acquire() throws Error(errc::would_deadlock), before it sends anything, in a thread that holds
+    // only the read side.
     class WriteLock final : public Side<WriteLock, WriteProtocol> {
     public:
         bool acquire(const LockRequest& request) {
@@ -16341,20 +16479,20 @@ public:
         const ReadWriteOptions options_;
     };
 
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
     ReadWriteLock(Client<T>& client, std::string_view name, ReadWriteOptions options = {})
         : read_(client, name), write_(client, name, read_, options) {}
 
-    // As given, without the client's key_prefix.
+    // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return read_.name(); }
 
-    // Each side as a lock of its own, for whoever takes one: valid as long as this object.
+    // Return each side as a lock of its own, valid as long as this object.
     ReadLock& read_lock() noexcept { return read_; }
     WriteLock& write_lock() noexcept { return write_; }
 
-    // The readers' side, as LockApi describes it for the writer's: one round trip when no writer holds the lock, the
-    // same trailing arguments, the same errors.
+    // The members of the read side. LockApi documents the same members for the write side: one round trip if no writer
+    // holds the lock, the same trailing arguments, the same errors.
     template <class... Tail>
     requires LockOption<Tail...>
     [[nodiscard]] auto lock_shared(Tail&&... tail) { return read_.lock(tail...); }
@@ -16378,7 +16516,7 @@ public:
     void unlock_shared() { read_.unlock(); }
     void unlock_shared(std::error_code& ec) { read_.unlock(ec); }
 
-    // --- for LockApi and for composed locks: the writer's side, for an owner that is told ------------------------
+    // --- used by LockApi and by composed locks: the write side; the caller names the owner ----------------------
 
     bool acquire(const LockRequest& request) { return write_.acquire(request); }
     std::error_code release(OwnerNumber owner) { return write_.release(owner); }
@@ -16408,38 +16546,38 @@ namespace redlatch {
 inline namespace v0_1 {
 
 struct RedLockOptions {
-    // How long a server may take to answer before the others decide without it.
+    // The time a server may take to reply before the others decide without it.
     Milliseconds node_timeout{500};
-    // The longest lease that anybody takes this lock with; zero is the watchdog_timeout of its first client. A server
-    // that has been running for less gives no vote, because it may have lost, in its restart, a lock that is still
-    // valid. The same in all processes that use this lock.
+    // The longest lease that any process takes this lock with; zero means the watchdog_timeout of its first client. A
+    // server that has been running for less does not vote, because a restart may have lost a lock that is still valid.
+    // Use the same value in all processes that use this lock.
     Milliseconds longest_lease{0};
 };
 
-// A lock on a majority of independent servers, which survives the loss of the others: of their process, their memory or
-// their connection. Members are locks of one name, each on a server of its own (no replicas of each other), RLock or
-// any other lock.
+// Provides a lock on a majority of independent servers. It survives the loss of a minority: of their process, memory or
+// connection. Members are locks with one name, each on a server of its own (none a replica of another), of type RLock
+// or any other lock type.
 //
 //   redlatch::RLock a{redis1, "orders"}, b{redis2, "orders"}, c{redis3, "orders"};
 //   redlatch::RedLock orders{a, b, c};
 //
-// After the Redlock algorithm of the Redis documentation: all are asked at the same time; the hold is valid from when
-// they were asked until the leases of a majority end, less what their clocks may drift apart. Two commands a server for
-// taking and giving back, one more after each connection (INFO, for the server's age). A minority that is dead, frozen
-// or unreachable costs no error, and one node_timeout at most. Members that could not be had are asked again whenever
-// the watchdog renews, and lost() is requested when the majority is gone. What no majority of leases can promise, a
-// process that is stopped for longer than its lease, needs fencing.
+// It follows the Redlock algorithm of the Redis documentation. All members are queried at the same time. The hold is
+// valid from the time of the query until the leases of a majority expire, less the possible drift of their clocks. An
+// acquire and its release cost two commands per server, plus one after each new connection (INFO, for the server's
+// age). A minority that is dead, frozen or unreachable causes no error and costs at most one node_timeout. Each renewal
+// by the watchdog retries the members that are not held. A stop is requested on lost() when the majority is lost. No
+// majority of leases protects against a process that pauses for longer than its lease; that requires fencing tokens.
 //
-// How old a server is it tells by its wall clock, which nobody else can check: one that restarts empty, and whose clock
-// is set forward within longest_lease after that, votes too early. Nor is a server known to have lost its data when it
-// went on running (FLUSHALL). Either is one of the faults of which a minority may have one.
+// A server computes its age from its wall clock, which nothing else can verify. A server that restarts empty, and whose
+// clock is set forward within longest_lease after that, votes too early. Data loss without a restart (FLUSHALL) is not
+// detected either. Both count among the faults that only a minority of the servers may have.
 //
-// Right after all servers were started, nobody gets the lock for longest_lease. Reentrant where its members are.
-// Members must outlive this object; a hold belongs to the object that took it. Neither copied nor moved; any number of
-// threads may use one object.
+// For longest_lease after all servers were started, no process can acquire the lock. Reentrant if its members are.
+// Members must outlive this object. A hold belongs to the object that took it. Neither copyable nor movable. Any number
+// of threads may use one object.
 class RedLock : public QuorumApi<RedLock> {
 public:
-    // Throws Error(errc::invalid_argument) for two members of one client, which are on one server, and for options that
+    // Throws Error(errc::invalid_argument) if two members use one client, and so one server, and for options that
     // cannot work. Sends nothing.
     template <class... Locks>
     requires(sizeof...(Locks) >= 1 && !(... || LockRange<Locks>)) explicit RedLock(Locks&... locks)
@@ -16493,19 +16631,19 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A reentrant lock of the whole fleet: one thread of one process holds it at a time, for as long as its lease is
-// valid. What Redisson's RLock is in Java, and the same lock as an RLock of that name there.
+// Provides a reentrant distributed lock: one thread of one process holds it at a time, for as long as its lease is
+// valid. It is the counterpart of Redisson's RLock and the same lock as an RLock of that name there.
 //
-// Two objects of one name are the same lock. Not fair: a releasing process may win again; FairLock keeps an order.
-// Models Cpp17TimedLockable: use it with std::lock_guard, std::unique_lock, std::scoped_lock,
-// std::condition_variable_any. Neither copied nor moved; any number of threads may use one object. Destroying the
-// object while a thread waits in it is an error, as for std::mutex; destroying it while held is not: the hold goes
-// on, and may be given back through another object of that name.
+// Two objects with the same name are the same lock. It is not fair: the process that releases it may acquire it again
+// first. FairLock keeps an order. Models Cpp17TimedLockable: use it with std::lock_guard, std::unique_lock,
+// std::scoped_lock, std::condition_variable_any. Neither copyable nor movable. Any number of threads may use one
+// object. Destroying the object while a thread waits in it is an error, as for std::mutex. Destroying it while the lock
+// is held is not: the hold goes on, and another object with that name can release it.
 template <class T = HiredisTransport>
 class RLock : public NamedLock<RLock<T>, T, LockState<T, RLockProtocol>> {
 public:
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
     RLock(Client<T>& client, std::string_view name) : RLock::NamedLock(client.core(), name) {}
 };
 
@@ -16520,7 +16658,7 @@ RLock(Client<T>&, std::string_view) -> RLock<T>;
 namespace redlatch {
 inline namespace v0_1 {
 
-// The commands of the semaphore: keys and arguments of its scripts.
+// Builds the commands of the semaphore: the keys and arguments of its scripts.
 template <Transport T>
 class SemaphoreProtocol {
 public:
@@ -16532,7 +16670,7 @@ public:
     struct Want {
         std::int64_t permits = 1;  // at least one
         bool served = false;
-        bool lets_pass = false;  // those behind it, where there are not enough for it
+        bool lets_pass = false;  // True if callers behind it may be served when there is not enough for it
 
         std::int64_t amount() const { return permits; }
     };
@@ -16615,37 +16753,37 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// A number of permits that the whole fleet shares: the std::counting_semaphore of several processes, and what
-// Redisson's RSemaphore is in Java. Nobody owns a permit: anybody may release, and the permits of a process that dies
-// are gone for good. Where that must not be, use PermitExpirableSemaphore.
+// Provides a distributed semaphore: a std::counting_semaphore across processes, and the counterpart of Redisson's
+// RSemaphore. A permit has no owner: any thread may release it, and the permits of a process that dies are lost. Use
+// PermitExpirableSemaphore if they must come back.
 //
-// Without try_set_permits() or release() there are no permits. Within a process waiting threads are served in the order
-// of their arrival, so one that wants many is not starved by others that want few; among processes there is no order.
-// One that wants more than this process has seen there within ten minutes takes turns with those behind it: it holds
-// them back for a second, lets them pass for a second, and so on with turns up to ten seconds. try_acquire() does not
-// stand in line.
+// There are no permits before try_set_permits() or release(). Within a process, waiting threads are served in order of
+// arrival, so requests for few permits cannot starve one for many. There is no order among processes. A request for
+// more permits than this process has seen available within ten minutes takes turns with those behind it: it holds them
+// back for a second, lets them pass for a second, and so on with turns of up to ten seconds. try_acquire() does not
+// queue.
 //
-// Neither copied nor moved; any number of threads may use one object, and two objects of one name are the same
-// semaphore. Each member throws Error, or with a trailing std::error_code& stores the code and throws nothing but
-// std::bad_alloc. A server that cannot be reached is tried for ClientOptions::unreachable_timeout, then the call fails
-// with errc::unreachable. Every command may be sent twice, because its answer was lost, and takes effect once; an
-// acquire that fails, is stopped or times out keeps no permit, even when its outcome is unknown. Numbers of permits are
-// from 0 to max(), everything else throws Error(errc::invalid_argument) before anything is sent. Each member is one
-// round trip, but for waiting.
+// Neither copyable nor movable. Any number of threads may use one object. Two objects with the same name are the same
+// semaphore. Each member throws Error; with a trailing std::error_code& it stores the code and throws only
+// std::bad_alloc. If the server cannot be reached, a call retries for ClientOptions::unreachable_timeout, then fails
+// with errc::unreachable. A command may be resent after a lost reply and still takes effect once. An acquire that
+// fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of permits are from 0 to
+// max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each member is one round trip,
+// except for waiting.
 template <class T = HiredisTransport>
 class Semaphore {
 public:
-    // Throws Error(errc::invalid_argument) for an empty name, one above 1,024 bytes, or braces that are not one
-    // non-empty {tag}. Sends nothing.
+    // Throws Error(errc::invalid_argument) if the name is empty, is longer than 1,024 bytes, or has braces other than
+    // one non-empty {tag}. Sends nothing.
     Semaphore(Client<T>& client, std::string_view name) : binding_(client.core(), name) {}
 
-    // As given, without the client's key_prefix.
+    // Returns the name as given, without the client's key_prefix.
     const std::string& name() const noexcept { return binding_.name(); }
 
-    // The greatest number of permits: what Redisson can count.
+    // Returns the largest number of permits, which is the largest that Redisson can count.
     static constexpr std::ptrdiff_t max() noexcept { return std::numeric_limits<std::int32_t>::max(); }
 
-    // Sets the number of permits, unless the semaphore exists: whether it did.
+    // Sets the number of permits if the semaphore does not exist. Returns true if it was set.
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0);
         State& semaphore = state();
@@ -16657,9 +16795,9 @@ public:
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
     }
 
-    // Takes n permits at once, one without a number, waiting for them. A waiting thread sends nothing but one question
-    // in 5 to 10 seconds, in case that a message is lost, and a process with many waiting threads no more than that.
-    //   acquire(…, token)   gives up when a stop is requested; then, and only then, returns a bool: whether it has them
+    // Acquires n permits at once (1 by default) and waits for them if necessary. A waiting thread sends one query every
+    // 5 to 10 seconds, in case a message was lost. A process with many waiting threads sends no more than that.
+    //   acquire(…, token)   gives up if a stop is requested; only this form returns a bool: true if acquired
     //   acquire(…, ec)      stores the error instead of throwing it
     template <class... Tail>
     requires StopOption<Tail...>
@@ -16672,16 +16810,16 @@ public:
     requires StopOption<Tail...>
     [[nodiscard]] auto acquire(Tail&&... tail) { return acquire(1, tail...); }
 
-    // Takes them if they are there: one try, even if others wait.
+    // Acquires n permits if they are available: one attempt, even if others wait.
     [[nodiscard]] bool try_acquire(std::ptrdiff_t n = 1) { return take(n, {.one_try = true}); }
     [[nodiscard]] bool try_acquire(std::ptrdiff_t n, std::error_code& ec) {
         return detail::answer([&] { return try_acquire(n); }, false, ec);
     }
     [[nodiscard]] bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
-    // Waits until `timeout` is over or the instant has come at the latest, by a monotonic clock: whether it has them.
-    // Rounded up to the next millisecond; zero or less is one try, the largest value is for ever. May be given
-    // std::stop_token and std::error_code&.
+    // Waits at most until `timeout` has passed or the instant has come, by a monotonic clock. Returns true if the
+    // permits were acquired. Timeouts are rounded up to the next millisecond; zero or less is one attempt; the largest
+    // value waits indefinitely. Accepts std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {
@@ -16705,11 +16843,13 @@ public:
         return timed(deadline_at(when), 1, tail...);
     }
 
-    // Puts permits back, or new ones in: it creates the semaphore where there is none. Should no server carry it out in
-    // time, it fails with errc::unreachable or errc::overloaded, but is not lost: it goes on in the background as long
-    // as the process lives, for a minute and a half or more; if that fails too, or nobody can tell any more whether it
-    // was carried out, the event unlock_not_delivered tells. So do not release again then. What would make more than
-    // max() is refused with errc::invalid_argument, and changes nothing.
+    // Releases n permits, or adds new ones. Creates the semaphore if it does not exist. Throws
+    // Error(errc::invalid_argument) and changes nothing if there would be more than max() permits.
+    //
+    // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the release
+    // is not lost: the client retries it in the background for a minute and a half or more, while the process lives. So
+    // do not release again after such an error. If the retries fail too, or it is no longer possible to tell whether
+    // the release was carried out, the event unlock_not_delivered reports it.
     void release(std::ptrdiff_t n = 1) {
         check(n, 0);
         if (n > 0) give(n, false);
@@ -16719,7 +16859,8 @@ public:
     }
     void release(std::error_code& ec) { release(1, ec); }
 
-    // The same, but only if the semaphore exists: whether it does. For one whose key may have expired.
+    // Does the same, but only if the semaphore exists, for semaphores whose key may have expired. Returns true if it
+    // exists.
     bool release_if_exists(std::ptrdiff_t n = 1) {
         check(n, 0);
         return give(n, true);
@@ -16729,7 +16870,7 @@ public:
     }
     bool release_if_exists(std::error_code& ec) { return release_if_exists(1, ec); }
 
-    // How many permits are there now; 0 for a semaphore that does not exist, negative after add_permits() took away
+    // Returns the number of available permits: 0 if the semaphore does not exist, negative if add_permits() took away
     // more than there were.
     std::ptrdiff_t available_permits() {
         return static_cast<std::ptrdiff_t>(ask_number(state().session(), state().key()));
@@ -16738,7 +16879,7 @@ public:
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
     }
 
-    // Changes the number of permits by n, from -max() to max(), also while some are taken.
+    // Changes the number of permits by n, from -max() to max(), also while some are acquired.
     void add_permits(std::ptrdiff_t n) {
         check(n, -max());
         if (n == 0) return;
@@ -16751,7 +16892,7 @@ public:
         detail::answer([&] { return add_permits(n), true; }, false, ec);
     }
 
-    // Takes all permits that are there: how many, negative when some were owed. Then there is none.
+    // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
         const Reply reply = semaphore.change(
@@ -16814,16 +16955,16 @@ Semaphore(Client<T>&, std::string_view) -> Semaphore<T>;
 namespace redlatch {
 inline namespace v0_1 {
 
-// The lock of an RLock of that name, waited for by asking again and again instead of listening to messages. For
-// servers where subscribing is not allowed or not wanted, and for locks that are held for a moment. A waiting process
-// sends one command a pause, whatever the number of its waiting threads; a release wakes waiting RLocks too.
+// Provides the same lock as an RLock of that name, but waits by polling instead of subscribing. Use it for servers
+// where subscribing is not allowed or not wanted, and for locks that are held only briefly. A waiting process sends one
+// command per pause, however many of its threads wait. A release wakes waiting RLocks, too.
 //
-// In one process SpinLock and RLock objects of one name are the same lock, like two RLock objects.
+// In one process, SpinLock and RLock objects with the same name are the same lock, like two RLock objects.
 template <class T = HiredisTransport>
 class SpinLock : public NamedLock<SpinLock<T>, T, LockState<T, RLockProtocol>> {
 public:
-    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or of
-    // which the first is longer than the longest. Sends nothing.
+    // Throws Error(errc::invalid_argument) for a bad name, as RLock does, and for delays that are not positive or whose
+    // first is longer than the longest. Sends nothing.
     SpinLock(Client<T>& client, std::string_view name, SpinOptions options = {})
         : SpinLock::NamedLock(client.core(), name), polling_(polling_of(options, name)) {}
 
@@ -16846,4 +16987,4 @@ SpinLock(Client<T>&, std::string_view, SpinOptions) -> SpinLock<T>;
 
 // redlatch/redlatch.hpp
 
-// Everything.
+// Includes every primitive.

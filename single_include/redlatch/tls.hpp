@@ -15,23 +15,24 @@ inline namespace v0_1 {
 
 enum class TlsVersion { v1_2, v1_3 };
 
-// Whom to trust on a rediss:// connection, and who we are; for redlatch::tls() in redlatch/tls.hpp. That the server's
-// certificate is verified, and that it is for the host of the URL, cannot be turned off: trust its certificate by name
-// in `ca_file` instead, self-signed or not, and say in `server_name` what it is for.
+// Configures the trust and the identity of a rediss:// connection, for redlatch::tls() in redlatch/tls.hpp.
+// Verification of the server's certificate and of its host name cannot be turned off. If it would fail, put the
+// certificate, self-signed or not, into `ca_file` and the name that it is for into `server_name`.
 //
-// All files are PEM. They are read anew for each connection, so renewed ones need no restart.
+// All files are PEM. They are read again for each connection, so renewed files need no restart.
 struct TlsOptions {
-    // Who may sign the server's certificate; neither: the system's authorities.
+    // The authorities that may sign the server's certificate. If both are empty, the system's authorities.
     std::string ca_file = {};
-    std::string ca_directory = {};  // as `openssl rehash` leaves it
-    // Lists of revoked certificates: one of every authority in the server's chain, or its certificate is refused.
+    std::string ca_directory = {};  // as prepared by `openssl rehash`
+    // Certificate revocation lists: one for every authority in the server's chain, otherwise its certificate is
+    // refused.
     std::string crl_file = {};
-    // For servers that want to know who comes: the certificate, with those of intermediate authorities after it, and
-    // its key, which must not be encrypted.
+    // For servers that require a client certificate: the certificate, followed by those of intermediate authorities,
+    // and its key, which must not be encrypted.
     std::string certificate_file = {};
     std::string key_file = {};
-    // The name that the certificate must be for, and that is sent to the server (SNI): a host or an IP address. Empty:
-    // the host of the URL; with Sentinel the one that the sentinels tell, which is an address mostly.
+    // The host name or IP address that the certificate must be for, and that is sent to the server (SNI). If empty, the
+    // host of the URL is used. With Sentinel that is the host that the sentinels report, usually an address.
     std::string server_name = {};
     TlsVersion minimum_version = TlsVersion::v1_2;
 };
@@ -64,8 +65,8 @@ inline namespace v0_1 {
 
 namespace detail {
 
-// Empties the thread's queue of OpenSSL's errors, for SSL_get_error() looks at all of it, and leaves what the
-// application had in it (without places and details). A mark in the queue would not do: a handshake clears it.
+// Empties OpenSSL's error queue of this thread, because SSL_get_error() looks at all of it. Restores the errors of the
+// application afterwards (without file, line and details). A mark in the queue does not work: a handshake clears it.
 class OpensslErrors {
 public:
     OpensslErrors() noexcept {
@@ -93,7 +94,7 @@ public:
     }
 
 private:
-    std::array<unsigned long, 16> before_;  // a queue has no more
+    std::array<unsigned long, 16> before_;  // the capacity of the queue
     std::size_t count_ = 0;
 };
 
@@ -104,7 +105,8 @@ struct OpensslFree {
 
 using OpensslContext = std::unique_ptr<SSL_CTX, OpensslFree>;
 
-// A host as certificates and SNI know it: without the dot at the end of a full name, and the zone of an IPv6 address.
+// Returns a host as in certificates and SNI: without the dot at the end of a full name, and the zone of an IPv6
+// address.
 inline std::string bare_host(std::string host) {
     if (const auto zone = host.find('%'); zone != std::string::npos && host.find(':') != std::string::npos)
         host.resize(zone);
@@ -120,14 +122,14 @@ inline bool is_ip_address(const std::string& host) {
 
 }  // namespace detail
 
-// TLS by OpenSSL, between buffers in memory: OpenSSL never sees a socket, so it cannot raise SIGPIPE, and nothing here
+// TLS by OpenSSL, between buffers in memory. OpenSSL never uses a socket, so it cannot raise SIGPIPE, and nothing here
 // waits for the network.
 //
-// mutex_ guards ssl_ with both of its buffers: one thread encrypts while another decrypts. sealed_ is the sending
-// thread's own, over_ and drained_ the receiving thread's. The handshake is over before there are two.
+// mutex_ guards ssl_ with both of its buffers: one thread encrypts while another decrypts. sealed_ belongs to the
+// sending thread, over_ and drained_ to the receiving thread. The handshake ends before there are two threads.
 class OpensslSession final : public TlsSession {
 public:
-    // `wanted`: the host or address that the certificate must be for.
+    // `wanted`: the host name or address that the certificate must be for.
     OpensslSession(detail::OpensslContext context, std::string server, const std::string& wanted)
         : server_(std::move(server)), wanted_(wanted), context_(std::move(context)), ssl_(SSL_new(context_.get())) {
         if (!ssl_) throw std::bad_alloc();
@@ -169,7 +171,7 @@ public:
     std::string_view encrypt(std::string_view plain) noexcept override {
         const std::lock_guard lock(mutex_);
         const detail::OpensslErrors errors;
-        // There is always room in memory, so it takes everything.
+        // There is always room in a memory buffer, so SSL_write() takes everything.
         const int done = SSL_write(ssl_.get(), plain.data(), static_cast<int>(plain.size()));
         return done == static_cast<int>(plain.size()) ? take_sealed() : std::string_view{};
     }
@@ -191,8 +193,8 @@ public:
             over_ = why != SSL_ERROR_WANT_READ;
             if (over_ && why != SSL_ERROR_ZERO_RETURN) note_failure();
         }
-        // What OpenSSL has to say of its own goes out with what is written next. A server that makes it say much is
-        // none.
+        // OpenSSL's own output is sent with our next bytes. No Redis server causes much of it: otherwise end the
+        // connection.
         if (BIO_ctrl_pending(SSL_get_wbio(ssl_.get())) > most_unsaid) over_ = true;
         if (got > 0) return static_cast<ssize_t>(got);
         return over_ ? -1 : 0;
@@ -228,7 +230,7 @@ private:
         return Reply::of(Reply::Kind::error, std::string(Reply::untrusted) + why);
     }
 
-    // By TLS 1.2 a server says so, too, when it wants a certificate of ours, or another one.
+    // In TLS 1.2 a server sends these alerts also if it wants a client certificate, or another one.
     static bool is_about_us(int alert) {
         return (alert >= SSL_AD_BAD_CERTIFICATE && alert <= SSL_AD_UNKNOWN_CA) || alert == SSL_AD_ACCESS_DENIED ||
                alert == SSL_AD_HANDSHAKE_FAILURE;
@@ -265,7 +267,7 @@ private:
         return BIO_write(SSL_get_rbio(ssl_.get()), received.data(), size) == size;
     }
 
-    // What is to be sent, in sealed_.
+    // Moves the bytes to send into sealed_.
     std::string_view take_sealed() noexcept {
         BIO* const out = SSL_get_wbio(ssl_.get());
         try {
@@ -288,12 +290,12 @@ private:
         not_tls_ = alert_ == 0 && !old_version_ && !SSL_is_init_finished(ssl_.get());
     }
 
-    // After the handshake nobody is verified any more, and the system's authorities take a megabyte.
+    // No certificate is verified after the handshake, and the authorities of the system take a megabyte.
     void forget_authorities() noexcept {
         if (X509_STORE* const none = X509_STORE_new()) SSL_CTX_set_cert_store(context_.get(), none);
     }
 
-    const std::string server_;  // for words
+    const std::string server_;  // for error texts
     const std::string wanted_;
     std::mutex mutex_;
     const detail::OpensslContext context_;
@@ -302,20 +304,20 @@ private:
     bool drained_ = false;
     bool over_ = false;  // nothing more is received
     bool failed_ = false;
-    // Why, as far as it is known.
+    // The cause, as far as known.
     long certificate_ = X509_V_OK;
     int alert_ = 0;
     bool old_version_ = false;
     bool not_tls_ = false;
 };
 
-// Reads the files of the options for each session: renewed ones need no restart, and what a child of fork() uses was
-// not shared with threads that are gone.
+// Reads the files of the options for each session. So renewed files need no restart, and a child of fork() uses nothing
+// that was shared with threads that are gone.
 class OpensslConnector final : public TlsConnector {
 public:
-    // Throws Error(errc::invalid_argument) when a file cannot be used.
+    // Throws Error(errc::invalid_argument) if a file cannot be used.
     explicit OpensslConnector(TlsOptions options) : options_(std::move(options)) {
-        // Now, so that OpenSSL's own exit handler runs after the destructors of static clients.
+        // Initialise here, so that OpenSSL's exit handler runs after the destructors of static clients.
         if (OPENSSL_init_ssl(0, nullptr) != 1) throw Error(errc::unsupported, {}, "OpenSSL does not start");
         if (options_.certificate_file.empty() != options_.key_file.empty())
             throw Error(errc::invalid_argument, {}, "certificate_file and key_file belong together");
@@ -327,7 +329,7 @@ public:
 
     std::unique_ptr<TlsSession> session(const HostPort& server, std::string& why) const override {
         const std::string wanted = detail::bare_host(options_.server_name.empty() ? server.host : options_.server_name);
-        // With a dot in front OpenSSL would accept any host of a domain.
+        // With a leading dot OpenSSL would accept any host of a domain.
         if (wanted.empty() || wanted.front() == '.' || wanted.size() > longest_host) {
             why = "no certificate can be for such a host";
             return nullptr;
@@ -341,7 +343,7 @@ public:
 private:
     static constexpr std::size_t longest_host = 253;
 
-    // Null with the reason in `why`.
+    // Returns null with the reason in `why` if an option cannot be used.
     detail::OpensslContext context(std::string& why) const {
         const detail::OpensslErrors errors;
         detail::OpensslContext context(SSL_CTX_new(TLS_client_method()));
@@ -360,7 +362,7 @@ private:
         SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
         SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
         SSL_CTX_set_verify(c, SSL_VERIFY_PEER, nullptr);
-        // Otherwise it would ask at the terminal.
+        // Otherwise OpenSSL would ask for a password at the terminal.
         SSL_CTX_set_default_passwd_cb(c, [](char*, int, int, void*) { return -1; });
 
         const char* const file = options_.ca_file.empty() ? nullptr : options_.ca_file.c_str();
@@ -376,7 +378,7 @@ private:
                 return cannot("crl_file", options_.crl_file);
             X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
         }
-        // Whoever is named in ca_file is trusted, signed by somebody else or not.
+        // A certificate in ca_file is trusted, even if another authority has signed it.
         X509_STORE_set_flags(SSL_CTX_get_cert_store(c), X509_V_FLAG_PARTIAL_CHAIN);
         if (!options_.certificate_file.empty()) {
             if (SSL_CTX_use_certificate_chain_file(c, options_.certificate_file.c_str()) != 1)
@@ -399,12 +401,12 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// What a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp, for it needs OpenSSL (1.1.1
-// or newer): link redlatch::tls, or -lssl -lcrypto.
+// Returns the connector that a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp,
+// because it needs OpenSSL (1.1.1 or newer): link redlatch::tls, or -lssl -lcrypto.
 //
 //     Client redis{"rediss://cache.example.com", {.tls = tls({.ca_file = "/etc/shop/ca.pem"})}};
 //
-// One may serve many clients. Throws Error(errc::invalid_argument) when a file cannot be used.
+// One connector may serve many clients. Throws Error(errc::invalid_argument) if a file cannot be used.
 inline std::shared_ptr<const TlsConnector> tls(TlsOptions options = {}) {
     return std::make_shared<OpensslConnector>(std::move(options));
 }
