@@ -8372,13 +8372,19 @@ local function outcome_of(marks, lane, request)
     if tonumber(last) < tonumber(request) then return nil, false end
     return tonumber(outcome), last == request
 end
+-- The TTL of the marks before this script changes them; -2 if there are none.
+local marks_ttl
+local function ttl_of(marks)
+    marks_ttl = marks_ttl or redis.call('pttl', marks)
+    return marks_ttl
+end
 -- mark() and keep() return changes for all_or_none(). The outcome is an integer, as text if it may be large. `before`:
 -- the outcome that this one replaces. Undoing a mark leaves no hash without a TTL.
 local function mark(marks, lane, request, outcome, before)
     local undo = {'del', marks}
     if before then
         undo = {'hset', marks, lane, request .. ':' .. whole(before)}
-    elseif redis.call('exists', marks) == 1 then
+    elseif ttl_of(marks) ~= -2 then
         undo = {'hset', marks, lane, whole(request - 1) .. ':0'}
     end
     return {'hset', marks, lane, request .. ':' .. outcome, undo = undo}
@@ -8386,7 +8392,7 @@ end
 -- Keeps the marks until `ends`, or longer if that was set before. Redis allows this when its memory is full, and then
 -- all later writes of the script.
 local function keep(marks, now, ends)
-    return {'pexpire', marks, whole(math.max(redis.call('pttl', marks), ends - now, 1))}
+    return {'pexpire', marks, whole(math.max(ttl_of(marks), ends - now, 1))}
 end
 -- The largest value of Java's int: Redisson reads no larger one.
 local most = 2147483647
