@@ -2,7 +2,7 @@
 # Checks the includes below include/redlatch. Each folder is a room, and a room may include:
 #   quorum                  lock and what is below it
 #   lock, semaphore         protocol and what is below it
-#   protocol                session and what is below it
+#   protocol                session and what is below it, wait
 #   session                 scripts and what is below it
 #   wait                    base
 #   redis                   net, transport, base: connections to servers; only the public headers include it
@@ -10,9 +10,9 @@
 #   scripts, transport      base
 # The public headers stand beside the rooms and may include all of them. Two of them are vocabulary, which every room may
 # include: error.hpp and options.hpp.
-# What is neither ours nor the system's is included by redis and net only. No header includes itself by a detour.
-# And that all they declare is in the inline namespace of the version (major and minor): what two versions of the library
-# leave in one program are different symbols.
+# Only redis and net include third-party headers. No header includes itself by a detour.
+# All declarations are in the inline namespace of the version (major and minor), so that the symbols of two versions in one
+# program differ.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(include_dir ${root}/include)
