@@ -153,8 +153,10 @@ public:
         if (in_flight() > 0 && Clock::now() >= front().due) give_up(lock);
     }
 
-    // If the posted commands have no connection for now, moves them to another one that is connected.
+    // If the posted commands have no connection for now, moves them to another one that is connected. Does nothing if
+    // that is this one: another thread may have connected it since the caller looked.
     void hand_over_to(CommandConnection& other) {
+        if (&other == this) return;
         std::unique_lock mine(mutex_, std::defer_lock), others(other.mutex_, std::defer_lock);
         std::lock(mine, others);
         const bool waits = in_flight() > 0 && !connected_ && !opening_ && !broken_ && Clock::now() < next_attempt_;

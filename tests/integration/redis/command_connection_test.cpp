@@ -332,3 +332,21 @@ TEST_CASE("what is posted goes past a connection that was closed while it was id
     }));
     CHECK(reply.text == "one");
 }
+
+// The driver looks for a connection that is connected, and another thread may connect this one meanwhile. Locking both
+// of them then never ended.
+TEST_CASE("a connection hands its commands over to itself: nothing happens") {
+    ScriptedServer server{[](const auto&) { return ScriptedReply{"+one\r\n"}; }};
+    Bench bench{server.url()};
+    REQUIRE(bench.link.call(ping, Clock::now() + 10s).text == "one");
+    std::atomic<bool> ended{false};
+    std::thread driver([&] {
+        bench.link.hand_over_to(bench.link);
+        ended = true;
+    });
+    const bool in_time = eventually([&] { return ended.load(); });
+    if (!in_time) driver.detach();
+    REQUIRE(in_time);
+    driver.join();
+    CHECK(bench.link.call(ping, Clock::now() + 10s).text == "one");
+}
