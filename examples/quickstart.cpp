@@ -11,7 +11,7 @@ int main() {
     redlatch::Client redis{url ? url : "redis://127.0.0.1:6379"};
     redlatch::RLock orders{redis, "orders"};
     {
-        std::lock_guard guard{orders};  // one holder in the whole fleet; the watchdog keeps the lease
+        std::lock_guard guard{orders};  // one holder among all processes; the watchdog renews its lease
         std::cout << "holding \"" << orders.name() << "\": nobody else is in here\n";
     }
 }
