@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// A count-down latch: a report that starts when three importers, wherever they run, are done.
+// A count-down latch: a report starts when three importers, in any processes, are done.
 
 #include <redlatch/redlatch.hpp>
 
@@ -17,13 +17,13 @@ int main() {
     redlatch::Client redis{url ? url : "redis://127.0.0.1:6379"};
     redlatch::CountDownLatch imported{redis, "example:count_down_latch"};
 
-    imported.reset();           // of an earlier run, perhaps
-    imported.try_set_count(3);  // false when somebody else has set it already
+    imported.reset();           // removes a count of an earlier run
+    imported.try_set_count(3);  // false if there is a count already
 
     std::vector<std::jthread> importers;
     for (int i = 0; i < 3; ++i)
         importers.emplace_back([&] {
-            std::this_thread::sleep_for(20ms);  // the import itself would stand here
+            std::this_thread::sleep_for(20ms);  // the import
             imported.count_down();
         });
 
