@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Another Redis client under redlatch: plain blocking hiredis, one connection behind a mutex and one for messages.
+// Uses redlatch with another Redis client: plain blocking hiredis, one connection behind a mutex and one for messages.
 #include <redlatch/redlatch.hpp>
 
 #include <hiredis/hiredis.h>
