@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// A fair lock: whoever came first is served first, whichever process it is in. An RLock would serve whom it likes, the
-// releasing process's own threads above all; a counter with customers before it should not.
+// A fair lock serves waiters in order of arrival, across processes. An RLock keeps no order and prefers threads of the
+// releasing process. A shop counter with a queue needs the order.
 
 #include <redlatch/redlatch.hpp>
 
@@ -19,11 +19,11 @@ int main() {
     const char* env = std::getenv("REDLATCH_URL");
     const char* url = env ? env : "redis://127.0.0.1:6379";
     redlatch::Client shop{url};
-    redlatch::Client branch{url};  // stands for another process: to Redis, every client is somebody else
+    redlatch::Client branch{url};  // stands for another process: Redis cannot tell the difference
     redlatch::FairLock counter{shop, "example:fair_lock"};
     redlatch::FairLock same_counter{branch, "example:fair_lock"};
 
-    std::vector<std::string> served;  // only touched by whoever holds the lock
+    std::vector<std::string> served;  // accessed only while the lock is held
     std::vector<std::jthread> customers;
     {
         std::lock_guard still_closed{counter};
@@ -35,12 +35,12 @@ int main() {
                 std::lock_guard turn{nearest};
                 served.push_back(name);
             });
-            // One after the other, so that there is an order to be kept: a waiter is counted when it stands in the
-            // queue.
+            // Start the customers one after another, so that there is an order to keep. A waiter is counted once it is in
+            // the queue.
             while (client.stats().waits == waits) std::this_thread::sleep_for(1ms);
         }
 
-        // Who does not want to wait passes nobody, and does not queue up either.
+        // try_lock() passes no waiter and does not join the queue.
         std::jthread hurried{
             [&] { std::cout << "in a hurry: " << (counter.try_lock() ? "served" : "not now") << '\n'; }};
     }
