@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // Fencing: a holder that was stopped beyond its lease does not know that it lost the lock, and writes late. The store
-// refuses it, because its token is smaller than one the store has seen.
+// rejects the write, because its token is smaller than one that the store has seen.
 
 #include <redlatch/redlatch.hpp>
 
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// What the lock protects. All that it needs to know is the greatest token so far.
+// The resource that the lock protects. It stores only the greatest token so far.
 class Store {
 public:
     bool write(std::int64_t token, const char* who) {
@@ -32,7 +32,7 @@ private:
     std::int64_t newest_ = 0;
 };
 
-// Another process: takes the lock, is stopped while it holds it, and goes on as if nothing had happened.
+// Another process: acquires the lock, is stopped while it holds it, and then goes on unaware.
 void sleepy_holder(const char* url, int to_store) {
     redlatch::Client redis{url};
     redlatch::FencedLock journal{redis, "example:fencing"};
@@ -42,7 +42,7 @@ void sleepy_holder(const char* url, int to_store) {
     std::raise(SIGSTOP);
     // A careful holder would look at journal.valid_until() here. This one does not.
     if (!write()) std::_Exit(1);
-    journal.unlock();  // its lease is over: nothing happens, and nobody is harmed
+    journal.unlock();  // its lease is over: this does nothing
     std::_Exit(0);
 }
 
@@ -64,11 +64,11 @@ int main() {
     };
     const bool in_time = written_by_the_other();
     int status = 0;
-    ::waitpid(sleepy, &status, WUNTRACED);  // it is stopped now, and holds the lock
+    ::waitpid(sleepy, &status, WUNTRACED);  // returns when the process is stopped, with the lock held
 
     redlatch::Client redis{url};
     redlatch::FencedLock journal{redis, "example:fencing"};
-    const std::int64_t token = journal.lock_and_get_token();  // after the end of its lease
+    const std::int64_t token = journal.lock_and_get_token();  // waits for the end of the other's lease
     const bool mine = store.write(token, "its successor");
 
     ::kill(sleepy, SIGCONT);
