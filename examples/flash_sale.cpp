@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 //
-// The flash sale: four processes of eight threads sell 500 units to 2,000 customers, one unit a customer at most.
-// Stock, orders and "has bought" marks live in Redis and are read and written one plain step after the other, as
-// programs do; nothing but the redlatch lock around these steps keeps them right. Half-way one of the sellers is
-// killed while it holds the lock. With a redis-sentinel:// or redis-cluster:// URL the master may be killed, too: a
-// seller that loses its connection does the customer again at the new master, after it has looked at what became of the
-// first attempt. That takes two replicas, of which one is left to confirm what is written on the other.
+// The flash sale: four processes of eight threads sell 500 units to 2,000 customers, at most one unit per customer.
+// Stock, orders and "has bought" marks are in Redis. Sellers read and write them in plain separate steps. Only the
+// redlatch lock around these steps keeps them consistent. Half-way the program kills one of the sellers while it holds
+// the lock.
 //
-// What uses redlatch is the first part, down to run_seller(). The rest sets the stage, kills, counts and cleans up.
+// With a redis-sentinel:// or redis-cluster:// URL you may also kill the master. A seller that loses its connection
+// checks the outcome of its attempt at the new master, and serves the customer again. This requires two replicas: after
+// a failover one is left to confirm the writes on the other.
+//
+// The first part, down to run_seller(), uses redlatch. The rest starts processes, kills, counts and cleans up.
 
 #include <redlatch/redlatch.hpp>
 
@@ -53,17 +55,17 @@ constexpr int customers = 2'000;
 constexpr int seller_processes = 4;
 constexpr int threads_per_seller = 8;
 constexpr milliseconds think_time = 10ms;
-constexpr milliseconds lease = 2s;  // after which the lock of a killed seller is free again
+constexpr milliseconds lease = 2s;  // the lock of a killed seller is free again after this time
 
 struct Sale {
     std::string url;
-    std::string prefix;  // of every key: no two runs share one; in braces, by which a cluster keeps them together
+    std::string prefix;  // of every key; unique per run, and in braces, so a cluster keeps the keys on one node
     bool locked = true;
 
     std::string key(std::string_view name) const { return prefix + std::string(name); }
 };
 
-// One bare hiredis connection, for one thread: the sale's own data goes this way, a plain command at a time.
+// One bare hiredis connection for one thread. It carries the data of the sale, one plain command at a time.
 class Redis {
 public:
     struct Free {
@@ -72,13 +74,13 @@ public:
     };
     using Reply = std::unique_ptr<redisReply, Free>;
 
-    // `key`: of a cluster, it is the node that has this one.
+    // `key`: on a cluster, connects to the node that has this key.
     explicit Redis(std::string_view address, std::string key = {})
         : url_(redlatch::Url::parse(address)), key_(std::move(key)) {
         connect(url_);
     }
 
-    // Of a master that another may replace, after its connection has ended: a new one, when it can be had.
+    // Connects again after the connection has ended, if another master may replace this one. Returns true on success.
     bool reconnect() {
         const auto deadline = std::chrono::steady_clock::now() + 60s;
         while (follows() && std::chrono::steady_clock::now() < deadline) {
@@ -94,7 +96,7 @@ public:
 
     bool follows() const { return !url_.sentinels.empty() || !url_.cluster.empty(); }
 
-    // What was written so far is on every replica that could take over.
+    // Waits until every replica that could take over has all writes so far.
     void secure() {
         if (follows() && number({"WAIT", std::to_string(replicas_), "1000"}) < replicas_)
             throw std::runtime_error("a replica is missing");
@@ -197,7 +199,7 @@ private:
     long long replicas_ = 0;
 };
 
-// Seconds since 2024 in the upper half, the number of the order within its day in the lower one.
+// The upper half holds the seconds since 2024, the lower half the number of the order within its day.
 long long next_order_id(Redis& redis, const Sale& sale) {
     const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
     const auto days = std::chrono::floor<std::chrono::days>(now).time_since_epoch().count();
@@ -206,21 +208,21 @@ long long next_order_id(Redis& redis, const Sale& sale) {
            redis.number({"INCR", sale.key("day:" + std::to_string(days))});
 }
 
-// The critical section. Each step is harmless alone; two threads inside at once sell the same unit twice.
-// False when the lock may not be ours any more (this machine slept, say): nothing has been written then.
+// The critical section. Each step alone is harmless, but two threads inside at once sell the same unit twice. Returns
+// false if the lock may be lost (for example, because this machine slept). Then nothing was written.
 bool sell(Redis& redis, const Sale& sale, int seller, const std::string& customer, Instant valid_until) {
     const long long stock = redis.number({"GET", sale.key("stock")});
     if (stock <= 0 || redis.text({"GET", sale.key("bought:" + customer)})) return true;
 
     if (sale.locked && stock == units / 2 && !redis.text({"GET", sale.key("victim")})) {
         redis.command({"SET", sale.key("victim"), std::to_string(seller)});
-        for (;;) ::pause();  // here the parent kills this process: it holds the lock and has sold nothing
+        for (;;) ::pause();  // the parent kills this process here: it holds the lock and has sold nothing
     }
 
     std::this_thread::sleep_for(think_time);  // the payment
     if (std::chrono::steady_clock::now() >= valid_until) return false;
 
-    // In this order, so that what a failure leaves half done can be seen by settle().
+    // In this order, so that settle() can detect a half-done sale.
     redis.command({"SET", sale.key("stock"), std::to_string(stock - 1)});
     redis.command({"SET", sale.key("bought:" + customer), "1"});
     const auto id = next_order_id(redis, sale);
@@ -231,8 +233,8 @@ bool sell(Redis& redis, const Sale& sale, int seller, const std::string& custome
     return true;
 }
 
-// Under the lock, after a connection has ended in the middle of a sale: the list of orders says what was sold. Whoever
-// bought without an order did not buy.
+// Repairs the data under the lock, after a connection has ended in the middle of a sale. The list of orders shows the
+// sold units. A purchase without an order does not count.
 void settle(Redis& redis, const Sale& sale, const std::string& customer) {
     const auto orders = redis.command({"LRANGE", sale.key("orders"), "0", "-1"});
     redis.command({"DEL", sale.key("bought:" + customer)});
@@ -243,7 +245,7 @@ void settle(Redis& redis, const Sale& sale, const std::string& customer) {
     redis.secure();
 }
 
-// The next customer. One that a failure swallows on the way here has not been promised anything.
+// Returns the next customer. A failure may lose one on the way here, which is fine: nothing was promised yet.
 std::optional<std::string> next_customer(Redis& redis, const Sale& sale) {
     for (;;) {
         try {
@@ -254,11 +256,11 @@ std::optional<std::string> next_customer(Redis& redis, const Sale& sale) {
     }
 }
 
-// One thread of a seller. All of them, in all processes, take their customers from one queue.
+// One thread of a seller. The threads of all processes take their customers from one queue.
 void serve_customers(redlatch::Client<>& client, const Sale& sale, int seller) {
     Redis redis{sale.url, sale.prefix};
     redlatch::RLock lock{client, sale.key("lock")};
-    bool failed = false;  // in the middle of a sale: the books are to be settled before the next one
+    bool failed = false;  // in the middle of a sale: settle() comes before the next one
     std::optional<std::string> again;
     while (const auto customer = again ? std::exchange(again, {}) : next_customer(redis, sale)) {
         try {
@@ -283,7 +285,7 @@ void serve_customers(redlatch::Client<>& client, const Sale& sale, int seller) {
 void run_seller(const Sale& sale, int seller) {
     redlatch::ClientOptions options;
     options.watchdog_timeout = lease;
-    // A failover must not forget who holds the lock.
+    // A failover must not lose the lock.
     if (const auto url = redlatch::Url::parse(sale.url); !url.sentinels.empty() || !url.cluster.empty())
         options.require_replicas = redlatch::all_replicas;
     redlatch::Client client{sale.url, options};
@@ -293,18 +295,18 @@ void run_seller(const Sale& sale, int seller) {
     for (auto& thread : threads) thread.get();
 }
 
-// ---- The stage
+// ---- Starting, killing, counting
 
 volatile std::sig_atomic_t signalled = 0;
 
-// Every wait of the parent goes through here, so that a signal unwinds the stack and everything is cleaned up.
+// All waits of the parent use this function, so a signal unwinds the stack and everything is cleaned up.
 void pause_briefly() {
     std::this_thread::sleep_for(20ms);
     if (signalled != 0) throw std::runtime_error("interrupted");
 }
 
-// A process that never outlives this one. It has its own process group: Ctrl-C reaches the parent alone, which
-// then ends the others in order.
+// A process that never outlives this one. It has its own process group, so Ctrl-C reaches only the parent, which then
+// ends the others in order.
 class Child {
 public:
     explicit Child(Words words) {
@@ -332,7 +334,7 @@ public:
 
     void kill() const { ::kill(pid_, SIGKILL); }
 
-    // The wait status, once the process has ended.
+    // Returns the wait status once the process has ended.
     std::optional<int> status() {
         int status = 0;
         if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) status_ = status;
@@ -362,7 +364,7 @@ private:
     std::string path_;
 };
 
-// A redis-server of our own, behind a unix socket that nobody else can open.
+// A private redis-server, behind a unix socket that other users cannot open.
 class PrivateServer {
 public:
     PrivateServer() {
@@ -383,13 +385,13 @@ private:
         return false;
     }
 
-    TemporaryDirectory directory_;  // first made, last removed
+    TemporaryDirectory directory_;  // created first, removed last
     std::string socket_ = directory_.path() + "/redis.sock";
     Child process_{{"redis-server", "--port", "0", "--unixsocket", socket_, "--unixsocketperm", "700", "--save", "",
                     "--appendonly", "no", "--dir", directory_.path(), "--logfile", directory_.path() + "/log"}};
 };
 
-// Removes what the sale leaves in Redis, the library's own keys included.
+// Removes the keys of the sale from Redis, including those of the library.
 class KeyRemover {
 public:
     KeyRemover(Redis& redis, const Sale& sale) : redis_(redis), pattern_('*' + sale.prefix + '*') {}
@@ -416,7 +418,7 @@ private:
     std::string pattern_;
 };
 
-// A bar on a terminal, otherwise a line every so many sales.
+// Prints a bar on a terminal, otherwise a line every `step` sales.
 class Progress {
 public:
     explicit Progress(long long step) : step_(step) {}
@@ -460,7 +462,8 @@ void open_sale(Redis& redis, const Sale& sale) {
     redis.secure();
 }
 
-// Follows the sale until the last seller has gone home, and kills the one that asks for it. The number of the killed.
+// Follows the sale until the last seller ends. Kills the seller that marked itself as the victim. Returns the number of
+// killed sellers.
 int watch(Redis& redis, const Sale& sale, std::deque<Child>& sellers) {
     const auto deadline = std::chrono::steady_clock::now() + 120s;
     Progress progress{sale.locked ? 50 : 500};
@@ -496,7 +499,7 @@ int watch(Redis& redis, const Sale& sale, std::deque<Child>& sellers) {
     return killed;
 }
 
-// Judges by the list of orders alone. True when it all went well.
+// Evaluates only the list of orders. Returns true if all went well.
 bool report(Redis& redis, const Sale& sale, int killed) {
     std::set<int> buyers;
     std::set<long long> ids;
