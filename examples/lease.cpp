@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// A lease: the hold ends by itself after a fixed time, whatever becomes of its holder. Without one, a watchdog
-// renews the hold for as long as the process lives; with one, nothing is ever renewed.
+// A lease ends the hold after a fixed time, whatever happens to its holder. Without a lease the watchdog renews the hold
+// as long as the process lives. With a lease it never does.
 
 #include <redlatch/redlatch.hpp>
 
@@ -16,7 +16,7 @@ int main() {
     const char* env = std::getenv("REDLATCH_URL");
     const char* url = env ? env : "redis://127.0.0.1:6379";
     redlatch::Client one{url};
-    redlatch::Client two{url};  // stands for another process: to Redis, every client is somebody else
+    redlatch::Client two{url};  // stands for another process: Redis cannot tell the difference
     redlatch::RLock backup{one, "example:lease"};
     redlatch::RLock backup_elsewhere{two, "example:lease"};
 
@@ -27,12 +27,12 @@ int main() {
     }
     const bool refused = !backup_elsewhere.try_lock();
 
-    // The first holder forgets to unlock. The second waits until the lease is over, and no longer.
+    // The first holder forgets to unlock. The second one waits only until the lease is over.
     const bool taken = backup_elsewhere.try_lock_for(1500ms);
     const auto waited = std::chrono::steady_clock::now() - start;
     std::cout << "taken elsewhere after " << std::chrono::round<std::chrono::milliseconds>(waited).count() << " ms\n";
 
-    // Late, the first one unlocks: it is told that its hold was over, and the second one's is left alone.
+    // The first one unlocks late: the code reports that its hold was over. The second hold stays.
     std::error_code error;
     backup.unlock(error);
     std::cout << "the late unlock: " << error.message() << '\n';
