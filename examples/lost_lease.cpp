@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// A lost lease: an operator, a failover or a long pause can take a lock away from its holder. The holder learns it
-// from lost(), and stops writing.
+// A lost lease: an operator, a failover or a long pause can take a lock away from its holder. lost() notifies the
+// holder, which stops writing.
 
 #include <redlatch/redlatch.hpp>
 
@@ -18,7 +18,7 @@ int main() {
     const char* env = std::getenv("REDLATCH_URL");
     const char* url = env ? env : "redis://127.0.0.1:6379";
     redlatch::ClientOptions options;
-    options.watchdog_timeout = 900ms;  // renewed every 300 ms, so a loss shows within 300 ms
+    options.watchdog_timeout = 900ms;  // renewed every 300 ms, so a loss is noticed within 300 ms
     redlatch::Client redis{url, options};
     redlatch::RLock journal{redis, "example:lost_lease"};
     redlatch::Client operators_client{url};
@@ -31,17 +31,17 @@ int main() {
     {
         std::lock_guard guard{journal};
         const std::stop_token lost = journal.lost();
-        // Called by a thread of the library: keep it short, cancel what is under way.
+        // A thread of the library calls this: keep it short, only cancel work in progress.
         std::stop_callback on_loss{lost, [] { std::cout << "the lock is lost: no more pages\n"; }};
 
         while (!lost.stop_requested() && running() < 1500ms) {
-            std::this_thread::sleep_for(10ms);  // a page is prepared
-            // valid_until() is the same promise as an instant, for the look before a write that must not come late.
+            std::this_thread::sleep_for(10ms);  // prepares a page
+            // valid_until() is the same promise as an instant: check it before a write that must not come late.
             if (std::chrono::steady_clock::now() >= journal.valid_until()) continue;
-            if (++pages == 10) operators_view.force_unlock();  // the page is written; now somebody meddles
+            if (++pages == 10) operators_view.force_unlock();  // the page is written; now an operator interferes
         }
         told = lost.stop_requested();
-    }  // a guard does not throw over a lost hold, or the program would end here
+    }  // a guard does not throw because of a lost hold: that would end the program
 
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(running());
     std::cout << "stopped after " << pages << " pages and " << took.count() << " ms\n";
