@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Several locks as one: money moves between two accounts, each behind a lock of its own. Threads that name the accounts
-// in opposite orders neither deadlock nor see money that is in neither account.
+// Several locks as one: money moves between two accounts, each with its own lock. Threads that name the accounts in
+// opposite orders neither deadlock nor see money that is in neither account.
 
 #include <redlatch/redlatch.hpp>
 
