@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The plain mutex: SET NX PX, as programs in many languages lock. A cron job that runs on every host, and does its work
-// on one of them: whoever finds it taken goes home. The lease is the time within which nobody shall do it again.
+// The plain mutex locks by SET NX PX, like programs in many languages. A cron job starts on every host, and the one that
+// acquires the mutex does the work. The others exit. Until the lease ends the job does not run again.
 
 #include <redlatch/redlatch.hpp>
 
@@ -31,7 +31,7 @@ int main() {
     nightly.force_unlock();  // the next night
     nightly.lock();
     std::error_code ec;
-    nightly.lock(ec);  // not reentrant: no waiting for oneself
+    nightly.lock(ec);  // not reentrant: fails instead of waiting for itself
     std::cout << "again: " << ec.message() << '\n';
     nightly.unlock();
     return reports == 1 && ec == redlatch::errc::would_deadlock ? 0 : 1;
