@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// Permits that come back: a fleet shares two licences, and a worker that dies keeps none of them.
+// Permits with leases: all processes share two licences, and a licence becomes available again when its worker dies.
 
 #include <redlatch/redlatch.hpp>
 
@@ -17,16 +17,16 @@ int main() {
     licences.set_permits(2);
 
     {
-        // As long as this process lives the watchdog keeps the permit; at the end of the scope it goes back.
+        // The watchdog renews the permit while this process lives. The end of the scope releases it.
         const redlatch::Permit licence{licences};
         std::cout << "working with licence " << *licence.id() << '\n';
     }
 
-    // By hand: the id may be given back by any process, in any language. Should nobody do it, the lease ends it.
+    // By hand: any process in any language may release the id. Otherwise the permit ends with its lease.
     const redlatch::PermitId id = licences.acquire(redlatch::Lease{100ms});
     const redlatch::PermitId lent = licences.acquire(redlatch::Lease{100ms});
     licences.release(redlatch::PermitId::parse(id.text()));
-    const bool came_back = licences.try_acquire_for(5s, 2).size() == 2;  // of the other one nobody heard again
+    const bool came_back = licences.try_acquire_for(5s, 2).size() == 2;  // the other one expired
     const bool is_late = !licences.try_release(lent);
     std::cout << (came_back && is_late ? "the lost licence came back by itself\n" : "a licence is missing\n");
     return came_back && is_late ? 0 : 1;
