@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Many read, one writes: a price list that every process of the fleet may read at the same time, and that is alone
-// with whoever changes it. The one who changed it goes on as a reader, so that nobody else changes it in between.
+// Many readers or one writer: every process may read a price list at the same time, but a writer excludes all others.
+// After its change the writer goes on as a reader, so that no other writer comes in between.
 
 #include <redlatch/redlatch.hpp>
 
@@ -17,7 +17,7 @@ int main() {
     const char* env = std::getenv("REDLATCH_URL");
     const char* url = env ? env : "redis://127.0.0.1:6379";
     redlatch::Client one{url};
-    redlatch::Client two{url};  // stands for another process: to Redis, every client is somebody else
+    redlatch::Client two{url};  // stands for another process: Redis cannot tell the difference
     redlatch::ReadWriteLock prices{one, "example:prices", {.writer_preference = true}};
     redlatch::ReadWriteLock prices_elsewhere{two, "example:prices"};
 
@@ -40,7 +40,7 @@ int main() {
     const bool kept_out = !prices_elsewhere.try_lock_shared();
     std::cout << "one writes, nobody reads\n";
 
-    // Downgrade: take the read side, give back the write side. Readers are woken, writers stay out.
+    // Downgrade: acquire the read side, then release the write side. This wakes readers. Writers stay out.
     const std::shared_lock reading{prices};
     writing.unlock();
     const bool let_in = prices_elsewhere.try_lock_shared_for(1s);
