@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // A lock on a majority of independent servers: red_lock redis://a:6379 redis://b:6379 redis://c:6379
-// Without arguments it uses one server, that of REDLATCH_URL, and shows how it is done rather than what it is good for.
+// Without arguments it uses one server, that of REDLATCH_URL. This shows the calls, but has no benefit.
 
 #include <redlatch/redlatch.hpp>
 
@@ -17,8 +17,8 @@ int main(int argc, char** argv) {
     const char* env = std::getenv("REDLATCH_URL");
     if (urls.empty()) urls.emplace_back(env ? env : "redis://127.0.0.1:6379");
 
-    // A server gives no vote until it has been running for as long as the longest lease: it may have forgotten a hold
-    // in its restart. So the time-out is short here, for servers that were started just now.
+    // A server does not vote until it has run for as long as the longest lease, because its restart may have lost a
+    // hold. So this time-out is short, for servers that have just started.
     redlatch::ClientOptions options;
     options.watchdog_timeout = std::chrono::seconds(2);
     std::deque<redlatch::Client<>> servers;
