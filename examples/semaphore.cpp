@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// A semaphore: at most two of a whole fleet's workers talk to a slow partner at a time.
+// A semaphore: at most two workers of all processes talk to a slow partner at a time.
 
 #include <redlatch/redlatch.hpp>
 
@@ -18,7 +18,7 @@ int main() {
     redlatch::Client redis{url ? url : "redis://127.0.0.1:6379"};
     redlatch::Semaphore partner{redis, "example:semaphore"};
 
-    partner.try_set_permits(2);  // whoever comes first; it changes nothing where the semaphore exists already
+    partner.try_set_permits(2);  // does nothing if the semaphore exists already
 
     std::atomic<int> talking = 0;
     std::atomic<int> most = 0;
