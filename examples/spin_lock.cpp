@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// A spin lock: the same lock as an RLock of that name, waited for by asking again after short pauses. For sections of
+// A spin lock is the same lock as an RLock with that name, but waits by polling with short pauses. Use it for sections of
 // a few milliseconds, and for servers where this program may not subscribe.
 
 #include <redlatch/redlatch.hpp>
