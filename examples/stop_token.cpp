@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// A stop token: a service that shuts down calls its waiting threads back, and no trace of them stays in Redis.
+// A stop token: a service that shuts down cancels its waiting threads. They leave nothing in Redis.
 
 #include <redlatch/redlatch.hpp>
 
@@ -24,12 +24,12 @@ int main() {
 
         std::jthread worker{[&](std::stop_token stop) {
             if (migration.lock(stop)) {
-                std::lock_guard held{migration, std::adopt_lock};  // the migration itself would stand here
+                std::lock_guard held{migration, std::adopt_lock};  // the migration
             } else {
                 called_back = true;
             }
         }};
-        std::this_thread::sleep_for(100ms);  // let it wait for a while; asked at once, it would not wait at all
+        std::this_thread::sleep_for(100ms);  // let it wait: a stop at once would prevent the wait
 
         const auto asked = std::chrono::steady_clock::now();
         worker.request_stop();
