@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// Try with a timeout: wait for a lock that somebody else holds, but not for longer than this request has time.
+// Try with a timeout: wait for a lock that another thread holds, but only as long as this request has time.
 
 #include <redlatch/redlatch.hpp>
 
@@ -29,7 +29,7 @@ int main() {
 
     const bool at_once = report.try_lock();
 
-    // std::unique_lock with a duration calls try_lock_for; ask it afterwards whether it holds the lock.
+    // std::unique_lock with a duration calls try_lock_for(). owns_lock() returns whether it holds the lock.
     const auto start = std::chrono::steady_clock::now();
     std::unique_lock impatient{report, 100ms};
     const auto waited = std::chrono::steady_clock::now() - start;
@@ -38,7 +38,7 @@ int main() {
     std::cout << "try_lock_for 100 ms: " << (gave_up ? "busy" : "taken") << " after "
               << std::chrono::round<std::chrono::milliseconds>(waited).count() << " ms\n";
 
-    // A waiter is woken by the release: it does not sit its seconds out.
+    // The release wakes the waiter before its timeout.
     finish.count_down();
     std::unique_lock patient{report, 5s};
     std::cout << "try_lock_for 5 s: " << (patient.owns_lock() ? "taken" : "busy") << '\n';
