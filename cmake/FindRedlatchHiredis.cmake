@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-# Finds hiredis, 0.14.1 or later, and gives it as redlatch::hiredis, by the first of these that works:
-# a target or CMake package that offers hiredis::hiredis, pkg-config, a plain search for header and library.
-# RedlatchHiredis_HEADER_DIR is the folder that holds hiredis/hiredis.h, RedlatchHiredis_LIBRARY the library.
+# Finds hiredis, 0.14.1 or later, and defines the target redlatch::hiredis. Uses the first of these that works:
+# - a target hiredis::hiredis, or a CMake package that defines it
+# - pkg-config
+# - a search for header and library
+# RedlatchHiredis_HEADER_DIR is the folder that contains hiredis/hiredis.h. RedlatchHiredis_LIBRARY is the library.
 
 if(NOT TARGET hiredis::hiredis)
     find_package(hiredis CONFIG QUIET GLOBAL)
@@ -11,7 +13,7 @@ if(TARGET hiredis::hiredis)
     set(RedlatchHiredis_TARGET hiredis::hiredis)
     set(RedlatchHiredis_VERSION ${hiredis_VERSION})
     if(NOT RedlatchHiredis_VERSION)
-        set(RedlatchHiredis_VERSION 0.14.1) # comes from the project around us, which knows what it wants
+        set(RedlatchHiredis_VERSION 0.14.1) # from the surrounding project, which is responsible for the version
     endif()
     set(redlatch_hiredis_needed RedlatchHiredis_TARGET)
 else()
@@ -19,7 +21,7 @@ else()
     if(PkgConfig_FOUND)
         pkg_check_modules(RedlatchHiredis_PC QUIET hiredis)
     endif()
-    # Some hiredis.pc name the folder above hiredis/, some the folder hiredis/ itself.
+    # Some hiredis.pc files name the folder above hiredis/, others hiredis/ itself.
     set(redlatch_hiredis_hints ${RedlatchHiredis_PC_INCLUDE_DIRS})
     foreach(dir IN LISTS RedlatchHiredis_PC_INCLUDE_DIRS)
         list(APPEND redlatch_hiredis_hints ${dir}/..)
@@ -47,7 +49,7 @@ find_package_handle_standard_args(RedlatchHiredis
     REASON_FAILURE_MESSAGE "install hiredis 0.14.1 or later (Debian, Ubuntu: libhiredis-dev)")
 
 if(RedlatchHiredis_FOUND AND NOT TARGET redlatch::hiredis)
-    # GLOBAL, so that a project that has redlatch as a subdirectory sees it as well.
+    # GLOBAL, so that a project with redlatch as a subdirectory sees it, too.
     add_library(redlatch::hiredis INTERFACE IMPORTED GLOBAL)
     if(RedlatchHiredis_TARGET)
         target_link_libraries(redlatch::hiredis INTERFACE ${RedlatchHiredis_TARGET})
