@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: MIT
-# Writes single_include/redlatch/redlatch.hpp, and beside it tls.hpp, for that alone needs OpenSSL:
-# cmake -P cmake/amalgamate.cmake
-# With -DCHECK=ON it writes nothing, and fails when a file is not what it would write.
+# Writes single_include/redlatch/redlatch.hpp, and a separate tls.hpp, which needs OpenSSL: cmake -P cmake/amalgamate.cmake
+# With -DCHECK=ON it writes nothing, and fails if a file is out of date.
 #
-# Follows the "redlatch/..." includes from redlatch.hpp, and then from tls.hpp, each header once. Standard includes move to the top, but
-# those in redis/ and net/ keep theirs, because nobody may need them: such an include stands inside `#if __has_include(...)`,
-# and is expanded right there. What such a header needs of ours is written before that condition, so that it is there
-# when the condition is false.
+# Follows the "redlatch/..." includes from redlatch.hpp, and then from tls.hpp, each header once. Standard includes move to
+# the top. The headers in redis/ and net/ are optional: their includes are inside `#if __has_include(...)` and are expanded
+# there, together with their standard includes. The other headers of ours that they need are written before the condition, so
+# that they exist even if the condition is false.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(include_dir ${root}/include)
 set(single_dir ${root}/single_include/redlatch)
 
-# Cuts <text> at its first #if..., #endif or #include line: what is before, the line itself, what is after.
-# Strings, not lists, because C++ is full of semicolons and brackets.
+# Splits <text> at its first #if..., #endif or #include line: the text before, the line itself, the text after. Uses strings
+# instead of lists, because C++ has many semicolons and brackets.
 function(next_directive text before line after)
     string(REGEX MATCH "(^|\n)[ \t]*#[ \t]*(if|endif|include)[^\n]*" match "${text}")
     if(match STREQUAL "")
@@ -32,7 +31,7 @@ function(next_directive text before line after)
     set(${after} "${tail}" PARENT_SCOPE)
 endfunction()
 
-# Follows, in the variable named <counter>, how many conditions are open after <line>.
+# Updates <counter>, the number of open conditions, after <line>.
 function(track_depth line counter)
     set(open ${${counter}})
     if(line MATCHES "#[ \t]*if")
@@ -57,7 +56,7 @@ function(put text)
     set_property(GLOBAL APPEND_STRING PROPERTY body "${text}")
 endfunction()
 
-# Expands what <header> includes, but not redis/ and net/, of which only the needs are expanded.
+# Expands the includes of <header>. Of headers in redis/ and net/ it expands only their own needs.
 function(expand_needs header)
     read_header(${header} rest)
     while(NOT rest STREQUAL "")
@@ -81,7 +80,7 @@ function(expand header)
     set_property(GLOBAL APPEND PROPERTY seen ${header})
     read_header(${header} text)
 
-    # First what it includes, then the header itself without those lines.
+    # First its includes, then the header itself without those lines.
     set(rest "${text}")
     set(depth 0)
     while(NOT rest STREQUAL "")
@@ -98,7 +97,7 @@ function(expand header)
 
     string(REGEX REPLACE "(^|\n)[ \t]*#[ \t]*include[^\n]*" "" rest "${text}")
     string(STRIP "${rest}" rest)
-    if(rest STREQUAL "") # it had nothing but includes
+    if(rest STREQUAL "") # it has only includes
         return()
     endif()
     put("\n\n// ${header}\n")
@@ -120,7 +119,7 @@ function(expand header)
     endwhile()
 endfunction()
 
-# Writes or checks the file of that name: what <about> says, then <includes>, then what was put since the last one.
+# Writes or checks the file <name>: the comment <about>, then <includes>, then the text put since the last file.
 function(finish name about includes)
     get_property(standard GLOBAL PROPERTY standard)
     list(SORT standard)
@@ -161,7 +160,7 @@ expand(redlatch/tls.hpp)
 finish(tls.hpp "What TLS needs besides, written by cmake/amalgamate.cmake from include/redlatch."
     "#include \"redlatch/redlatch.hpp\"\n\n")
 
-# A header that nothing reaches would be missing from the single file without anybody noticing.
+# An unreachable header would silently be missing from the single file.
 get_property(seen GLOBAL PROPERTY seen)
 file(GLOB_RECURSE headers RELATIVE ${include_dir} ${include_dir}/*.hpp)
 list(REMOVE_ITEM headers ${seen})
