@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # The flash sale: cmake -P cmake/demo.cmake [-- --without-lock ...]
-# Builds examples/flash_sale.cpp and runs it. Its exit status is this command's.
+# Builds examples/flash_sale.cpp and runs it. Fails if the program fails.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 
@@ -17,7 +17,7 @@ if(NOT built)
     message(FATAL_ERROR "The demo could not be built.")
 endif()
 
-# The bare option is understood as well, because it is what one types first.
+# Also accepts the option without `--`, because users try that first.
 redlatch_script_arguments(arguments)
 if(NOT arguments AND CMAKE_ARGV3 STREQUAL "--without-lock")
     set(arguments --without-lock)
