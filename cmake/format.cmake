@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Checks the layout of every C++ file with clang-format 14; `cmake -DFIX=ON -P cmake/format.cmake` puts it right.
+# Checks the layout of every C++ file with clang-format 14. `cmake -DFIX=ON -P cmake/format.cmake` corrects it.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 find_program(clang_format NAMES clang-format-14 NO_CACHE REQUIRED)
