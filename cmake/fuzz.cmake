@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
-# Hostile bytes, found by libFuzzer under ASan and UBSan: cmake -P cmake/fuzz.cmake
-# Runs every tests/fuzz/*_fuzz.cpp for -DSECONDS=60 in all, or until -DRUNS=10000000 inputs in all; `-DONLY=regex` takes
-# those whose names match; -DSANITIZE=OFF tells how fast they are without. What they learn stays in build/fuzz for the
-# next time. Fails on a finding, and says in which file the input is: run the program on it to see more.
+# Fuzzes the library with hostile bytes by libFuzzer under ASan and UBSan: cmake -P cmake/fuzz.cmake
+# Runs every tests/fuzz/*_fuzz.cpp. Keeps their corpus in build/fuzz for the next run. Fails on a finding and prints the file
+# with the input: run the program on that file to reproduce it.
+#   -DSECONDS=60      time for all programs together
+#   -DRUNS=10000000   number of inputs for all programs together; the first limit reached ends the run
+#   -DONLY=regex      selects programs by name
+#   -DSANITIZE=OFF    runs without sanitizers, to measure the speed
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 redlatch_setup(clang clang-runtime hiredis)
@@ -50,7 +53,7 @@ foreach(source IN LISTS sources)
     if(EXISTS ${root}/tests/fuzz/${subject}.dict)
         set(dictionary -dict=${root}/tests/fuzz/${subject}.dict)
     endif()
-    # A source may say how long its inputs are at most: `// fuzz: max_len=256`.
+    # A source may limit the length of its inputs: `// fuzz: max_len=256`.
     set(max_len 1024)
     file(STRINGS ${source} setting REGEX "^// fuzz: max_len=[0-9]+")
     if(setting MATCHES "([0-9]+)")
