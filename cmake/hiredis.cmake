@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: MIT
-# A current hiredis beside the system's, for tests: cmake -P cmake/hiredis.cmake
-# Takes the C source that the Python package of that name carries, by pip, and builds it as a static library. Says
-# in the last line what to give to CMake: -DCMAKE_PREFIX_PATH=<folder>.
+# Builds a current hiredis beside the system's, for tests: cmake -P cmake/hiredis.cmake
+# Downloads the Python package of that name with pip and builds its C source as a static library. Prints the folder for
+# -DCMAKE_PREFIX_PATH in the last line.
 cmake_minimum_required(VERSION 3.25)
 
 set(redlatch_hiredis_package 3.5.0) # hiredis 1.5.0
 set(redlatch_hiredis_sha256 c227592cc56b7df247abe4755c26723965be68972be2149fa441ac33d82131ba)
 
-# Puts the folder with include/hiredis/ and lib/libhiredis.a into <out>. Where it cannot be had, because there is no
-# network, no pip or no C compiler, <out> is empty and <out>_REASON says why.
+# Sets <out> to the folder with include/hiredis/ and lib/libhiredis.a. Without a network, pip or a C compiler <out> is
+# empty, and <out>_REASON holds the reason.
 function(redlatch_current_hiredis out)
     cmake_path(GET CMAKE_CURRENT_FUNCTION_LIST_DIR PARENT_PATH root)
     set(work ${root}/build/hiredis)
     set(prefix ${work}/${redlatch_hiredis_package})
     set(${out} "" PARENT_SCOPE)
-    if(EXISTS ${prefix}/lib/libhiredis.a) # renamed to this when it was complete
+    if(EXISTS ${prefix}/lib/libhiredis.a) # gets this name only when it is complete
         set(${out} ${prefix} PARENT_SCOPE)
         return()
     endif()
@@ -32,7 +32,7 @@ function(redlatch_current_hiredis out)
     file(REMOVE_RECURSE ${work}/new)
     file(MAKE_DIRECTORY ${work}/new/include/hiredis ${work}/new/lib ${work}/new/source)
     file(WRITE ${work}/new/wanted "hiredis==${redlatch_hiredis_package} --hash=sha256:${redlatch_hiredis_sha256}\n")
-    # pip looks at the package's setup.py, which needs setuptools: the system's if there are some, else pip gets them.
+    # pip runs the package's setup.py, which needs setuptools: those of the system if installed, otherwise pip gets them.
     foreach(isolation IN ITEMS "--no-build-isolation" "")
         execute_process(
             COMMAND ${python} -m pip download -q --disable-pip-version-check --timeout 20 --retries 1 ${isolation}
@@ -45,7 +45,7 @@ function(redlatch_current_hiredis out)
     endforeach()
     if(NOT archive)
         string(STRIP "${said}" said)
-        string(REGEX REPLACE ".*\n" "" said "${said}") # the last line of it
+        string(REGEX REPLACE ".*\n" "" said "${said}") # keeps the last line
         set(${out}_REASON "pip could not get it: ${said}" PARENT_SCOPE)
         return()
     endif()
