@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Headers and package files; the module that finds hiredis goes with them, because consumers need it too.
+# Installs headers and package files. The module that finds hiredis is included, because consumers need it, too.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
