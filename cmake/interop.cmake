@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-# Do C++ programs and an unchanged Java Redisson share their locks? cmake -P cmake/interop.cmake [-- FairLock]
-# Gets Redisson through Maven, drives it and redlatch side by side on private servers, and prints a table; what is
-# given after `--` chooses rows. -DREDISSON=4.6.0 takes another version than the pom's; -DSOAK=60 lets four processes of
-# each language contend for every kind of lock, for 60 seconds each. The table is run on single servers, and on a cluster
-# with sharded and with classic pub/sub; -DSERVERS=single, sharded or classic takes one of them.
+# Checks that C++ programs and an unchanged Java Redisson share their locks: cmake -P cmake/interop.cmake [-- FairLock]
+# Gets Redisson through Maven, runs it and redlatch side by side on private servers, and prints a table. The table is run on
+# single servers, and on a cluster with sharded and with classic pub/sub.
+#   -- FairLock        selects rows
+#   -DREDISSON=4.6.0   uses another version than that of the pom
+#   -DSOAK=60          lets four processes of each language contend for every kind of lock, for 60 seconds each
+#   -DSERVERS=single   uses only one of single, sharded and classic
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 redlatch_setup(compiler make pkg-config hiredis redis jdk maven)
@@ -15,7 +17,7 @@ find_program(mvn NAMES mvn NO_CACHE REQUIRED)
 find_program(javac NAMES javac NO_CACHE REQUIRED)
 find_program(java_command NAMES java NO_CACHE REQUIRED)
 
-# The jars of one version stay in a folder of their own, so that only the first run needs Maven.
+# Each version has its own folder of jars, so only the first run needs Maven.
 file(READ ${java}/pom.xml pom)
 if(NOT pom MATCHES "<redisson.version>([^<]+)<")
     message(FATAL_ERROR "${java}/pom.xml does not say which Redisson to take")
