@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Checks the includes below include/redlatch. Each folder is a room, and a room may include:
+# Checks the includes below include/redlatch. Each folder is a layer. A layer may include itself and:
 #   quorum                  lock and what is below it
 #   lock, semaphore         protocol and what is below it
 #   protocol                session and what is below it, wait
@@ -8,11 +8,11 @@
 #   redis                   net, transport, base: connections to servers; only the public headers include it
 #   net                     transport, base
 #   scripts, transport      base
-# The public headers stand beside the rooms and may include all of them. Two of them are vocabulary, which every room may
-# include: error.hpp and options.hpp.
-# Only redis and net include third-party headers. No header includes itself by a detour.
-# All declarations are in the inline namespace of the version (major and minor), so that the symbols of two versions in one
-# program differ.
+# The public headers are beside the folders and may include all of them. All folders except scripts and
+# transport may also include the vocabulary: error.hpp and options.hpp.
+# Only redis and net may include third-party headers. Include cycles are errors.
+# All declarations must be in the inline namespace of the version (major and minor), so that the symbols of two versions in
+# one program differ.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(include_dir ${root}/include)
@@ -32,7 +32,7 @@ set(below_redis redis ${below_net})
 set(below_public public vocabulary quorum semaphore redis net ${below_lock})
 set(vocabulary redlatch/error.hpp redlatch/options.hpp)
 
-# Standard headers have no suffix; of POSIX and Linux, these folders and these names.
+# Standard headers have no suffix. POSIX and Linux headers are those in these folders and with these names.
 set(system_folders "(sys|netinet|arpa|net|linux)/[a-z_]+")
 set(system_names "errno|fcntl|netdb|poll|pthread|signal|time|unistd")
 set(system_headers "^([a-z_]+|${system_folders}\\.h|(${system_names})\\.h)$")
@@ -87,7 +87,7 @@ foreach(header IN LISTS headers)
     endforeach()
 endforeach()
 
-# Walks down from <header>; meeting a header that is still on the way means a cycle.
+# Walks down from <header>. A header that is already on the path means a cycle.
 function(walk header way)
     get_property(done GLOBAL PROPERTY done)
     if(header IN_LIST way)
