@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-# The protocols as Spin models, checked exhaustively within their bounds: cmake -P cmake/models.cmake
-# Each tests/models/*.pml says in its head what must hold (`// verify: safety` or `liveness <formula>`, and definitions)
-# and which seeded bugs (`// bug: BUG_X ...`) must be found. Prints a line for each; `-DONLY=regex` does the models
-# whose names match. Fails when a model is wrong, a bug is not found, or a search did not come to its end.
+# Checks the protocols as Spin models, exhaustively within their bounds: cmake -P cmake/models.cmake
+# The head of each tests/models/*.pml lists the properties that must hold (`// verify: safety` or `liveness <formula>`, and
+# definitions) and the seeded bugs that must be found (`// bug: BUG_X ...`). Prints a line for each. `-DONLY=regex` selects
+# models by name. Fails if a property does not hold, a bug is not found, or a search is incomplete.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 redlatch_setup(compiler spin)
@@ -14,15 +14,15 @@ set(build ${root}/build/models)
 file(MAKE_DIRECTORY ${build})
 set(failures 0)
 
-# Runs one search: what the verifier said, and what was found: nothing, `error` or `unfinished`.
+# Runs one search. Sets <said> to the verifier's output and <found> to `nothing`, `error` or `unfinished`.
 function(search model directive said found)
     separate_arguments(words UNIX_COMMAND "${directive}")
     set(definitions ${words})
     list(FILTER definitions INCLUDE REGEX "^-D")
-    # Without a claim Spin looks for failed assertions and deadlocks; with one, for cycles that are fair and violate it.
+    # Without a claim Spin searches for failed assertions and deadlocks. With one it searches for fair cycles that violate it.
     set(options -O1 -w -DMEMLIM=3000)
     if(directive MATCHES "BUG_")
-        set(options -O0 -w -DMEMLIM=3000) # found soon
+        set(options -O0 -w -DMEMLIM=3000) # a bug is found quickly
     endif()
     set(arguments -m2000000)
     if("liveness" IN_LIST words)
