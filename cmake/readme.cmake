@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-# Code that we show is code that we run: each ```cpp block of the README stands below a line like
-# `<!-- examples/quickstart.cpp -->` and equals that file, or the part of it between the lines `// [readme]` and
-# `// [/readme]`, as far left as it goes. And what it links to exists.
+# Checks that the README shows only code that the tests run, and that its links lead to existing files. Above each ```cpp
+# block a line like `<!-- examples/quickstart.cpp -->` names a file. The block must equal that file, or its part between the
+# lines `// [readme]` and `// [/readme]`. Indentation of the whole block does not count.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 
-# Without blank ends, and without the indentation that its first line has.
+# Removes blank lines at both ends, and the indentation of the first line from all lines.
 function(normalise text out)
     string(REGEX REPLACE "^([ \t]*\n)+" "" text "${text}")
     if(text MATCHES "^([ \t]+)")
@@ -68,7 +68,7 @@ if(count EQUAL 0)
     message(FATAL_ERROR "README.md shows no C++")
 endif()
 
-# What it points to is there. (Brackets mean something in CMake's lists.)
+# Link targets must exist. (Brackets have a meaning in CMake's lists.)
 file(READ ${root}/README.md text)
 string(REPLACE "](" "<>" text "${text}")
 string(REGEX MATCHALL "<>[^)# ]+" links "${text}")
