@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: MIT
-# Checks the Lua below include/redlatch/scripts, and how commands are made of words:
-# - a command of a script names its key by a name that stands for one of KEYS, so that it is declared. The leases of readers
-#   are the exception: their keys are Redisson's, follow from the lock's and lie in its slot;
-# - a script is no text that a program puts together, and runs none;
-# - no command is made by a format.
-# tests/faults/access_rights.cpp watches the keys at run time; Script's constructor is consteval.
+# Checks the Lua scripts below include/redlatch/scripts, and how commands are built:
+# - Each command in a script uses a key that is declared: a name that stands for one of KEYS. The exception is the leases of
+#   readers. Their keys are Redisson's. They are derived from the key of the lock and lie in its slot.
+# - No script is built at run time (the constructor of Script is consteval), and none runs text.
+# - No command is built from a format string.
+# tests/faults/access_rights.cpp checks the keys at run time.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(calls 0)
 
 file(GLOB headers ${root}/include/redlatch/scripts/*.hpp)
-# It tries commands by their names, on the one key that is given to it.
+# It tries commands by name, on its only key.
 list(FILTER headers EXCLUDE REGEX "/server_check.hpp$")
 foreach(header IN LISTS headers)
     cmake_path(GET header FILENAME file)
     file(READ ${header} text)
-    # Semicolons and brackets mean something to CMake's lists.
+    # Semicolons and brackets have a meaning in CMake's lists.
     string(REPLACE ";" " " text "${text}")
     string(REGEX REPLACE "\\[([0-9i+# -]+)\\]" "@\\1@" text "${text}")
 
-    # The names that stand for keys: declared ones, what loops over KEYS, and parameters of the scripts' own functions.
+    # The names that stand for keys: local names of KEYS, variables of loops over KEYS, and parameters of functions.
     set(names "")
     string(REGEX MATCHALL "local [a-z_, ]+ =[ \n]+KEYS@[^\n]*" heads "${text}")
     foreach(head IN LISTS heads)
@@ -41,13 +41,13 @@ foreach(header IN LISTS headers)
 
     string(REGEX MATCHALL "redis\\.p?call\\([^\n]*" found "${text}")
     foreach(call IN LISTS found)
-        # Several may stand in a line.
+        # A line may contain several calls.
         while(call MATCHES "redis\\.p?call\\(([^,)]*)[,)]? *([^,)]*)(.*)$")
             set(command "${CMAKE_MATCH_1}")
             set(key "${CMAKE_MATCH_2}")
             set(call "${CMAKE_MATCH_3}")
             math(EXPR calls "${calls} + 1")
-            # all_or_none() calls what stands in the tables that are looked at below.
+            # all_or_none() runs the tables of changes that are checked below.
             if(command MATCHES "^unpack\\(changes(@i@|\\[k\\]\\.undo)$" AND file STREQUAL "all_or_none.hpp")
                 continue()
             endif()
@@ -64,7 +64,7 @@ foreach(header IN LISTS headers)
             message(SEND_ERROR "${file}: ${command} of a key that is not declared: ${key}")
         endwhile()
     endforeach()
-    # Changes that all_or_none() makes.
+    # The changes for all_or_none().
     string(REGEX MATCHALL "{ *('[a-z]+'|publish), *[a-z_]+" found "${text}")
     foreach(change IN LISTS found)
         string(REGEX REPLACE "^{ *('[a-z]+'|publish), *([a-z_]+)$" "\\2" key "${change}")
