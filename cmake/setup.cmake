@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-# Installs what a command of ours needs and the machine lacks: with apt-get, as root or through `sudo -n`.
-# Where that cannot be, stops and says which command to run. `cmake -P cmake/setup.cmake` gets everything.
+# Installs the missing packages that a command of ours needs: with apt-get, as root or through `sudo -n`. If that is
+# impossible, stops and prints the command to run. `cmake -P cmake/setup.cmake` installs the needs at the end of this file.
 
-# Puts into <out> the Debian packages for those of the named needs that are not there.
+# Sets <out> to the Debian packages of those named needs that are missing.
 function(redlatch_missing_packages out)
     set(missing "")
     foreach(need IN LISTS ARGN)
@@ -16,7 +16,7 @@ function(redlatch_missing_packages out)
         elseif(need STREQUAL "clang")
             find_program(found NAMES clang++-14 NO_CACHE)
             set(packages clang-14)
-        elseif(need STREQUAL "clang-runtime") # what sanitized programs and fuzzers are linked with
+        elseif(need STREQUAL "clang-runtime") # sanitized programs and fuzzers link it
             file(GLOB found /usr/lib/llvm-14/lib/clang/14*/lib/linux/libclang_rt.asan-*.a)
             set(packages libclang-rt-14-dev)
         elseif(need STREQUAL "format")
@@ -34,7 +34,7 @@ function(redlatch_missing_packages out)
         elseif(need STREQUAL "hiredis")
             redlatch_has_header(hiredis/hiredis.h found)
             set(packages libhiredis-dev)
-        elseif(need STREQUAL "openssl") # for the tests of TLS
+        elseif(need STREQUAL "openssl") # for the TLS tests
             redlatch_has_header(openssl/ssl.h found)
             set(packages libssl-dev)
         elseif(need STREQUAL "doctest")
@@ -43,7 +43,7 @@ function(redlatch_missing_packages out)
         elseif(need STREQUAL "spin")
             find_program(found NAMES spin NO_CACHE)
             set(packages spin)
-        elseif(need STREQUAL "lua") # 5.1, as it is inside Redis
+        elseif(need STREQUAL "lua") # 5.1, the version inside Redis
             execute_process(COMMAND pkg-config --exists lua5.1 ERROR_QUIET RESULT_VARIABLE status)
             if(status EQUAL 0)
                 set(found TRUE)
@@ -65,7 +65,7 @@ function(redlatch_missing_packages out)
     set(${out} ${missing} PARENT_SCOPE)
 endfunction()
 
-# Asks the compiler itself, so that CPATH and local prefixes count.
+# Tries the compiler itself, so that CPATH and local prefixes count.
 function(redlatch_has_header header out)
     set(found FALSE)
     find_program(compiler NAMES g++ NO_CACHE)
@@ -79,7 +79,7 @@ function(redlatch_has_header header out)
     set(${out} ${found} PARENT_SCOPE)
 endfunction()
 
-# Installs the packages for the named needs. What apt-get says goes to stderr: stdout belongs to the command.
+# Installs the packages for the named needs. The output of apt-get goes to stderr, because stdout belongs to the command.
 function(redlatch_setup)
     redlatch_missing_packages(packages ${ARGN})
     if(NOT packages)
@@ -120,8 +120,8 @@ function(redlatch_setup)
     message(FATAL_ERROR "Install what Debian calls ${package_names}, then try again.")
 endfunction()
 
-# Configures <dir> for a script of ours, with Ninja where there is one, and builds the targets.
-# Puts TRUE or FALSE into <out>; everything said goes to stderr when STDERR is given.
+# Configures <dir> for a script of ours, with Ninja if it is installed, and builds the targets.
+# Sets <out> to TRUE or FALSE. With STDERR all output goes to stderr.
 function(redlatch_build out dir)
     cmake_parse_arguments(PARSE_ARGV 2 arg "STDERR" "" "OPTIONS;TARGETS")
     cmake_path(GET CMAKE_CURRENT_FUNCTION_LIST_DIR PARENT_PATH root)
@@ -153,7 +153,7 @@ function(redlatch_build out dir)
     endif()
 endfunction()
 
-# The arguments after `--` on the command line of a script.
+# Sets <out> to the arguments after `--` on the command line of a script.
 function(redlatch_script_arguments out)
     set(arguments "")
     set(after FALSE)
