@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-# The library's own code against a modelled server, with a virtual clock and a seeded scheduler: what a seed does, it does
-# again, switch by switch.  cmake -P cmake/simulation.cmake
-# `-DSEED=n` runs that one only, `-DCOUNT=n` so many from there on (10,000 from 1 on otherwise), `-DKIND=rlock` those of one
-# kind, `-DTRACE=ON` tells all that happens. Prints the seeds that failed and a line `simulation: ... failures=0`.
+# Runs the library's code against a modelled server, with a virtual clock and a seeded scheduler: cmake -P cmake/simulation.cmake
+# A seed repeats its run exactly, switch by switch. Prints the seeds that failed and a line `simulation: ... failures=0`.
+#   -DSEED=n       runs only this seed
+#   -DCOUNT=n      runs n seeds, from SEED on (default: 10,000 seeds from 1 on)
+#   -DKIND=rlock   runs one kind of primitive
+#   -DTRACE=ON     prints all events
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 redlatch_setup(compiler make pkg-config hiredis lua)
