@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# All primitives in many processes, under every fault that we can make: cmake -DSECONDS=60 -DSEED=1 -P cmake/soak.cmake
-# Prints a line that begins with `soak:` and fails when anything was wrong. A seed (or REDLATCH_SEED) makes the same faults at
-# the same times again; without one it is a new one each time.
+# Runs all primitives in many processes, under all kinds of injected faults: cmake -DSECONDS=60 -DSEED=1 -P cmake/soak.cmake
+# Prints a line that begins with `soak:`. Fails if a check fails. The same seed (or REDLATCH_SEED) repeats the same faults at the
+# same times. Without one, each run uses a new seed.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 redlatch_setup(compiler make hiredis redis)
