@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-# Everything that must hold: cmake -P cmake/test.cmake
+# Runs all tests, in three stages: cmake -P cmake/test.cmake
 #   test   g++, header tree: all of ctest
-#   asan   clang++-14, single header, ASan and UBSan: unit, integration and fault tests; with a current hiredis and on a
-#          Valkey (cmake/hiredis.cmake, cmake/valkey.cmake), or with the system's where those cannot be had
+#   asan   clang++-14, single header, ASan and UBSan: unit, integration and fault tests. Uses a current hiredis and a Valkey
+#          (cmake/hiredis.cmake, cmake/valkey.cmake), or those of the system if these are not available
 #   tsan   clang++-14, header tree, TSan: unit, integration and stress tests
-# `cmake -DONLY=tsan -P cmake/test.cmake` does one of them. A later one runs even when an earlier one failed.
-# While one runs its tests the next one is built. REDLATCH_REDIS_SERVER=/path/to/server chooses the server for all.
+# `cmake -DONLY=tsan -P cmake/test.cmake` runs one stage. A stage runs even if an earlier one failed.
+# While one stage runs its tests, the next one is built. REDLATCH_REDIS_SERVER=/path/to/server selects the server for all.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/setup.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/hiredis.cmake)
@@ -28,7 +28,7 @@ set(summary "")
 set(passed 0)
 set(failed 0)
 
-# TSan cannot map its shadow on kernels that randomise addresses by many bits: then without.
+# TSan cannot map its shadow memory on kernels that randomise addresses by many bits. Then turns the randomisation off.
 function(find_launcher out program)
     execute_process(COMMAND ${program} --count OUTPUT_VARIABLE said ERROR_VARIABLE said)
     if(said MATCHES "unexpected memory mapping")
@@ -63,7 +63,7 @@ foreach(stage IN LISTS stages)
         if(NOT hiredis)
             string(APPEND missing ", no current hiredis: ${hiredis_REASON}")
         endif()
-        # What an earlier run has found is looked for anew.
+        # Discards what an earlier run has found.
         list(APPEND options -U "RedlatchHiredis_*" "-DCMAKE_PREFIX_PATH=${hiredis}")
         if(NOT chosen_server)
             redlatch_valkey(valkey)
@@ -100,7 +100,7 @@ foreach(stage IN LISTS stages)
         string(REGEX REPLACE " server v=([0-9.]+).*" " \\1" server_version "${server_version}")
         string(REGEX REPLACE "[;\n]+" " " versions ", hiredis ${hiredis_version}, ${server_version}${missing}")
         execute_process(COMMAND ${CMAKE_COMMAND} -E echo "${stage}${versions}")
-        # Most tests wait for servers rather than for a CPU. What they leave of it builds the next stage.
+        # Most tests wait for servers. The idle CPU time builds the next stage.
         list(FIND stages ${stage} at)
         list(SUBLIST stages ${at} 2 this_and_next)
         list(LENGTH this_and_next count)
@@ -135,7 +135,7 @@ foreach(stage IN LISTS stages)
     math(EXPR passed "${passed} + ${stage_total} - ${stage_failed}")
 endforeach()
 
-# SEND_ERROR sets the exit status and lets the last lines be the sum, in ctest's own words.
+# SEND_ERROR sets the exit status, but still lets the summary be printed last, in ctest's format.
 if(failed GREATER 0)
     message(SEND_ERROR "Not everything passed.")
 endif()
