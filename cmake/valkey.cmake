@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-# A Valkey beside the system's Redis, for tests: cmake -P cmake/valkey.cmake
-# Takes the package valkey-tools of the Debian or Ubuntu that runs here, or of its backports, unpacks it in the build tree
-# and installs nothing. Says in the last line what to put into REDLATCH_REDIS_SERVER.
+# Gets a Valkey beside the system's Redis, for tests: cmake -P cmake/valkey.cmake
+# Downloads the package valkey-tools of the running Debian or Ubuntu release, or of its backports, and unpacks it in the
+# build tree. Installs nothing. Prints the value for REDLATCH_REDIS_SERVER in the last line.
 cmake_minimum_required(VERSION 3.25)
 
-# Puts the path of a valkey-server that runs here into <out>. Where there is none to be had, <out> is empty and
-# <out>_REASON says why.
+# Sets <out> to the path of a valkey-server that runs here. If none is available, <out> is empty, and <out>_REASON holds
+# the reason.
 function(redlatch_valkey out)
     cmake_path(GET CMAKE_CURRENT_FUNCTION_LIST_DIR PARENT_PATH root)
     set(work ${root}/build/valkey)
@@ -24,7 +24,7 @@ function(redlatch_valkey out)
         execute_process(COMMAND ${apt_get} -q download valkey-tools WORKING_DIRECTORY ${work}
             TIMEOUT 120 OUTPUT_QUIET ERROR_QUIET RESULT_VARIABLE status)
         if(NOT status EQUAL 0)
-            # Backports come from where the system's own packages do, and are read into lists of our own.
+            # Backports come from the same mirror as the system's packages. They get separate package lists.
             cmake_host_system_information(RESULT release QUERY DISTRIB_VERSION_CODENAME)
             execute_process(
                 COMMAND ${apt_get} indextargets --format "$(RELEASE) $(REPO_URI) $(COMPONENT)" "Created-By: Packages"
@@ -46,7 +46,7 @@ function(redlatch_valkey out)
             return()
         endif()
         execute_process(COMMAND ${dpkg_deb} -x ${package} ${work} OUTPUT_QUIET ERROR_QUIET)
-        file(CREATE_LINK valkey-check-rdb ${server} SYMBOLIC) # one program, which goes by the name it is called by
+        file(CREATE_LINK valkey-check-rdb ${server} SYMBOLIC) # one program, whose name selects its function
     endif()
     execute_process(COMMAND ${server} --version OUTPUT_QUIET ERROR_VARIABLE said RESULT_VARIABLE status)
     if(NOT status EQUAL 0)
