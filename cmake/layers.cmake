@@ -3,7 +3,7 @@
 #   quorum                  lock and what is below it
 #   lock, semaphore         protocol and what is below it
 #   protocol                session and what is below it, wait
-#   session                 scripts and what is below it
+#   session                 scripts, transport, base
 #   wait                    base
 #   redis                   net, transport, base: connections to servers; only the public headers include it
 #   net                     transport, base
