@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Waiting awake: where it pays, and where it must stop.
+// AdaptiveSpin: when it pays to spin for a reply, and when spinning must stop.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Goes on by one step each time that somebody looks at it.
+// Advances by one step at each reading.
 struct HandSetClock {
     static Instant now() { return time += step; }
     static inline Instant time{};
@@ -21,7 +21,7 @@ struct HandSetClock {
 struct Bench {
     explicit Bench(std::chrono::microseconds step = 1us) { HandSetClock::step = step; }
 
-    // How many of `replies` are waited for awake, when none of them ever comes.
+    // Returns for how many of `replies` it spins, if none of them ever comes.
     int tries_in_vain(int replies) {
         int tried = 0;
         for (int i = 0; i < replies; ++i) {
@@ -44,7 +44,7 @@ constexpr auto not_yet = [] { return false; };
 
 }  // namespace
 
-TEST_CASE("a reply that comes soon is waited for awake, every time") {
+TEST_CASE("replies that come soon: each one is awaited by spinning") {
     Bench bench;
     for (int reply = 0; reply < 100; ++reply) {
         int looks = 0;
@@ -53,15 +53,15 @@ TEST_CASE("a reply that comes soon is waited for awake, every time") {
     }
 }
 
-TEST_CASE("a server that is far away costs next to no waiting awake") {
+TEST_CASE("distant server: spinning almost stops") {
     Bench bench;
     CHECK(bench.wait.until(never, at_once));
-    // After the failures 0, 1, 2, 4, ... 64 and again 64 replies are not tried.
+    // After the failures it skips 0, 1, 2, 4, ... 64 and again 64 replies.
     CHECK(bench.tries_in_vain(1000) < 25);
     CHECK_FALSE(bench.wait.until(never, at_once));
 }
 
-TEST_CASE("a server that comes near again is waited for awake again") {
+TEST_CASE("distant server becomes fast again: spinning resumes") {
     Bench bench;
     bench.tries_in_vain(1000);
     int replies = 0;
@@ -70,14 +70,14 @@ TEST_CASE("a server that comes near again is waited for awake again") {
     CHECK(bench.wait.until(never, at_once));
 }
 
-TEST_CASE("where a yield takes as long as a time slice, sleeping serves better") {
+TEST_CASE("a yield that takes a whole time slice: spinning almost stops, the thread sleeps instead") {
     Bench bench{3ms};
     int awake = 0;
     for (int reply = 0; reply < 1000; ++reply) awake += bench.wait.reply_came(never, at_once) ? 1 : 0;
     CHECK(awake < 25);
 }
 
-TEST_CASE("waiting awake ends at the caller's deadline, which says nothing about the server") {
+TEST_CASE("spinning ends at the caller's deadline, which does not count as a failure of the server") {
     Bench bench;
     for (int reply = 0; reply < 100; ++reply) {
         bool asked = false;
@@ -90,7 +90,7 @@ TEST_CASE("waiting awake ends at the caller's deadline, which says nothing about
     CHECK(bench.wait.until(never, at_once));
 }
 
-TEST_CASE("a thread that waits for the reader's word gives up after a moment") {
+TEST_CASE("spinning for the reader's notification ends after a short limit") {
     Bench bench;
     const Instant begun = HandSetClock::time;
     CHECK_FALSE(bench.wait.until(never, not_yet));

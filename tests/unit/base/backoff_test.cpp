@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Pauses between tries grow, within bounds, and differ.
+// Backoff: pauses between tries grow within bounds and are random.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -12,7 +12,7 @@
 using namespace redlatch;
 using namespace std::chrono_literals;
 
-TEST_CASE("the bound of a back-off doubles from the first to the last") {
+TEST_CASE("the bound of a back-off doubles from the first to the last value") {
     Backoff least(10ms, 1000ms);
     Backoff most(10ms, 1000ms);
     for (const auto bound : {10ms, 20ms, 40ms, 80ms, 160ms, 320ms, 640ms, 1000ms, 1000ms, 1000ms}) {
@@ -33,7 +33,7 @@ TEST_CASE("every random number gives a delay between half and all of the bound")
     }
 }
 
-TEST_CASE("after a reset it begins anew") {
+TEST_CASE("after a reset the back-off starts again at its first bound") {
     Backoff backoff(10ms, 1000ms);
     for (int i = 0; i < 5; ++i) backoff.next();
     CHECK(backoff.next() > 100ms);
@@ -41,7 +41,7 @@ TEST_CASE("after a reset it begins anew") {
     CHECK(backoff.next() <= 10ms);
 }
 
-TEST_CASE("clients that failed together do not come back together") {
+TEST_CASE("clients that failed together retry at different times") {
     std::set<Clock::duration> delays;
     for (int i = 0; i < 50; ++i) delays.insert(Backoff(1000ms, 1000ms).next());
     CHECK(delays.size() > 40);

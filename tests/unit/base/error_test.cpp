@@ -18,7 +18,7 @@ constexpr errc all[] = {errc::invalid_argument, errc::not_owner,      errc::woul
 
 }  // namespace
 
-TEST_CASE("every code has a sentence of its own, and none is success") {
+TEST_CASE("every code has its own message, and none means success") {
     std::set<std::string> sentences;
     for (const errc code : all) {
         const std::error_code ec = code;
@@ -33,7 +33,7 @@ TEST_CASE("every code has a sentence of its own, and none is success") {
     CHECK(error_category().message(9999) == "unknown error");
 }
 
-TEST_CASE("codes compare with the portable conditions where there is one") {
+TEST_CASE("codes equal the portable std::errc conditions where one exists") {
     CHECK(std::error_code(errc::invalid_argument) == std::errc::invalid_argument);
     CHECK(std::error_code(errc::not_owner) == std::errc::operation_not_permitted);
     CHECK(std::error_code(errc::would_deadlock) == std::errc::resource_deadlock_would_occur);
@@ -43,7 +43,7 @@ TEST_CASE("codes compare with the portable conditions where there is one") {
     CHECK(std::error_code(errc::rejected) != std::errc::invalid_argument);
 }
 
-TEST_CASE("an error carries its code, the name, and what happened") {
+TEST_CASE("an error carries its code, the name of the lock, and a detail") {
     const Error error(errc::overloaded, "orders", "the server says 'OOM'");
     CHECK(error.code() == errc::overloaded);
     CHECK(error.name() == "orders");
@@ -56,13 +56,13 @@ TEST_CASE("an error carries its code, the name, and what happened") {
     CHECK(std::string(nameless.what()).starts_with("no TLS"));
 }
 
-TEST_CASE("an error is caught as what the standard library knows") {
+TEST_CASE("an error can be caught as std::system_error and as std::runtime_error") {
     CHECK_THROWS_AS(throw Error(errc::rejected, "x", "y"), std::system_error);
     CHECK_THROWS_AS(throw Error(errc::rejected, "x", "y"), std::runtime_error);
 }
 
-TEST_CASE("the name in a message is escaped and shortened like foreign text, for it may hold any bytes") {
-    // A zero byte would cut the message off, and an escape sequence would reach the reader's terminal.
+TEST_CASE("the name in a message is escaped and shortened, because it may contain any bytes") {
+    // A zero byte would truncate the message, and an escape sequence would reach the reader's terminal.
     const std::string name = std::string("a\0b\x1b[31m\n", 9) + std::string(1000, 'n');
     const Error error(errc::wrong_type, name, "something else uses this key");
     const std::string what = error.what();

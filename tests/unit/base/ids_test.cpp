@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Who is who: client identities, thread numbers, and how they stand on the wire.
+// Client ids, thread numbers, and their text on the wire.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -41,7 +41,7 @@ TEST_CASE("a thread keeps its number, and no other thread ever gets it") {
     CHECK(this_thread_number() == mine);
 
     std::set<OwnerNumber> seen{mine};
-    // One after another: the system reuses its thread ids here.
+    // One after another, so that the system reuses its thread ids.
     for (int i = 0; i < 50; ++i) std::thread([&] { seen.insert(this_thread_number()); }).join();
     CHECK(seen.size() == 51);
 
@@ -57,14 +57,14 @@ TEST_CASE("a thread keeps its number, and no other thread ever gets it") {
     CHECK(seen.size() == 71);
 }
 
-TEST_CASE("an owner on the wire is the UUID, a colon and the number") {
+TEST_CASE("an owner on the wire is the UUID, a colon and the thread number") {
     const std::string uuid = "b983c153-7421-469a-addb-44fb92259a1b";
     CHECK(OwnerText(uuid, 42).view() == uuid + ":42");
     CHECK(OwnerText(uuid, 1).view() == uuid + ":1");
     CHECK(OwnerText(uuid, std::numeric_limits<OwnerNumber>::max()).view() == uuid + ":18446744073709551615");
 }
 
-TEST_CASE("one of an owner's holds is the owner, a colon and the number of the hold") {
+TEST_CASE("a hold on the wire is the owner, a colon and the number of the hold") {
     const std::string uuid = "b983c153-7421-469a-addb-44fb92259a1b";
     CHECK(OwnerText(uuid, 42, 7).view() == uuid + ":42:7");
     const OwnerText longest(uuid, std::numeric_limits<OwnerNumber>::max(), std::numeric_limits<std::uint64_t>::max());

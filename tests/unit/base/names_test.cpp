@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which names are allowed, and what keys follow from them: the same as in Redisson, byte for byte.
+// Allowed names, and the keys derived from them: the same as in Redisson, byte for byte.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -33,7 +33,7 @@ std::string message_for(std::string_view name) {
     return {};
 }
 
-// CRC16-XMODEM, bit by bit: a second source for what Redis Cluster computes.
+// CRC16-XMODEM, bit by bit: an independent computation of the cluster's hash.
 std::uint16_t crc16(std::string_view text) {
     std::uint32_t crc = 0;
     for (const char c : text) {
@@ -43,7 +43,7 @@ std::uint16_t crc16(std::string_view text) {
     return static_cast<std::uint16_t>(crc);
 }
 
-// The rule of the cluster specification: what stands between the first { and the next }, unless that is nothing.
+// The rule of the cluster specification: hash the text between the first { and the next }, unless it is empty.
 std::uint16_t slot(std::string_view key) {
     const auto open = key.find('{');
     if (open != std::string_view::npos) {
@@ -55,17 +55,17 @@ std::uint16_t slot(std::string_view key) {
 
 }  // namespace
 
-TEST_CASE("a key with a prefix brings the name as its hash tag, unless the name has one") {
+TEST_CASE("a key with a prefix has the name as its hash tag, unless the name has a tag of its own") {
     CHECK(prefixed_key("redisson_lock__channel", "x") == "redisson_lock__channel:{x}");
     CHECK(prefixed_key("redisson_lock__channel", "{x}y") == "redisson_lock__channel:{x}y");
     CHECK(prefixed_key("redisson_lock__channel", "x{y}z") == "redisson_lock__channel:x{y}z");
-    // Names that we refuse, but the rule is Redisson's: only the presence of { counts.
+    // redlatch refuses these names, but the rule is Redisson's: only the presence of { counts.
     CHECK(prefixed_key("redisson_lock__channel", "a{b") == "redisson_lock__channel:a{b");
     CHECK(prefixed_key("redisson_lock__channel", "a}b") == "redisson_lock__channel:{a}b}");
     CHECK(prefixed_key("redisson_lock__channel", "a{}b") == "redisson_lock__channel:a{}b");
 }
 
-TEST_CASE("a key with a suffix likewise") {
+TEST_CASE("a key with a suffix has the name as its hash tag, unless the name has a tag of its own") {
     CHECK(suffixed_key("x", "queue") == "{x}:queue");
     CHECK(suffixed_key("{x}y", "queue") == "{x}y:queue");
     CHECK(suffixed_key("x{y}z", "queue") == "x{y}z:queue");
@@ -78,7 +78,7 @@ TEST_CASE("keys keep every byte of the name") {
     CHECK(suffixed_key(name, "s") == "{" + name + "}:s");
 }
 
-TEST_CASE("any bytes make a name") {
+TEST_CASE("a name may consist of any bytes") {
     CHECK(is_allowed("x"));
     CHECK(is_allowed(std::string_view("\0", 1)));
     CHECK(is_allowed("\r\n"));
@@ -90,13 +90,13 @@ TEST_CASE("any bytes make a name") {
     CHECK(is_allowed(std::string(1024, 'n')));
 }
 
-TEST_CASE("an empty name and one above 1024 bytes are refused") {
+TEST_CASE("an empty name and a name above 1024 bytes are refused") {
     CHECK_FALSE(is_allowed(""));
     CHECK_FALSE(is_allowed(std::string(1025, 'n')));
     CHECK_FALSE(is_allowed(std::string(64 << 20, 'n')));
 }
 
-TEST_CASE("braces are allowed as one tag that is not empty") {
+TEST_CASE("braces are allowed only as one non-empty tag") {
     for (const std::string_view name : {"{x}", "{x}y", "x{y}", "x{y}z"}) {
         CAPTURE(name);
         CHECK(is_allowed(name));
@@ -108,14 +108,14 @@ TEST_CASE("braces are allowed as one tag that is not empty") {
     }
 }
 
-TEST_CASE("the message about a bad name shows at most 64 bytes of it, and no control byte") {
+TEST_CASE("the message about a bad name shows at most 64 bytes of it and no control byte") {
     const std::string message = message_for("\x1b[31m{" + std::string(5000, 'A'));
     CHECK(message.find("\\x1b[31m{AAAA") != std::string::npos);
     CHECK(message.find('\x1b') == std::string::npos);
     CHECK(message.find(std::string(65, 'A')) == std::string::npos);
 }
 
-TEST_CASE("all keys that are derived from an allowed name lie in its cluster slot") {
+TEST_CASE("all keys that are derived from an allowed name are in its cluster slot") {
     CHECK(crc16("123456789") == 0x31c3);
     CHECK(slot("foo") == 12182);
 
@@ -136,14 +136,14 @@ TEST_CASE("all keys that are derived from an allowed name lie in its cluster slo
     CHECK(allowed > 2000);
 }
 
-TEST_CASE("names that are refused are those whose derived keys could lie elsewhere") {
-    // Not each of them does, but for each form there is one that does.
+TEST_CASE("for each form of refused name there is one whose derived keys are in another slot") {
+    // Not every name of a form has such keys.
     CHECK(slot("a{b") != slot(prefixed_key("p", "a{b")));
     CHECK(slot("a}b") != slot(prefixed_key("p", "a}b")));
     CHECK(slot("a{}b") != slot(prefixed_key("p", "a{}b")));
 }
 
-TEST_CASE("foreign text is quoted with its control and non-ASCII bytes escaped") {
+TEST_CASE("printable() quotes foreign text and escapes its control and non-ASCII bytes") {
     CHECK(printable("") == "''");
     CHECK(printable("plain text, 'quoted'") == "'plain text, 'quoted''");
     CHECK(printable(std::string_view("a\0b", 3)) == "'a\\x00b'");
@@ -152,7 +152,7 @@ TEST_CASE("foreign text is quoted with its control and non-ASCII bytes escaped")
     CHECK(printable("%s%n") == "'%s%n'");
 }
 
-TEST_CASE("foreign text is cut after the number of bytes that was asked for") {
+TEST_CASE("printable() cuts foreign text at the given number of bytes") {
     CHECK(printable(std::string(64, 'a')) == "'" + std::string(64, 'a') + "'");
     CHECK(printable(std::string(65, 'a')) == "'" + std::string(64, 'a') + "…'");
     CHECK(printable("abcdef", 3) == "'abc…'");

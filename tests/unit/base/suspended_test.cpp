@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: without=address,thread
-// For how long the machine was suspended, which the steady clock does not tell.
+// suspended(): for how long the machine was suspended, which the steady clock does not show.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// In a process whose clocks say that the machine was suspended meanwhile.
+// Runs in a process whose clocks report that the machine was suspended meanwhile.
 const Role sleeper{"suspended: sleeper", [](std::span<const std::string> args) {
                        const auto clocks = SharedMemory<ServerClock::Offsets>::open(args[0]);
                        const auto before = suspended();
@@ -32,7 +32,7 @@ const Role sleeper{"suspended: sleeper", [](std::span<const std::string> args) {
 
 }  // namespace
 
-TEST_CASE("a machine that is awake has not been suspended any longer") {
+TEST_CASE("on a running machine the suspended time does not grow") {
     const auto first = suspended();
     CHECK(first >= 0ns);
     auto least = first;
@@ -45,7 +45,7 @@ TEST_CASE("a machine that is awake has not been suspended any longer") {
     CHECK(most - least < 1ms);
 }
 
-TEST_CASE("a suspended hour is seen, though the steady clock stood still") {
+TEST_CASE("an hour of suspension is measured, although the steady clock stood still") {
     ServerClock clock;
     ChildProcess child = spawn_self("suspended: sleeper", {clock.file()}, clock.environment(REDLATCH_CLOCK_SHIM));
     CHECK(child.wait(30s) == ExitStatus{0, 0});

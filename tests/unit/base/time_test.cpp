@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How durations and time points of any kind become waits, deadlines and leases.
+// How durations and time points of any type become waits, deadlines and leases.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -49,7 +49,7 @@ TEST_CASE("a wait is rounded up to the next millisecond") {
     CHECK(round_wait(Minutes8(127)) == 127min);
 }
 
-TEST_CASE("the rounding of a wait is exact at the edges of the representation") {
+TEST_CASE("the rounding of a wait is exact at the limits of the representation") {
     CHECK(round_wait(std::chrono::nanoseconds::max()) == 9'223'372'036'855ms);
     CHECK(round_wait(std::chrono::nanoseconds(9'223'372'036'854'000'000)) == 9'223'372'036'854ms);
     CHECK(round_wait(std::chrono::nanoseconds(9'223'372'036'854'000'001)) == 9'223'372'036'855ms);
@@ -57,7 +57,7 @@ TEST_CASE("the rounding of a wait is exact at the edges of the representation") 
     CHECK(round_wait(Milliseconds(Milliseconds::max().count() - 1)).count() >= Milliseconds::max().count() - 1);
 }
 
-TEST_CASE("a wait of nothing, less than nothing, or no number is one try") {
+TEST_CASE("a wait of zero, of a negative time, or of NaN is one try") {
     CHECK(round_wait(-1ns) == 0ms);
     CHECK(round_wait(-1h) == 0ms);
     CHECK(round_wait(std::chrono::hours::min()) == 0ms);
@@ -68,7 +68,7 @@ TEST_CASE("a wait of nothing, less than nothing, or no number is one try") {
     CHECK(round_wait(Seconds(-0.0)) == 0ms);
 }
 
-TEST_CASE("a wait beyond any clock saturates") {
+TEST_CASE("a wait beyond the range of the clock saturates") {
     CHECK(round_wait(Milliseconds::max()) == Milliseconds::max());
     CHECK(round_wait(std::chrono::seconds::max()) == Milliseconds::max());
     CHECK(round_wait(std::chrono::hours::max()) == Milliseconds::max());
@@ -77,7 +77,7 @@ TEST_CASE("a wait beyond any clock saturates") {
     CHECK(round_wait(Seconds(1e300)) == Milliseconds::max());
 }
 
-TEST_CASE("a deadline lies so long after now, and what is beyond the clock is never") {
+TEST_CASE("a deadline is `now` plus the wait, and `never` beyond the range of the clock") {
     const Instant now = Clock::now();
     CHECK(deadline_after(now, 0ms) == now);
     CHECK(deadline_after(now, -5s) == now);
@@ -99,7 +99,7 @@ TEST_CASE("a time point of any clock becomes an instant of the steady clock") {
     const Instant before = Clock::now();
     const Instant in_a_minute = deadline_at(std::chrono::system_clock::now() + 1min);
     const Instant after = Clock::now();
-    // A millisecond for the rounding, some seconds for a machine that is busy between the clocks.
+    // Allow a millisecond for the rounding, and some seconds for a busy machine between the readings.
     CHECK(in_a_minute >= before + 1min - 10s);
     CHECK(in_a_minute <= after + 1min + 10s);
 
@@ -108,7 +108,7 @@ TEST_CASE("a time point of any clock becomes an instant of the steady clock") {
     CHECK(deadline_at(own) <= own + 1s);
 }
 
-TEST_CASE("a time point in the past is one try, and the last one is never") {
+TEST_CASE("a time point in the past is one try, and the last time point is never") {
     const auto is_over = [](auto when) {
         const Instant deadline = deadline_at(when);
         return deadline <= Clock::now();
@@ -124,7 +124,7 @@ TEST_CASE("a time point in the past is one try, and the last one is never") {
     CHECK(deadline_at(Clock::time_point::max()) == never);
     CHECK(deadline_at(std::chrono::time_point<System, std::chrono::hours>::max()) == never);
     CHECK(deadline_at(std::chrono::time_point<System, Seconds>(Seconds(infinity))) == never);
-    // system_clock::now() is far from its epoch, so its last time point is some centuries away, not never.
+    // The epoch of system_clock is long ago, so its last time point is some centuries away, not never.
     CHECK(deadline_at(System::time_point::max()) > Clock::now() + 24h * 365 * 100);
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("a lease is rounded down to whole milliseconds") {
     CHECK(Lease(1ms) < Lease(2ms));
 }
 
-TEST_CASE("a lease that is no positive number of milliseconds is refused") {
+TEST_CASE("a lease below one millisecond, or one that is NaN, is refused") {
     CHECK(is_refused(0ms));
     CHECK(is_refused(-1ms));
     CHECK(is_refused(1us));
@@ -150,7 +150,7 @@ TEST_CASE("a lease that is no positive number of milliseconds is refused") {
     CHECK(is_refused(Seconds(0.0009)));
 }
 
-TEST_CASE("a lease beyond a century is refused instead of overflowing somewhere") {
+TEST_CASE("a lease above a century is refused, so that nothing overflows") {
     CHECK(is_refused(24h * 36'525 + 1ms));
     CHECK(is_refused(std::chrono::hours::max()));
     CHECK(is_refused(std::chrono::nanoseconds::max()));
@@ -161,7 +161,7 @@ TEST_CASE("a lease beyond a century is refused instead of overflowing somewhere"
     CHECK(is_refused(Seconds(1e18)));
 }
 
-TEST_CASE("a hold is certain for a little less than its lease, counted from before the command was sent") {
+TEST_CASE("a hold is valid a little shorter than its lease, counted from before the command was sent") {
     CHECK(valid_until(at(1000ms), 1000ms) == at(1998ms));
     CHECK(valid_until(at(0ms), 30s) == at(29'940ms));
     CHECK(valid_until(at(5ms), 1ms) == at(5ms) + 998us);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where a URL leads, and that no password gets out of it by way of a message.
+// Url: what a URL means, and that no message shows a password.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -11,7 +11,7 @@ using namespace redlatch;
 
 namespace {
 
-// The code with which a URL is refused, and what is said about it.
+// The code and the message with which a URL is refused.
 struct Refusal {
     std::error_code code;
     std::string message;
@@ -28,7 +28,7 @@ Refusal refusal(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("a TCP URL names host, port and database, with defaults") {
+TEST_CASE("a TCP URL has host, port and database, with defaults") {
     const Url plain = Url::parse("redis://example.org");
     CHECK(plain.host == "example.org");
     CHECK(plain.port == 6379);
@@ -48,7 +48,7 @@ TEST_CASE("a TCP URL names host, port and database, with defaults") {
     CHECK(Url::parse("redis://h:65535").port == 65535);
 }
 
-TEST_CASE("an IPv6 address stands in brackets") {
+TEST_CASE("an IPv6 address is written in brackets") {
     CHECK(Url::parse("redis://[::1]").host == "::1");
     CHECK(Url::parse("redis://[::1]").port == 6379);
     const Url url = Url::parse("redis://u:p@[2001:db8::7]:6380/3");
@@ -58,7 +58,7 @@ TEST_CASE("an IPv6 address stands in brackets") {
     CHECK(url.password == "p");
 }
 
-TEST_CASE("the login is a password, or a user with a password") {
+TEST_CASE("the login is a password, or a user and a password") {
     CHECK(Url::parse("redis://:secret@h").user.empty());
     CHECK(Url::parse("redis://:secret@h").password == "secret");
     const Url both = Url::parse("redis://app:secret@h:1");
@@ -67,7 +67,7 @@ TEST_CASE("the login is a password, or a user with a password") {
     CHECK(both.host == "h");
 }
 
-TEST_CASE("user and password may be percent-encoded, and need not be where that is clear") {
+TEST_CASE("user and password may be percent-encoded, and need it only where they would be ambiguous") {
     const Url encoded = Url::parse("redis://a%3Ab:p%40%2f%25%00%0d%0A%20@h");
     CHECK(encoded.user == "a:b");
     CHECK(encoded.password == std::string("p@/%\0\r\n ", 8));
@@ -77,7 +77,7 @@ TEST_CASE("user and password may be percent-encoded, and need not be where that 
     CHECK(raw.database == 2);
 }
 
-TEST_CASE("a unix URL names a socket") {
+TEST_CASE("a unix URL names the path of a socket") {
     const Url url = Url::parse("unix:///run/redis.sock");
     CHECK(url.path == "/run/redis.sock");
     CHECK(url.host.empty());
@@ -91,7 +91,7 @@ TEST_CASE("a unix URL names a socket") {
     CHECK(login.database == 1);
 }
 
-TEST_CASE("a URL that cannot work is refused") {
+TEST_CASE("an invalid URL is refused") {
     for (const std::string_view text : {"",
                                         "127.0.0.1:6379",
                                         "redis:",
@@ -148,7 +148,7 @@ TEST_CASE("a URL that cannot work is refused") {
 }
 
 TEST_CASE("a user without a password is refused on a unix socket, too") {
-    // Otherwise the login would silently not happen.
+    // Otherwise there would be no login, without any notice.
     CHECK(refusal("unix://app@/run/redis.sock").code == errc::invalid_argument);
     CHECK(refusal("unix://app:@/run/redis.sock").code == errc::invalid_argument);
 }
@@ -158,7 +158,7 @@ TEST_CASE("a socket path has at most 107 bytes") {
     CHECK(refusal("unix:///" + std::string(107, 'p')).code == errc::invalid_argument);
 }
 
-TEST_CASE("a second s in the scheme means TLS, and changes nothing else") {
+TEST_CASE("rediss means TLS; the rest of the URL keeps its meaning") {
     const Url url = Url::parse("rediss://u:p@h:7000/3");
     CHECK(url.tls);
     CHECK(url.host == "h");
@@ -178,7 +178,7 @@ TEST_CASE("a second s in the scheme means TLS, and changes nothing else") {
     CHECK_FALSE(Url::parse("redis-sentinel://a/orders").tls);
 }
 
-TEST_CASE("a cluster is named by some of its nodes") {
+TEST_CASE("a cluster URL names some nodes of the cluster") {
     const Url url = Url::parse("redis-cluster://app:hunter2@a:7000,[::1]:7001,c");
     CHECK(url.cluster == std::vector<HostPort>{{"a", 7000}, {"::1", 7001}, {"c", 6379}});
     CHECK(url.user == "app");
@@ -199,7 +199,7 @@ TEST_CASE("a cluster is named by some of its nodes") {
     CHECK(refusal("redis-cluster://a/1").message.find("one database") != std::string::npos);
 }
 
-TEST_CASE("no message of the parser shows a password") {
+TEST_CASE("no message of the parser contains a password") {
     for (const std::string_view text :
          {"redis://u:hunter2@", "redis://u:hunter2@h:x", "redis://u:hunter2@h:99999", "redis://u:hunter2@h/x",
           "redis://u:hunter2@[::1", "redis://u:hunter2@a b", "redis://u:hunter2%zz@h", "redis://u:hunter2",
@@ -213,18 +213,18 @@ TEST_CASE("no message of the parser shows a password") {
     }
 }
 
-TEST_CASE("what a URL shows of itself has no login") {
+TEST_CASE("display() does not contain the login") {
     CHECK(Url::parse("redis://u:hunter2@h:1/2").display() == "h:1");
     CHECK(Url::parse("redis://u:hunter2@[::1]").display() == "[::1]:6379");
     CHECK(Url::parse("unix://u:hunter2@/run/s?db=1").display() == "unix:///run/s");
 }
 
-TEST_CASE("a client refuses a bad URL when it is made") {
+TEST_CASE("Client refuses a bad URL in its constructor") {
     CHECK_THROWS_AS(Client("nonsense"), Error);
     CHECK_THROWS_AS(Client("redis://h:0"), Error);
 }
 
-TEST_CASE("a URL of sentinels names them, and the master by its name") {
+TEST_CASE("a sentinel URL names the sentinels and the master's name") {
     const Url url = Url::parse("redis-sentinel://h1:1,h2,[::1]:3/orders/5");
     CHECK(url.sentinels == std::vector<HostPort>{{"h1", 1}, {"h2", 26379}, {"::1", 3}});
     CHECK(url.master == "orders");
@@ -246,7 +246,8 @@ TEST_CASE("a URL of sentinels names them, and the master by its name") {
     CHECK(server.sentinels.empty());
 }
 
-TEST_CASE("a URL of sentinels without one of them or without a master is refused, and its password not told") {
+TEST_CASE(
+    "a sentinel URL without a sentinel or without a master is refused, and the message does not contain the password") {
     for (const char* bad :
          {"redis-sentinel://", "redis-sentinel://h", "redis-sentinel://h/", "redis-sentinel:///m",
           "redis-sentinel://h,/m", "redis-sentinel://,h/m", "redis-sentinel://h:0/m", "redis-sentinel://h/m/x",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// FairLock against a scripted server: what each waiter asks and when, refreshes, and leaving.
+// FairLock against a scripted server: the commands of each waiter, refreshes, and leaving the queue.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -27,7 +27,7 @@ namespace {
 struct Bench {
     explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), lock(client, "orders") {}
 
-    // How the owner of a hold or of a place is called on the wire.
+    // The owner of a hold or of a slot in the queue, as it is written on the wire.
     std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
     static std::string channel(const std::string& owner) { return "redisson_lock__channel:{orders}:" + owner; }
 
@@ -42,10 +42,10 @@ struct Bench {
     FairLock<ScriptedTransport> lock;
 };
 
-// The shortest slot there is: 100 ms.
+// The shortest slot lasts 100 ms.
 ClientOptions quick() { return {.watchdog_timeout = 600ms}; }
 
-// A thread that waits for the lock, keeps it until it is told to let go, and gives it back. It is known by its lease.
+// A thread that waits for the lock, holds it until let_go is set, and releases it. Identified by its lease.
 class Taker {
 public:
     explicit Taker(Bench& bench, Milliseconds timeout = Milliseconds::max())
@@ -69,13 +69,13 @@ public:
         return eventually([&] { return returned.load(); });
     }
 
-    // It was blocked, listens, was blocked once more, and so sleeps now.
+    // Returns true once the thread was blocked, has subscribed, was blocked again, and so sleeps now.
     bool is_waiting(std::size_t asks = 2) {
         return eventually([&] { return asked() >= asks; }) && bench_.redis.wait_until_wanted(channel());
     }
 
     std::size_t asked() const { return questions().size(); }
-    // The present one, if it has given up another.
+    // Its latest number, if it has abandoned an earlier one.
     std::string owner() const { return questions().back().argument(2); }
     std::string channel() const { return Bench::channel(owner()); }
 
@@ -107,7 +107,7 @@ private:
 
 }  // namespace
 
-TEST_CASE("a fair lock asks with the keys and channels of Redisson, its owner, and a slot of five seconds") {
+TEST_CASE("acquiring a fair lock: Redisson's keys and channels, the owner, and a slot of five seconds") {
     Bench bench;
     const std::int64_t begun = ScriptedRedis::server_now();
     bench.lock.lock();
@@ -137,7 +137,7 @@ TEST_CASE("a fair lock asks with the keys and channels of Redisson, its owner, a
     CHECK(bench.redis.history().size() == 4);
 }
 
-TEST_CASE("one try asks for no place, and is followed by nothing") {
+TEST_CASE("try_lock() requests no slot in the queue and sends nothing afterwards") {
     Bench bench;
     bench.redis.always("fair acquire", number(30'000));
     CHECK_FALSE(bench.lock.try_lock());
@@ -148,7 +148,7 @@ TEST_CASE("one try asks for no place, and is followed by nothing") {
     for (const std::uint64_t number : {1U, 2U}) CHECK_FALSE(bench.redis.is_wanted(Bench::channel(bench.owner(number))));
 }
 
-TEST_CASE("a waiter listens to its own channel, asks once more, and then only when it is told") {
+TEST_CASE("a waiter subscribes to its own channel, asks once more, and then only after a message") {
     Bench bench;
     bench.redis.confirm_by_hand();
     bench.redis.always("fair acquire", number(30'000));
@@ -168,7 +168,7 @@ TEST_CASE("a waiter listens to its own channel, asks once more, and then only wh
     CHECK(bench.redis.count("fair leave") == 0);
 }
 
-TEST_CASE("each waiter is told alone, and a release here goes to the server like any other") {
+TEST_CASE("a message wakes only the waiter it is for, and a release goes to the server despite local waiters") {
     Bench bench;
     bench.lock.lock();
     bench.redis.always("fair acquire", number(30'000));
@@ -189,13 +189,13 @@ TEST_CASE("each waiter is told alone, and a release here goes to the server like
     REQUIRE(first.is_back());
 }
 
-TEST_CASE("a thread that comes again while its channel is warm asks once, and misses no message in between") {
+TEST_CASE("a thread that waits again while still subscribed asks once, and misses no message meanwhile") {
     Bench bench;
     std::atomic<int> publish_during = 0;
     bench.redis.always("fair acquire", [&](const SentCommand&) {
         return std::optional(--publish_during >= 0 ? number(30'000) : nil());
     });
-    const std::string who = bench.owner(1);  // both times
+    const std::string who = bench.owner(1);  // in both rounds
     std::atomic<int> round = 0;
     publish_during = 2;
     std::jthread thread([&] {
@@ -215,7 +215,7 @@ TEST_CASE("a thread that comes again while its channel is warm asks once, and mi
     CHECK(bench.asked_as(who) == 5);
 }
 
-TEST_CASE("a message that comes while the question is on its way is not lost") {
+TEST_CASE("a message that arrives while the acquire command is in flight is not lost") {
     Bench bench;
     bench.redis.next("fair acquire", number(30'000));
     bench.redis.next("fair acquire", ScriptedRedis::hold_back);
@@ -227,7 +227,8 @@ TEST_CASE("a message that comes while the question is on its way is not lost") {
     CHECK(taker.held);
 }
 
-TEST_CASE("without a message a waiter asks again at the time it was told, and after a pause where there is none") {
+TEST_CASE(
+    "without a message a waiter asks again when the reply says so, and after a pause if the reply names no time") {
     Bench bench;
     bench.redis.next("fair acquire", number(30'000));
     bench.redis.next("fair acquire", number(60));
@@ -244,11 +245,11 @@ TEST_CASE("without a message a waiter asks again at the time it was told, and af
     Taker other(bench, 1s);
     REQUIRE(other.is_back());
     CHECK_FALSE(other.held);
-    CHECK(other.asked() == 1);  // it listens already: the number is the first one's
+    CHECK(other.asked() == 1);  // It is still subscribed, so it uses the first number again.
     CHECK(other.owner() == bench.owner(1));
 }
 
-TEST_CASE("all waiters of a lock are refreshed together, and who has lost its place asks for one again") {
+TEST_CASE("all waiters of a lock are refreshed in one command, and a waiter that lost its slot joins the queue again") {
     Bench bench(quick());
     const std::int64_t begun = ScriptedRedis::server_now();
     bench.redis.always("fair acquire", number(30'000));
@@ -267,13 +268,13 @@ TEST_CASE("all waiters of a lock are refreshed together, and who has lost its pl
     CHECK(reaches(refresh.instant(3), 3000ms, begun));
     CHECK(refresh.argument(4) == first.owner());
     CHECK(refresh.argument(5) == second.owner());
-    // Every 33 ms; the first of them may have gone out late.
+    // One every 33 ms. The first of them may have been sent late.
     CHECK(sent.at(before + 5).at - sent.at(before).at >= 50ms);
     CHECK(eventually([&] { return second.asked() == 3; }));
     CHECK(first.asked() == 2);
 }
 
-TEST_CASE("a refresh that came too late is sent again soon, by the clock that is learnt") {
+TEST_CASE("a refresh that arrived too late is resent soon, by the server time that the reply reported") {
     CHECK(eventually(
         [] {              // a busy machine may be late once
             Bench bench;  // due every 1666 ms
@@ -291,7 +292,7 @@ TEST_CASE("a refresh that came too late is sent again soon, by the clock that is
         20s));
 }
 
-TEST_CASE("a refresh carries at most a hundred waiters, and stops with the last of them") {
+TEST_CASE("a refresh names at most a hundred waiters, and refreshes end with the last waiter") {
     Bench bench(quick());
     bench.redis.always("fair acquire", number(30'000));
     std::list<Taker> takers;
@@ -310,7 +311,7 @@ TEST_CASE("a refresh carries at most a hundred waiters, and stops with the last 
     CHECK_FALSE(eventually([&] { return bench.redis.count("fair refresh") > refreshes; }, 100ms));
 }
 
-TEST_CASE("a refresh without an answer is sent again soon") {
+TEST_CASE("a refresh without a reply is resent soon") {
     CHECK(eventually(
         [] {              // a busy machine may be late once
             Bench bench;  // due every 1666 ms
@@ -324,7 +325,7 @@ TEST_CASE("a refresh without an answer is sent again soon") {
         20s));
 }
 
-TEST_CASE("whoever gives up gives its place back, and listens no more") {
+TEST_CASE("a waiter that gives up leaves the queue and unsubscribes") {
     Bench bench;
     bench.redis.always("fair acquire", number(30'000));
     for (const bool by_deadline : {true, false}) {
@@ -343,8 +344,8 @@ TEST_CASE("whoever gives up gives its place back, and listens no more") {
     }
 }
 
-TEST_CASE("a waiter that fails gives its place back, too") {
-    SUBCASE("because the server refuses its question") {
+TEST_CASE("a waiter that fails leaves the queue, too") {
+    SUBCASE("the server refuses its command") {
         Bench bench;
         bench.redis.next("fair acquire", number(30'000));
         bench.redis.next("fair acquire", error("WRONGTYPE of all things"));
@@ -354,7 +355,7 @@ TEST_CASE("a waiter that fails gives its place back, too") {
         CHECK(bench.redis.wait_for("fair leave"));
         CHECK_FALSE(bench.redis.is_wanted(taker.channel()));
     }
-    SUBCASE("because it may not listen") {
+    SUBCASE("the server refuses its subscription") {
         Bench bench;
         bench.redis.confirm_by_hand();
         bench.redis.always("fair acquire", number(30'000));
@@ -365,7 +366,7 @@ TEST_CASE("a waiter that fails gives its place back, too") {
         CHECK(taker.failure == errc::rejected);
         CHECK(bench.redis.wait_for("fair leave"));
     }
-    SUBCASE("because the server is gone") {
+    SUBCASE("the server is unreachable") {
         Bench bench({.command_timeout = 200ms, .unreachable_timeout = 1s});
         bench.redis.next("fair acquire", number(30'000));
         bench.redis.always("fair acquire", lost());
@@ -376,7 +377,7 @@ TEST_CASE("a waiter that fails gives its place back, too") {
     }
 }
 
-TEST_CASE("a server that was never reached is not sent what gives back, neither is one that refuses for now") {
+TEST_CASE("no leave command to a server that was never reached, or that refuses temporarily") {
     Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
     for (const Reply& reply : {unreachable(), error("LOADING Redis is loading the dataset in memory")}) {
         bench.redis.always("fair acquire", reply);
@@ -387,7 +388,7 @@ TEST_CASE("a server that was never reached is not sent what gives back, neither 
     CHECK(bench.redis.count("fair leave") == 0);
 }
 
-TEST_CASE("leaving is sent until it is answered, and holds up nobody: the thread asks again under another number") {
+TEST_CASE("leaving is resent until it is answered, and delays no thread: the next try uses another number") {
     Bench bench;
     bench.redis.always("fair acquire", number(30'000));
     bench.redis.next("fair leave", lost());
@@ -407,7 +408,7 @@ TEST_CASE("leaving is sent until it is answered, and holds up nobody: the thread
     CHECK(bench.redis.count("fair leave") == 2);
 }
 
-TEST_CASE("a waiter that is told after how many milliseconds to ask does so, unless there is news before") {
+TEST_CASE("a waiter told to ask in so many milliseconds does so, unless an earlier message arrives") {
     Bench bench;
     bench.redis.always("fair acquire", number(30'000));
     Taker taker(bench);
@@ -415,12 +416,12 @@ TEST_CASE("a waiter that is told after how many milliseconds to ask does so, unl
     bench.redis.always("fair acquire", nil());
     const Instant told = Clock::now();
     REQUIRE(bench.redis.publish(taker.channel(), "500"));
-    SUBCASE("none") {
+    SUBCASE("no other message") {
         REQUIRE(taker.is_back());
         CHECK(bench.redis.sent("fair acquire").at(2).at - told > 500ms);
         CHECK(bench.redis.sent("fair acquire").at(2).at - told < 10s);  // of 30
     }
-    SUBCASE("the lock is free") {
+    SUBCASE("the lock becomes free earlier") {
         REQUIRE(bench.redis.publish(taker.channel(), "0"));
         REQUIRE(taker.is_back());
         CHECK(Clock::now() - told < 10s);
@@ -429,7 +430,7 @@ TEST_CASE("a waiter that is told after how many milliseconds to ask does so, unl
     CHECK(taker.asked() == 3);
 }
 
-TEST_CASE("the number of a hold is used again, but not while something that was sent in its name may be on its way") {
+TEST_CASE("a number is used for another hold, but not while a command in its name may be in flight") {
     enum class Unanswered { nothing, acquire, release };
     for (const auto unanswered : {Unanswered::nothing, Unanswered::acquire, Unanswered::release}) {
         CAPTURE(static_cast<int>(unanswered));
@@ -451,7 +452,7 @@ TEST_CASE("the number of a hold is used again, but not while something that was 
         const std::string next = bench.redis.sent("fair acquire").back().argument(2);
         CHECK(next == bench.owner(unanswered == Unanswered::nothing ? 1 : 2));
         bench.lock.unlock();
-        // And what an acquire without an answer may still take is given up.
+        // The number of an acquire command without a reply is released, too.
         if (unanswered == Unanswered::acquire) {
             REQUIRE(bench.redis.wait_for("fair leave"));
             CHECK(bench.redis.sent("fair leave").at(0).argument(2) == bench.owner(1));
@@ -461,7 +462,7 @@ TEST_CASE("the number of a hold is used again, but not while something that was 
     }
 }
 
-TEST_CASE("after a lost connection a waiter asks again as soon as it is subscribed again") {
+TEST_CASE("after a lost connection a waiter asks again as soon as its subscription is confirmed") {
     Bench bench;
     bench.redis.always("fair acquire", number(30'000));
     Taker taker(bench);
@@ -473,13 +474,13 @@ TEST_CASE("after a lost connection a waiter asks again as soon as it is subscrib
     CHECK(taker.held);
 }
 
-TEST_CASE("a hold whose answer came too late is given back, and asked for anew") {
+TEST_CASE("a hold whose reply came too late is released, and requested again") {
     Bench bench;
     bench.redis.next("fair acquire", [](const SentCommand&) {
         std::this_thread::sleep_for(20ms);
         return std::optional(nil());
     });
-    // Until the first number is given back it is not used again.
+    // The first number is not used again until it is released.
     bench.redis.next("fair leave", ScriptedRedis::hold_back);
     CHECK(bench.lock.try_lock_for(20s, Lease{10ms}));
     CHECK(bench.redis.count("fair leave") >= 1);

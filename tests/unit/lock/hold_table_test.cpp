@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What one owner holds: levels, leases, renewal times, and losing it.
+// The holds of one owner: levels, leases, renewal times, and loss.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -40,7 +40,7 @@ TEST_CASE("a hold without a lease is under the watchdog and renewed at a third o
     CHECK(hold.look_at() == at(10s));
 }
 
-TEST_CASE("a hold with a lease is never renewed, and lost when it ends") {
+TEST_CASE("a hold with a lease is never renewed, and is lost when the lease ends") {
     HoldTable holds;
     const Hold& hold = taken(holds, 1, 0ms, 5s);
     CHECK_FALSE(hold.watched());
@@ -62,8 +62,8 @@ TEST_CASE("levels count up and down") {
     CHECK(hold.watched());
 }
 
-TEST_CASE("a short lease inside a watched hold neither ends it earlier nor stops its renewal") {
-    // Redisson sets the key's TTL to the inner lease and may renew too late; and the inner unlock ends the renewal.
+TEST_CASE("a short lease inside a watched hold neither shortens it nor stops its renewal") {
+    // Redisson sets the key's TTL to the inner lease and may renew too late. Its inner unlock ends the renewal.
     HoldTable holds;
     Hold& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.enter(at(1s), 1s, timeout);
@@ -74,7 +74,7 @@ TEST_CASE("a short lease inside a watched hold neither ends it earlier nor stops
     CHECK(hold.renew_at == at(10s));
 }
 
-TEST_CASE("a lease longer than the watchdog's keeps the hold for its whole time") {
+TEST_CASE("a lease longer than the watchdog's timeout keeps the hold for the whole lease") {
     HoldTable holds;
     Hold& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.enter(at(1s), 1h, timeout);
@@ -83,7 +83,7 @@ TEST_CASE("a lease longer than the watchdog's keeps the hold for its whole time"
     CHECK(hold.valid_until == sure_until(1s, 1h));
 }
 
-TEST_CASE("a watched level inside a lease is renewed until it is left") {
+TEST_CASE("a watched level inside a lease keeps the hold watched until it is released") {
     HoldTable holds;
     Hold& hold = taken(holds, 1, 0ms, 5s);
     hold.enter(at(1s), under_watchdog, timeout);
@@ -99,7 +99,7 @@ TEST_CASE("a watched level inside a lease is renewed until it is left") {
     CHECK(hold.look_at() == never);
 }
 
-TEST_CASE("leases of two owners do not mix") {
+TEST_CASE("the leases of two owners are independent") {
     HoldTable holds;
     taken(holds, 1, 0ms, 5s);
     taken(holds, 2, 0ms, under_watchdog);
@@ -109,7 +109,7 @@ TEST_CASE("leases of two owners do not mix") {
     CHECK(holds.find(3) == nullptr);
 }
 
-TEST_CASE("a renewal counts from when it was sent") {
+TEST_CASE("the validity of a renewed hold counts from when the renewal was sent") {
     HoldTable holds;
     Hold& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.renewing = true;
@@ -120,14 +120,14 @@ TEST_CASE("a renewal counts from when it was sent") {
     CHECK(hold.renew_at == at(20s));
 }
 
-TEST_CASE("an old renewal that is answered late shortens nothing") {
+TEST_CASE("a late reply to an old renewal shortens nothing") {
     HoldTable holds;
     Hold& hold = taken(holds, 1, 10s, under_watchdog);
     hold.renewed(at(5s), timeout);
     CHECK(hold.valid_until == sure_until(10s, timeout));
 }
 
-TEST_CASE("a renewal that remained without an answer is sent again soon") {
+TEST_CASE("a renewal without a reply is resent soon") {
     HoldTable holds;
     Hold& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.renewing = true;
@@ -140,8 +140,7 @@ TEST_CASE("a renewal that remained without an answer is sent again soon") {
     CHECK(hold.renew_at == at(13s) + 10ms);
 }
 
-TEST_CASE(
-    "a loss is told a little before the lease ends: as long as telling takes, but not for much of a short lease") {
+TEST_CASE("a loss is reported before the lease ends: by the notice time, but by little of a short lease") {
     HoldTable holds;
     Hold& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.set_notice(5ms, timeout);
@@ -152,7 +151,7 @@ TEST_CASE(
     CHECK(hold.lost_at() == hold.valid_until - 10ms);
 }
 
-TEST_CASE("the levels of a lost hold wait for their unlock") {
+TEST_CASE("the levels of a lost hold await their unlock") {
     HoldTable holds;
     Hold& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.enter(at(0ms), under_watchdog, timeout);
@@ -164,7 +163,7 @@ TEST_CASE("the levels of a lost hold wait for their unlock") {
     CHECK_FALSE(holds.any_live());
 }
 
-TEST_CASE("a lock that is taken anew after a loss is a hold of its own, above the dead levels") {
+TEST_CASE("a lock acquired again after a loss is a new hold above the lost levels") {
     HoldTable holds;
     const auto first = taken(holds, 1, 0ms, under_watchdog).id;
     holds.find(1)->lose();
@@ -180,7 +179,7 @@ TEST_CASE("a lock that is taken anew after a loss is a hold of its own, above th
     CHECK_FALSE(holds.any_live());
 }
 
-TEST_CASE("a hold that was given back is forgotten") {
+TEST_CASE("a released hold is removed") {
     HoldTable holds;
     taken(holds, 1, 0ms, under_watchdog);
     holds.finish(*holds.find(1));
@@ -190,7 +189,7 @@ TEST_CASE("a hold that was given back is forgotten") {
     CHECK(holds.find(1) == nullptr);
 }
 
-TEST_CASE("each hold has a token of loss of its own") {
+TEST_CASE("each hold has its own lost() token") {
     HoldTable holds;
     Hold& first = taken(holds, 1, 0ms, under_watchdog);
     first.lost.emplace();
@@ -201,7 +200,7 @@ TEST_CASE("each hold has a token of loss of its own") {
     CHECK_FALSE(token.stop_requested());
 }
 
-TEST_CASE("the lock is held here until the last live hold ends") {
+TEST_CASE("the lock is held by this process until its last live hold ends") {
     HoldTable holds;
     CHECK(holds.held_until() == Instant{});
     taken(holds, 1, 0ms, 5s);

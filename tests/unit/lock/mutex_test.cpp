@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Mutex: which commands it sends, in which order, and what it makes of answers that are late, wrong, or missing.
+// Mutex: its commands, their order, and late, malformed or missing replies.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -33,7 +33,7 @@ struct Bench {
     explicit Bench(const ClientOptions& options = {}, SpinOptions pauses = {})
         : client(redis.transport(), options), lock(client, "orders", pauses) {}
 
-    // How the owner of a hold is called on the wire.
+    // The owner of a hold, as it is written on the wire.
     std::string owner(std::uint64_t number) const { return client.id() + ":" + std::to_string(number); }
 
     // The value of the n-th acquire that began with the plain command.
@@ -41,7 +41,7 @@ struct Bench {
 
     bool is_free() { return lock.valid_until() == Instant::min() && lock.lost().stop_requested(); }
 
-    // As on a server that is known to have no such command.
+    // Lets the client learn that the server has no such command.
     void find_no_native_delete() {
         lock.lock();
         lock.unlock();
@@ -70,9 +70,9 @@ std::error_code code_of(auto&& call) {
 
 }  // namespace
 
-// --- taking ---------------------------------------------------------------------------------------------------
+// --- acquiring ------------------------------------------------------------------------------------------------
 
-TEST_CASE("taking a free mutex is the plain command of the Redis documentation") {
+TEST_CASE("acquiring a free mutex is the plain SET NX of the Redis documentation") {
     Bench bench({.key_prefix = "shop:"});
     const std::int64_t begun = ScriptedRedis::server_now();
     bench.lock.lock();
@@ -80,7 +80,7 @@ TEST_CASE("taking a free mutex is the plain command of the Redis documentation")
     REQUIRE(sent.size() == 1);
     const std::string over = sent[0].words.back();
     CHECK(sent[0].words == Words{"SET", "shop:orders", bench.owner(1), "NX", "PXAT", over});
-    // Not later than asked for, though the server's clock is not known exactly.
+    // Not later than requested, although the server's clock is not known exactly.
     const auto lasts = [&](const std::string& end, Milliseconds lease) {
         const std::int64_t limit = ScriptedRedis::server_now() + lease.count();
         const std::int64_t instant = std::stoll(end);
@@ -100,7 +100,7 @@ TEST_CASE("taking a free mutex is the plain command of the Redis documentation")
     bench.lock.unlock();
 }
 
-TEST_CASE("a server that knows no instant at which a key expires is told for how long, from then on") {
+TEST_CASE("server without SET PXAT: this and later commands send the lease as a duration") {
     Bench bench;
     bench.redis.next("SET", error("ERR syntax error"));
     bench.lock.lock();
@@ -115,11 +115,11 @@ TEST_CASE("a server that knows no instant at which a key expires is told for how
     bench.lock.unlock();
 }
 
-TEST_CASE("each hold has a value of its own, that names the client") {
+TEST_CASE("each hold has its own value, which names the client") {
     Bench bench;
     std::set<std::string> values;
     for (std::size_t round = 0; round < 3; ++round) {
-        Mutex<ScriptedTransport> another(bench.client, "orders");  // made anew, it goes on counting
+        Mutex<ScriptedTransport> another(bench.client, "orders");  // a new object continues the numbering
         another.lock();
         another.unlock();
         values.insert(bench.value(round));
@@ -130,7 +130,7 @@ TEST_CASE("each hold has a value of its own, that names the client") {
     for (const std::uint64_t number : {1U, 2U, 3U}) CHECK(values.contains(bench.owner(number)));
 }
 
-TEST_CASE("an acquire whose reply is lost is sent again as a script with the same value") {
+TEST_CASE("an acquire whose reply is lost is resent as a script with the same value") {
     Bench bench;
     const std::int64_t begun = ScriptedRedis::server_now();
     bench.redis.next("SET", lost());
@@ -147,7 +147,7 @@ TEST_CASE("an acquire whose reply is lost is sent again as a script with the sam
     CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value());
 }
 
-TEST_CASE("a plain command that had no effect is sent again, with the same value") {
+TEST_CASE("a plain command that took no effect is resent with the same value") {
     Bench bench;
     bench.redis.next("SET", error("LOADING Redis is loading the dataset in memory"));
     bench.redis.next("SET", error("OOM command not allowed when used memory > 'maxmemory'."));
@@ -160,7 +160,7 @@ TEST_CASE("a plain command that had no effect is sent again, with the same value
     bench.lock.unlock();
 }
 
-TEST_CASE("an acquire by script that came too late is sent again, by the clock that is learnt") {
+TEST_CASE("an acquire by script that arrived too late is resent, by the server time that the reply reported") {
     Bench bench;
     const std::int64_t ahead = ScriptedRedis::server_now() + 3'600'000;
     bench.redis.always("SET", nil());
@@ -175,7 +175,7 @@ TEST_CASE("an acquire by script that came too late is sent again, by the clock t
     CHECK(bench.redis.count("mutex give up") == 0);
 }
 
-TEST_CASE("a refusal of the plain command is looked into by a script") {
+TEST_CASE("nil reply to the plain command: a script finds out about the holder") {
     Bench bench;
     bench.redis.always("SET", nil());
     bench.redis.next("mutex acquire", number(1000));
@@ -184,7 +184,7 @@ TEST_CASE("a refusal of the plain command is looked into by a script") {
     CHECK(bench.redis.sent("mutex acquire").at(0).argument(0) == bench.value());
     CHECK(bench.is_free());
 
-    // It may have come free in between.
+    // The lock may have become free meanwhile.
     CHECK(bench.lock.try_lock());
     bench.lock.unlock();
 
@@ -194,7 +194,7 @@ TEST_CASE("a refusal of the plain command is looked into by a script") {
     CHECK(bench.redis.count("mutex release") == 1);
 }
 
-TEST_CASE("an acquire of unknown outcome is given up, by the very value that was sent") {
+TEST_CASE("an acquire of unknown outcome is released under the value that was sent") {
     Bench bench(impatient());
     bench.redis.always("SET", lost());
     bench.redis.always("mutex acquire", lost());
@@ -207,7 +207,7 @@ TEST_CASE("an acquire of unknown outcome is given up, by the very value that was
     CHECK(bench.redis.count("mutex release") == 0);
 }
 
-TEST_CASE("an answer of a wrong shape is an error, and what it may have granted is given back") {
+TEST_CASE("a malformed reply is a protocol_error, and the possible hold is released") {
     for (const Reply& reply : {text("QUEUED"), number(1'000'000), array({}), malformed()}) {
         Bench bench;
         if (reply.is_integer()) {
@@ -224,7 +224,7 @@ TEST_CASE("an answer of a wrong shape is an error, and what it may have granted 
     }
 }
 
-TEST_CASE("a waiting thread asks by script, with a value a time, and listens to nothing") {
+TEST_CASE("a waiting thread sends the script with a new value at each try, and does not subscribe") {
     Bench bench({}, {.initial_delay = 1ms, .max_delay = 2ms});
     bench.redis.next("SET", nil());
     for (int i = 0; i < 4; ++i) bench.redis.next("mutex acquire", number(10'000));
@@ -251,7 +251,7 @@ TEST_CASE("a waiting thread sleeps no longer than the holder's lease") {
     bench.lock.unlock();
 }
 
-TEST_CASE("delays that cannot work are refused") {
+TEST_CASE("invalid delays are refused") {
     Bench bench;
     CHECK(code_of([&] {
               Mutex<ScriptedTransport> bad(bench.client, "orders", SpinOptions{0ms, 1ms});
@@ -263,7 +263,7 @@ TEST_CASE("delays that cannot work are refused") {
 
 // --- not reentrant --------------------------------------------------------------------------------------------
 
-TEST_CASE("its holder is told that it would wait for itself, and nothing is sent") {
+TEST_CASE("a holder that acquires again gets would_deadlock, and nothing is sent") {
     Bench bench;
     bench.lock.lock();
     Mutex<ScriptedTransport> same(bench.client, "orders");
@@ -284,7 +284,7 @@ TEST_CASE("its holder is told that it would wait for itself, and nothing is sent
     CHECK(unlock(bench) == errc::not_owner);
 }
 
-TEST_CASE("whoever lost its hold asks like anybody else, and owes an unlock for each") {
+TEST_CASE("after a loss a thread can acquire the lock again, and each lost hold still needs its unlock()") {
     Bench bench;
     bench.lock.lock(Lease(20ms));
     const std::stop_token lost_token = bench.lock.lost();
@@ -297,9 +297,9 @@ TEST_CASE("whoever lost its hold asks like anybody else, and owes an unlock for 
     CHECK(unlock(bench) == errc::not_owner);
 }
 
-// --- giving back ----------------------------------------------------------------------------------------------
+// --- releasing ------------------------------------------------------------------------------------------------
 
-TEST_CASE("a server that cannot delete by value is asked to only once a client") {
+TEST_CASE("server without a compare-and-delete command: a client tries it once only") {
     Bench bench;
     for (int round = 0; round < 2; ++round) {
         bench.lock.lock();
@@ -313,7 +313,7 @@ TEST_CASE("a server that cannot delete by value is asked to only once a client")
     CHECK(bench.redis.sent("mutex release").at(2).key(0) == "invoices");
 }
 
-TEST_CASE("a server that can delete by value does so") {
+TEST_CASE("server with DELEX: a release uses it") {
     Bench bench;
     bench.redis.always("DELEX", number(1));
     for (int round = 0; round < 2; ++round) {
@@ -328,7 +328,7 @@ TEST_CASE("a server that can delete by value does so") {
     CHECK(bench.client.stats().lost_holds == 1);
 }
 
-TEST_CASE("so does one that calls it otherwise") {
+TEST_CASE("server with DELIFEQ instead of DELEX: a release uses it") {
     Bench bench;
     bench.redis.always("DELIFEQ", number(1));
     for (int round = 0; round < 2; ++round) {
@@ -339,7 +339,7 @@ TEST_CASE("so does one that calls it otherwise") {
     CHECK(bench.redis.sent("DELIFEQ").at(1).words == Words{"DELIFEQ", "orders", bench.value(1)});
 }
 
-TEST_CASE("a server that stops to know the command, as after a failover, gets the script") {
+TEST_CASE("server without the command after a failover: a release falls back to the script") {
     Bench bench;
     bench.redis.next("DELEX", number(1));
     for (int round = 0; round < 3; ++round) {
@@ -350,7 +350,7 @@ TEST_CASE("a server that stops to know the command, as after a failover, gets th
           Sorts{"SET", "DELEX", "SET", "DELEX", "DELIFEQ", "mutex release", "SET", "mutex release"});
 }
 
-TEST_CASE("a troubled server is asked the same again") {
+TEST_CASE("a release that the server refuses temporarily is resent unchanged") {
     Bench bench;
     bench.redis.next("DELEX", error("MISCONF Redis is configured to save RDB snapshots"));
     bench.redis.next("DELEX", error("LOADING Redis is loading the dataset in memory"));
@@ -360,7 +360,7 @@ TEST_CASE("a troubled server is asked the same again") {
     CHECK(bench.redis.history() == Sorts{"SET", "DELEX", "DELEX", "DELEX"});
 }
 
-TEST_CASE("a release whose reply is lost is sent again as a script, and finding nothing then is success") {
+TEST_CASE("a release whose reply is lost is resent as a script, and succeeds if that finds nothing") {
     Bench bench;
     bench.redis.next("DELEX", lost());
     bench.redis.next("mutex release", number(0));
@@ -377,7 +377,7 @@ TEST_CASE("a release whose reply is lost is sent again as a script, and finding 
     CHECK(bench.client.stats().lost_holds == 0);
 }
 
-TEST_CASE("a release of unknown outcome goes on in the background, with that value") {
+TEST_CASE("a release of unknown outcome continues in the background with that value") {
     for (const Reply& reply : {malformed(), text("OK"), number(2), number(-1)}) {
         Bench bench;
         bench.redis.next("DELEX", reply);
@@ -391,7 +391,7 @@ TEST_CASE("a release of unknown outcome goes on in the background, with that val
     }
 }
 
-TEST_CASE("a key that became something else is a lost hold") {
+TEST_CASE("a key of another type means a lost hold") {
     Bench bench;
     bench.redis.next("DELEX", error("ERR Key should be of string type if conditions are specified"));
     bench.redis.next("mutex release", error("WRONGTYPE Operation against a key holding the wrong kind of value"));
@@ -400,7 +400,7 @@ TEST_CASE("a key that became something else is a lost hold") {
     CHECK(bench.client.stats().lost_holds == 1);
 }
 
-TEST_CASE("a hold that the server does not know any more is lost, but a guard ends in peace") {
+TEST_CASE("release of a hold that the server no longer knows: unlock() reports hold_lost, a guard does not throw") {
     Bench bench;
     bench.redis.always("mutex release", number(0));
     bench.lock.lock();
@@ -409,7 +409,7 @@ TEST_CASE("a hold that the server does not know any more is lost, but a guard en
     CHECK(bench.client.stats().lost_holds == 2);
 }
 
-TEST_CASE("a hold goes to the next thread of the process by one command, under a value of its own") {
+TEST_CASE("a hold is handed to the next thread of the process by one command, under its own value") {
     Bench bench;
     const std::int64_t begun = ScriptedRedis::server_now();
     for (int round = 0; round < 100 && bench.client.stats().handoffs == 0; ++round) {
@@ -439,7 +439,7 @@ TEST_CASE("a hold goes to the next thread of the process by one command, under a
 
 // --- the watchdog ---------------------------------------------------------------------------------------------
 
-TEST_CASE("a renewal names the value of this hold") {
+TEST_CASE("a renewal contains the value of this hold") {
     Bench bench({.watchdog_timeout = 900ms});
     const std::int64_t begun = ScriptedRedis::server_now();
     bench.find_no_native_delete();
@@ -456,7 +456,7 @@ TEST_CASE("a renewal names the value of this hold") {
     CHECK(unlock(bench) == errc::hold_lost);
 }
 
-TEST_CASE("a lost hold that is renewed after all is given back, whatever was taken since") {
+TEST_CASE("a lost hold that a late renewal prolonged is released, even if the lock was acquired again since") {
     Bench bench({.watchdog_timeout = 3s});
     bench.redis.next("mutex renew", ScriptedRedis::hold_back);
     bench.lock.lock();
@@ -472,9 +472,9 @@ TEST_CASE("a lost hold that is renewed after all is given back, whatever was tak
     CHECK(bench.redis.sent("mutex release").back().argument(0) == bench.value(1));
 }
 
-// --- asking ---------------------------------------------------------------------------------------------------
+// --- queries --------------------------------------------------------------------------------------------------
 
-TEST_CASE("whether it is held, and by whom, is told by the value") {
+TEST_CASE("is_locked(), is_held() and hold_count() compare the value of the key") {
     Bench bench;
     CHECK_FALSE(bench.lock.is_locked());
     CHECK_FALSE(bench.lock.is_held());
@@ -495,7 +495,7 @@ TEST_CASE("whether it is held, and by whom, is told by the value") {
     CHECK_FALSE(unlock(bench));
 }
 
-TEST_CASE("what the holder's lease has left is one question, and so is ending it by force") {
+TEST_CASE("remaining_lease() is one query, and force_unlock() releases the value that it has read") {
     Bench bench;
     CHECK(bench.lock.remaining_lease() == std::nullopt);
     bench.redis.next("mutex remaining lease", number(1234));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Releases that are still to be delivered.
+// Outbox: releases that are still to be delivered.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -36,7 +36,7 @@ TEST_CASE("a release is due at once, and only once") {
     CHECK(pending.look_at() == at(10s));
 }
 
-TEST_CASE("an answered release is forgotten") {
+TEST_CASE("an answered release is removed") {
     Outbox pending;
     pending.add({7}, settled, at(10s), at(0ms));
     pending.add({8, 9}, settled, at(10s), at(0ms));
@@ -50,8 +50,8 @@ TEST_CASE("an answered release is forgotten") {
     CHECK(pending.empty());
 }
 
-// The acquire was sent on a connection that failed: its release may be executed before it is.
-TEST_CASE("a number that a late copy may still use is released once more when the server's clock is beyond that") {
+// The acquire command was sent on a connection that failed, so its release may be executed first.
+TEST_CASE("a number that a late copy may still acquire is released again once the server's clock is past that time") {
     Outbox pending;
     pending.add({7}, server_now + 3000, at(40s), at(0ms));
     REQUIRE(pending.take_due(at(0ms)).size() == 1);
@@ -62,8 +62,8 @@ TEST_CASE("a number that a late copy may still use is released once more when th
     CHECK(pending.look_at() < at(3200ms));
     REQUIRE(pending.take_due(pending.look_at()).size() == 1);
 
-    SUBCASE("then it is over") { pending.answered(7, server_now + 3001, at(3200ms)); }
-    SUBCASE("the last millisecond of it is not beyond it") {
+    SUBCASE("reply after that millisecond: no further release") { pending.answered(7, server_now + 3001, at(3200ms)); }
+    SUBCASE("reply in that very millisecond: one more release") {
         pending.answered(7, server_now + 3000, at(3200ms));
         CHECK(pending.has(7));
         REQUIRE(pending.take_due(at(3300ms)).size() == 1);
@@ -72,7 +72,7 @@ TEST_CASE("a number that a late copy may still use is released once more when th
     CHECK(pending.empty());
 }
 
-TEST_CASE("a release that failed is sent again, after pauses that grow to a second") {
+TEST_CASE("a failed release is resent after pauses that grow to half a second") {
     Outbox pending;
     pending.add({7}, settled, at(1h), at(0ms));
     Milliseconds now = 0ms;
@@ -87,7 +87,7 @@ TEST_CASE("a release that failed is sent again, after pauses that grow to a seco
     }
 }
 
-TEST_CASE("what failed does not hold up what is due") {
+TEST_CASE("a failed release does not delay another one that is due") {
     Outbox pending;
     pending.add({7}, settled, at(1h), at(0ms));
     pending.add({8}, settled, at(1h), at(10ms));
@@ -98,7 +98,7 @@ TEST_CASE("what failed does not hold up what is due") {
     CHECK(due[0].unwanted.hold == 8);
 }
 
-TEST_CASE("a release whose lease is over is given up, wherever it is") {
+TEST_CASE("a release whose lease is over is dropped, in flight or not") {
     Outbox pending;
     pending.add({7}, settled, at(1s), at(0ms));
     pending.add({8}, settled, at(1s), at(0ms));
@@ -109,7 +109,7 @@ TEST_CASE("a release whose lease is over is given up, wherever it is") {
     CHECK(pending.take_expired(at(1s)) == 2);
     CHECK(pending.take_expired(at(1s)) == 0);
     CHECK(pending.has(9));
-    // An answer that comes now is to nobody.
+    // A reply that comes now belongs to no release.
     pending.answered(7, server_now, at(1s));
     CHECK(pending.has(9));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a ReadWriteLock sends, and when: decisions of its two sides, with a server that answers as it is told.
+// ReadWriteLock: the commands of its two sides and their order, against a scripted server.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -37,7 +37,7 @@ struct Bench {
     explicit Bench(const ClientOptions& options = {}, ReadWriteOptions preference = {})
         : client(redis.transport(), options), lock(client, "orders", preference) {}
 
-    // How the owner of a hold is called on the wire.
+    // The owner of a hold, as it is written on the wire.
     std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
 
     ScriptedRedis redis;
@@ -85,7 +85,7 @@ static_assert(!std::is_copy_constructible_v<Lock> && !std::is_move_constructible
 
 }  // namespace
 
-TEST_CASE("taking a free read side is one command, and giving it back another") {
+TEST_CASE("acquiring a free read side is one command, and releasing it is another") {
     Bench bench;
     const std::int64_t begun = ScriptedRedis::server_now();
     bench.lock.lock_shared();
@@ -97,7 +97,7 @@ TEST_CASE("taking a free read side is one command, and giving it back another") 
     CHECK(sent[0].argument(0) == bench.owner());
     CHECK(sent[0].argument(1) == "1");
     CHECK(sent[0].argument(2) == "30000");
-    CHECK(sent[0].argument(3) == bench.owner(0) + ":write");  // nobody's
+    CHECK(sent[0].argument(3) == bench.owner(0) + ":write");  // names no hold
     CHECK(sent[0].argument(4) == "{orders}");
     CHECK(reaches(sent[0].instant(5), 3000ms, begun));
     CHECK(bench.lock.read_lock().valid_until() > Clock::now() + 20s);
@@ -112,7 +112,7 @@ TEST_CASE("taking a free read side is one command, and giving it back another") 
     CHECK(bench.lock.read_lock().valid_until() == Instant::min());
 }
 
-TEST_CASE("taking a free write side is one command, and giving it back another") {
+TEST_CASE("acquiring a free write side is one command, and releasing it is another") {
     Bench bench;
     const std::int64_t begun = ScriptedRedis::server_now();
     bench.lock.lock(Lease(5s));
@@ -130,7 +130,7 @@ TEST_CASE("taking a free write side is one command, and giving it back another")
     CHECK(bench.redis.history() == Sorts{"write acquire", "write release"});
 }
 
-TEST_CASE("a name with a tag of its own keeps it in all its keys") {
+TEST_CASE("a name with its own hash tag keeps it in all keys") {
     Bench bench;
     Lock tagged(bench.client, "{shop}orders");
     tagged.lock_shared();
@@ -140,7 +140,7 @@ TEST_CASE("a name with a tag of its own keeps it in all its keys") {
     CHECK(bench.redis.sent("read release").at(0).key(1) == "redisson_rwlock:{shop}orders");
 }
 
-TEST_CASE("while one thread reads, another of this process asks for itself") {
+TEST_CASE("while one thread reads, another thread of this process sends its own command") {
     Bench bench;
     bench.lock.lock_shared();
     elsewhere([&] {
@@ -154,7 +154,7 @@ TEST_CASE("while one thread reads, another of this process asks for itself") {
     CHECK(bench.client.stats().waits == 0);
 }
 
-TEST_CASE("when a writer lets go, each waiting reader that gets in lets the next one ask, one command each") {
+TEST_CASE("after a writer's release each waiting reader that enters lets the next one ask, with one command each") {
     Bench bench;
     std::atomic<bool> written = false;
     bench.redis.always("read acquire",
@@ -176,14 +176,14 @@ TEST_CASE("when a writer lets go, each waiting reader that gets in lets the next
     written = true;
     REQUIRE(bench.redis.publish(channel, "1"));
     CHECK(eventually([&] { return inside == 5; }));
-    // Some may have been asking, still blocked, when the count was taken.
+    // Some readers may have been asking, still blocked, when the count was read.
     CHECK(bench.redis.count("read acquire") <= asked + 10);
     leave.set_value();
 }
 
-TEST_CASE("a reader that comes to listen where a writer listens already misses no message from before") {
-    // Both sides have one channel. The message came between the reader's question and its wait, and was told to the
-    // writer alone; no confirmation followed, and the reader slept until the end of a lease that was over long ago.
+TEST_CASE("a reader that waits on a channel where a writer already listens misses no earlier message") {
+    // Both sides share one channel. The message came between the reader's command and its wait, and reached the writer
+    // only. No confirmation followed, so the reader slept until the end of a lease that was long over.
     Bench bench;
     bench.redis.always("write acquire", number(30'000));
     auto writer = elsewhere([&] {
@@ -206,7 +206,7 @@ TEST_CASE("a reader that comes to listen where a writer listens already misses n
     CHECK(writer.get());
 }
 
-TEST_CASE("a writer does not ask while a thread of this process writes, and no hold is handed over") {
+TEST_CASE("a writer does not ask while another thread of this process writes, and no hold is handed over") {
     Bench bench;
     bench.lock.lock();
     auto other = elsewhere([&] {
@@ -222,7 +222,7 @@ TEST_CASE("a writer does not ask while a thread of this process writes, and no h
     CHECK(bench.client.stats().handoffs == 0);
 }
 
-TEST_CASE("a reader that asks for the write side is refused at once, and nothing is sent") {
+TEST_CASE("a reader that requests the write side gets would_deadlock at once, and nothing is sent") {
     Bench bench;
     bench.lock.lock_shared();
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::would_deadlock);
@@ -233,7 +233,7 @@ TEST_CASE("a reader that asks for the write side is refused at once, and nothing
     CHECK(ec == errc::would_deadlock);
     CHECK(ec == std::errc::resource_deadlock_would_occur);
     CHECK(bench.redis.count("write acquire") == 0);
-    // Another thread is no reader, and asks.
+    // Another thread is no reader, so its command is sent.
     elsewhere([&] {
         CHECK(bench.lock.try_lock());
         bench.lock.unlock();
@@ -243,11 +243,11 @@ TEST_CASE("a reader that asks for the write side is refused at once, and nothing
     bench.lock.unlock();
 }
 
-TEST_CASE("a writer may read, and write again while it reads; once it only reads it may not") {
+TEST_CASE("a writer may read, and may write again while it reads; a mere reader may not write") {
     Bench bench;
     bench.lock.lock();
     bench.lock.lock_shared();
-    // As a reader it has a number of its own, and says who it is as the writer.
+    // Its read hold has its own number, and the command also names its write hold.
     CHECK(bench.redis.sent("read acquire").at(0).argument(0) == bench.owner(2));
     CHECK(bench.redis.sent("read acquire").at(0).argument(3) == bench.owner(1) + ":write");
     bench.lock.lock();
@@ -261,7 +261,7 @@ TEST_CASE("a writer may read, and write again while it reads; once it only reads
           Sorts{"write acquire", "read acquire", "write acquire", "write release", "write release", "read release"});
 }
 
-TEST_CASE("a reader whose lease is over is none any more") {
+TEST_CASE("a reader whose lease is over no longer counts as a reader") {
     Bench bench;
     bench.lock.lock_shared(Lease(20ms));
     REQUIRE(eventually([&] { return bench.lock.read_lock().valid_until() < Clock::now(); }));
@@ -281,7 +281,7 @@ TEST_CASE("unlock_shared() by a thread that never read, and unlock() by a reader
     bench.lock.unlock_shared();
 }
 
-TEST_CASE("read counts are absolute, so that a command that is sent twice counts once") {
+TEST_CASE("read counts are absolute, so a resent command counts once") {
     Bench bench;
     bench.lock.lock_shared();
     bench.redis.next("read acquire", lost());
@@ -305,7 +305,7 @@ TEST_CASE("read counts are absolute, so that a command that is sent twice counts
     for (const SentCommand& command : released) CHECK(command.argument(0) == bench.owner());
 }
 
-TEST_CASE("holds of both sides are numbered together, so that no command of one side names a hold of the other") {
+TEST_CASE("the holds of both sides share one numbering, so no command of one side names a hold of the other") {
     Bench bench;
     bench.lock.lock_shared();
     bench.lock.unlock_shared();
@@ -315,7 +315,7 @@ TEST_CASE("holds of both sides are numbered together, so that no command of one 
     CHECK(bench.redis.sent("write release").at(0).argument(0) == bench.owner(2) + ":write");
 }
 
-TEST_CASE("an acquire of unknown outcome is given back, on its own side") {
+TEST_CASE("an acquire of unknown outcome is released on its own side") {
     Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
     bench.redis.always("read acquire", lost());
     CHECK(code_of([&] { bench.lock.lock_shared(); }) == errc::unreachable);
@@ -330,7 +330,7 @@ TEST_CASE("an acquire of unknown outcome is given back, on its own side") {
     CHECK(bench.redis.sent("write give up").at(0).argument(2) == bench.owner(2) + ":write");
 }
 
-TEST_CASE("each side is renewed by its own script and in its own name, a hundred holds in a command") {
+TEST_CASE("each side is renewed by its own script under its own owners, at most a hundred holds per command") {
     Bench bench({.watchdog_timeout = 3000ms});
     const std::int64_t begun = ScriptedRedis::server_now();
     constexpr int locks = 120;
@@ -340,7 +340,7 @@ TEST_CASE("each side is renewed by its own script and in its own name, a hundred
         many.back()->lock();
         many.back()->lock_shared();
     }
-    // Those that this thread was slow to take find together later.
+    // Holds that this thread acquired late join the others later.
     const auto most_together = [&](const std::string& what) {
         std::size_t most = 0;
         for (const auto& sent : bench.redis.sent(what)) most = std::max(most, sent.key_count());
@@ -368,7 +368,7 @@ TEST_CASE("each side is renewed by its own script and in its own name, a hundred
     CHECK(bench.client.stats().lost_holds == 0);
 }
 
-TEST_CASE("giving back one side does not end the renewal of the other") {
+TEST_CASE("releasing one side does not end the renewal of the other") {
     Bench bench({.watchdog_timeout = 1500ms});
     bench.lock.lock();
     bench.lock.lock_shared();
@@ -378,7 +378,7 @@ TEST_CASE("giving back one side does not end the renewal of the other") {
     bench.lock.unlock();
 }
 
-TEST_CASE("a refused renewal of a reader is a lost read hold, and the write hold stays") {
+TEST_CASE("a refused renewal of a reader loses the read hold and keeps the write hold") {
     Bench bench({.watchdog_timeout = 1500ms});
     bench.lock.lock();
     bench.lock.lock_shared();
@@ -393,12 +393,12 @@ TEST_CASE("a refused renewal of a reader is a lost read hold, and the write hold
     bench.lock.unlock();
 }
 
-TEST_CASE("a write hold whose lease ran out is given back, for a read hold may keep the key; a read hold needs not") {
+TEST_CASE("a write hold with an expired lease is released, since a read hold may keep the key; a read hold is not") {
     Bench bench;
     bench.lock.lock(Lease(20ms));
     const auto certain_until = bench.lock.valid_until();
     REQUIRE(bench.redis.wait_for("write give up"));
-    // lost() is told a moment earlier, but nobody else may enter by then.
+    // lost() is reported a little earlier, but no other thread may enter by then.
     CHECK(std::chrono::steady_clock::now() >= certain_until);
     CHECK(bench.redis.sent("write give up").at(0).argument(2) == bench.owner() + ":write");
     std::error_code ec;
@@ -410,14 +410,14 @@ TEST_CASE("a write hold whose lease ran out is given back, for a read hold may k
     CHECK(bench.redis.count("read give up") == 0);
 }
 
-TEST_CASE("a waiting writer with precedence leaves a mark and takes it away when it gives up") {
+TEST_CASE("a waiting writer with preference announces itself, and withdraws that when it gives up") {
     Bench bench({}, {.writer_preference = true});
     bench.redis.always("write acquire", number(30'000));
     CHECK_FALSE(bench.lock.try_lock());
     CHECK_FALSE(bench.lock.try_lock_for(30ms));
     auto sent = bench.redis.sent("write acquire");
     REQUIRE(sent.size() >= 2);
-    // A single try is no waiting.
+    // A single try does not wait.
     CHECK(sent[0].argument(5) == "0");
     for (std::size_t i = 1; i < sent.size(); ++i) {
         CHECK(sent[i].argument(5) == "5000");
@@ -429,7 +429,7 @@ TEST_CASE("a waiting writer with precedence leaves a mark and takes it away when
     CHECK(bench.redis.count("withdraw") == 1);
 }
 
-TEST_CASE("a writer with precedence that gets the lock takes no mark away, for the server did") {
+TEST_CASE("a writer with preference that gets the lock withdraws nothing, since the server did") {
     Bench bench({}, {.writer_preference = true});
     bench.redis.next("write acquire", number(30'000));
     bench.redis.next("write acquire", number(30));
@@ -439,14 +439,14 @@ TEST_CASE("a writer with precedence that gets the lock takes no mark away, for t
     CHECK(bench.redis.count("withdraw") == 0);
 }
 
-TEST_CASE("a writer with precedence that fails takes its mark away, too") {
+TEST_CASE("a writer with preference that fails withdraws its announcement, too") {
     Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms}, {.writer_preference = true});
     bench.redis.always("write acquire", lost());
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::unreachable);
     CHECK(bench.redis.wait_for("withdraw"));
 }
 
-TEST_CASE("without the option a waiting writer leaves no mark, whatever other objects of the name want") {
+TEST_CASE("without the option a waiting writer announces nothing, whatever other objects of the name do") {
     Bench bench;
     const Lock other(bench.client, "orders", {.writer_preference = true});
     bench.redis.always("write acquire", number(30'000));
@@ -455,7 +455,7 @@ TEST_CASE("without the option a waiting writer leaves no mark, whatever other ob
     CHECK(bench.redis.count("withdraw") == 0);
 }
 
-TEST_CASE("a hold is ended by force on the side that was asked for") {
+TEST_CASE("force_unlock() ends holds of its own side only") {
     Bench bench;
     bench.lock.lock();
     bench.lock.lock_shared();
@@ -474,7 +474,7 @@ TEST_CASE("a hold is ended by force on the side that was asked for") {
     CHECK(ec == errc::hold_lost);
 }
 
-TEST_CASE("guards of the standard library take either side") {
+TEST_CASE("guards of the standard library work with either side") {
     Bench bench;
     {
         const std::shared_lock reading(bench.lock);
@@ -496,7 +496,7 @@ TEST_CASE("guards of the standard library take either side") {
     CHECK(bench.lock.valid_until() == Instant::min());
 }
 
-TEST_CASE("a name that cannot work is refused before anything is sent") {
+TEST_CASE("an invalid name is refused before anything is sent") {
     Bench bench;
     for (const char* name : {"", "a{b", "a}b", "a{}b"}) CHECK_THROWS_AS(Lock(bench.client, name), Error);
     CHECK(bench.redis.history().empty());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Taking an RLock from a server that answers slowly, wrongly, or not at all.
+// Acquiring an RLock from a server that replies late, malformed, or not at all.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -27,13 +27,13 @@ namespace {
 
 using Sorts = std::vector<std::string>;
 
-// Short times for what is waited for; the watchdog's is long, so that it stays out of the way.
+// Short times for the client's waits. The watchdog's timeout stays long, so that no renewal interferes.
 ClientOptions impatient() { return {.command_timeout = 20ms, .unreachable_timeout = 60ms}; }
 
 struct Bench {
     explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), lock(client, "orders") {}
 
-    // How the owner of a hold is called on the wire.
+    // The owner of a hold, as it is written on the wire.
     std::string owner(std::uint64_t number = 1) const { return client.id() + ":" + std::to_string(number); }
 
     bool is_free() { return lock.valid_until() == Instant::min() && lock.lost().stop_requested(); }
@@ -56,7 +56,8 @@ std::error_code code_of(auto&& call) {
 
 }  // namespace
 
-TEST_CASE("taking a free lock is one command: key, owner, a count of one, the lease, and until when it is wanted") {
+TEST_CASE(
+    "acquiring a free lock is one command: key, owner, count of one, lease, and the time until which it is wanted") {
     Bench bench;
     const std::int64_t begun = ScriptedRedis::server_now();
     bench.lock.lock();
@@ -80,7 +81,7 @@ TEST_CASE("taking a free lock is one command: key, owner, a count of one, the le
     CHECK(bench.redis.history() == Sorts{"acquire", "release"});
 }
 
-TEST_CASE("a lease reaches the server in whole milliseconds") {
+TEST_CASE("a lease is sent in whole milliseconds") {
     Bench bench;
     CHECK(bench.lock.try_lock(Lease(5'000'999us)));
     CHECK(bench.redis.sent("acquire").at(0).argument(2) == "5000");
@@ -88,7 +89,7 @@ TEST_CASE("a lease reaches the server in whole milliseconds") {
     bench.lock.unlock();
 }
 
-TEST_CASE("each first hold has a number of its own, whichever thread takes it") {
+TEST_CASE("each first hold has its own number, in whichever thread") {
     Bench bench;
     bench.lock.lock();
     std::thread([&] {
@@ -106,7 +107,7 @@ TEST_CASE("each first hold has a number of its own, whichever thread takes it") 
     CHECK(bench.redis.sent("release").at(1).argument(0) == bench.owner(3));
 }
 
-TEST_CASE("re-entry tells the server the absolute count, so that sending it twice counts once") {
+TEST_CASE("a reentry sends the absolute count, so a resend counts once") {
     Bench bench;
     bench.lock.lock();
     bench.redis.next("acquire", lost());
@@ -126,7 +127,7 @@ TEST_CASE("re-entry tells the server the absolute count, so that sending it twic
     CHECK(released[2].argument(1) == "0");
 }
 
-TEST_CASE("a script that the server does not know is sent as text, with the same words") {
+TEST_CASE("a script that the server has not cached is sent as text with the same arguments") {
     Bench bench;
     bench.redis.next("acquire", error("NOSCRIPT No matching script. Please use EVAL."));
     bench.lock.lock();
@@ -141,7 +142,7 @@ TEST_CASE("a script that the server does not know is sent as text, with the same
     CHECK(bench.client.stats().resends == 0);
 }
 
-TEST_CASE("a server that does not know even the text of a script is not asked in a tight loop") {
+TEST_CASE("server that rejects even the text of a script with NOSCRIPT: no tight loop") {
     Bench bench(impatient());
     bench.redis.always("acquire", error("NOSCRIPT No matching script. Please use EVAL."));
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::rejected);
@@ -149,7 +150,7 @@ TEST_CASE("a server that does not know even the text of a script is not asked in
     CHECK(bench.is_free());
 }
 
-TEST_CASE("an answer of a wrong shape is an error that names the lock, and what it may have granted is given back") {
+TEST_CASE("a malformed reply is a protocol_error that names the lock, and the possible hold is released") {
     const Reply senseless[] = {
         text("OK"), text(""),       number(-3),         number(std::numeric_limits<std::int64_t>::min()),
         array({}),  array({nil()}), array({number(1)}), array({error("OOM inside")}),
@@ -166,7 +167,7 @@ TEST_CASE("an answer of a wrong shape is an error that names the lock, and what 
     }
 }
 
-TEST_CASE("an error of the server leaves nothing behind that would have to be given back") {
+TEST_CASE("after an error reply there is nothing to release") {
     struct {
         const char* text;
         errc code;
@@ -182,13 +183,13 @@ TEST_CASE("an error of the server leaves nothing behind that would have to be gi
         CAPTURE(row.text);
         CHECK(code_of([&] { bench.lock.lock(); }) == row.code);
         CHECK(bench.is_free());
-        bench.lock.lock();  // works again, and at once
+        bench.lock.lock();  // works again, without a delay
         bench.lock.unlock();
         CHECK(bench.redis.history() == Sorts{"acquire", "acquire", "release"});
     }
 }
 
-TEST_CASE("a server that refuses for now is asked again until it agrees") {
+TEST_CASE("a temporary refusal is retried until the server accepts") {
     Bench bench;
     for (int i = 0; i < 3; ++i)
         bench.redis.next("acquire", error("OOM command not allowed when used memory > 'maxmemory'."));
@@ -199,7 +200,7 @@ TEST_CASE("a server that refuses for now is asked again until it agrees") {
     bench.lock.unlock();
 }
 
-TEST_CASE("a server that refuses all the time is an error when the time is up") {
+TEST_CASE("a refusal that lasts is an error when the time is up") {
     Bench bench(impatient());
     bench.redis.always("acquire", error("OOM command not allowed when used memory > 'maxmemory'."));
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::overloaded);
@@ -210,7 +211,7 @@ TEST_CASE("a server that refuses all the time is an error when the time is up") 
     CHECK(bench.redis.count("give up") == 0);
 }
 
-TEST_CASE("one try takes a refusal for an answer, though it is only for now") {
+TEST_CASE("try_lock() does not retry a temporary refusal") {
     struct {
         const char* text;
         errc code;
@@ -227,7 +228,7 @@ TEST_CASE("one try takes a refusal for an answer, though it is only for now") {
     }
 }
 
-TEST_CASE("when the reply to an acquire is lost, the next sending gets the same hold") {
+TEST_CASE("an acquire whose reply is lost is resent for the same hold") {
     Bench bench;
     bench.redis.next("acquire", lost());
     bench.redis.next("acquire", lost());
@@ -236,14 +237,14 @@ TEST_CASE("when the reply to an acquire is lost, the next sending gets the same 
     REQUIRE(sent.size() == 3);
     for (std::size_t i = 0; i < 3; ++i) CHECK(sent[0].argument(i) == sent[2].argument(i));
     CHECK(sent[0].instant(3) <= sent[2].instant(3));
-    // The lease may count from the last sending, for that renewed it, but not from its answer.
+    // The lease may count from the last sending, which renewed it, but not from the reply.
     CHECK(bench.lock.valid_until() <= sent[2].at + 30s);
     bench.lock.unlock();
     CHECK(bench.redis.sent("release").at(0).argument(1) == "0");
     CHECK(bench.is_free());
 }
 
-TEST_CASE("an acquire that remains without an answer is given up, under its very number") {
+TEST_CASE("an acquire without a reply is released in the background, under the number that was sent") {
     Bench bench(impatient());
     bench.redis.always("acquire", lost());
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::unreachable);
@@ -261,8 +262,8 @@ TEST_CASE("an acquire that remains without an answer is given up, under its very
     CHECK(bench.redis.count("release") == 0);
 }
 
-// A copy of that acquire, or of what gives it up, may arrive at any time. It names a number that is never used again.
-TEST_CASE("what remains without an answer holds up nobody: the next hold has another number") {
+// A copy of that acquire, or of its release, may arrive at any time. It names a number that is never used again.
+TEST_CASE("an acquire without a reply delays no thread: the next hold has another number") {
     Bench bench(impatient());
     bench.redis.always("acquire", lost());
     bench.redis.always("give up", ScriptedRedis::hold_back);
@@ -284,7 +285,7 @@ TEST_CASE("what remains without an answer holds up nobody: the next hold has ano
     CHECK(bench.redis.count("give up") == 1);
 }
 
-TEST_CASE("a number is given up again and again until that is answered") {
+TEST_CASE("the release of a number is resent until it is answered") {
     Bench bench(impatient());
     bench.redis.always("acquire", lost());
     bench.redis.next("give up", lost());
@@ -299,9 +300,9 @@ TEST_CASE("a number is given up again and again until that is answered") {
     CHECK_FALSE(eventually([&] { return bench.redis.count("give up") > 4; }, 100ms));
 }
 
-// An answered one only says that the number has nothing yet: the acquire may come later. It does not take effect after the
-// instant until which it was wanted.
-TEST_CASE("a number is given up once more when the server's clock is beyond what was wanted, and that is all") {
+// A reply to the release shows only that the number has no hold yet: the acquire may arrive later. It takes no effect
+// after the time until which it was wanted.
+TEST_CASE("a number is released once more when the server's clock is past the time it was wanted until, and no more") {
     constexpr std::int64_t server_time = 5'000'000;
     Bench bench(impatient());
     bench.redis.always("TIME", ScriptedRedis::time(server_time));
@@ -325,7 +326,7 @@ TEST_CASE("a number is given up once more when the server's clock is beyond what
     CHECK_FALSE(eventually([&] { return bench.redis.count("give up") > 3; }, 100ms));
 }
 
-TEST_CASE("a copy that was left without an answer is given up after the hold, when it can take effect no more") {
+TEST_CASE("an unanswered copy of an acquire is released after the hold, once it can no longer take effect") {
     Bench bench({.command_timeout = 100ms});
     std::atomic<std::int64_t> answered = 0;
     bench.redis.always("give up", [&](const SentCommand&) {
@@ -338,7 +339,7 @@ TEST_CASE("a copy that was left without an answer is given up after the hold, wh
     REQUIRE(sent.size() == 2);
     CHECK(bench.redis.count("give up") == 0);
     bench.lock.unlock();
-    // It holds up nothing.
+    // It delays no thread.
     CHECK(bench.lock.try_lock());
     CHECK(bench.redis.sent("acquire").back().argument(0) == bench.owner(2));
     CHECK(eventually([&] { return answered > sent[0].instant(3); }));
@@ -346,12 +347,12 @@ TEST_CASE("a copy that was left without an answer is given up after the hold, wh
     CHECK(bench.lock.valid_until() > Clock::now());
     bench.lock.unlock();
 
-    // All answered: nothing can come any more.
+    // All are answered, so nothing is left to release.
     const std::size_t given_up = bench.redis.count("give up");
     CHECK_FALSE(eventually([&] { return bench.redis.count("give up") > given_up; }, 300ms));
 }
 
-TEST_CASE("what cannot be given up before its lease is over is dropped, and told") {
+TEST_CASE("a release not delivered before its lease is over is dropped and reported") {
     std::atomic<int> told = 0;
     Bench bench({.command_timeout = 5ms, .unreachable_timeout = 10ms, .on_event = [&](const Event& event) {
                      if (event.kind == Event::Kind::unlock_not_delivered) ++told;
@@ -369,9 +370,9 @@ TEST_CASE("what cannot be given up before its lease is over is dropped, and told
     bench.lock.unlock();
 }
 
-// --- commands that come too late ------------------------------------------------------------------------------
+// --- commands that arrive too late ----------------------------------------------------------------------------
 
-TEST_CASE("the server's time is asked once, and once more after a command without an answer") {
+TEST_CASE("the server's time is queried once, and again after a command without a reply") {
     Bench bench;
     bench.redis.always("TIME", [](const SentCommand&) { return std::optional(ScriptedRedis::time()); });
     for (int i = 0; i < 2; ++i) {
@@ -385,7 +386,8 @@ TEST_CASE("the server's time is asked once, and once more after a command withou
     CHECK(bench.redis.count("TIME") == 2);
 }
 
-TEST_CASE("an acquire that came too late took no effect: the server's clock is learnt, and it is sent again") {
+TEST_CASE(
+    "an acquire that arrived too late takes no effect and is resent, by the server time that the reply reported") {
     Bench bench;
     const std::int64_t ahead = ScriptedRedis::server_now() + 3'600'000;
     bench.redis.next("acquire", ScriptedRedis::late(ahead));
@@ -406,7 +408,7 @@ TEST_CASE("an acquire that came too late took no effect: the server's clock is l
     CHECK(bench.redis.history() == Sorts{"acquire", "acquire", "release", "acquire", "release"});
 }
 
-TEST_CASE("a server whose clock jumps all the time is an error after three sendings, and nothing is to be given up") {
+TEST_CASE("server whose clock keeps jumping: an error after three sendings, and nothing to release") {
     Bench bench;
     std::int64_t ahead = ScriptedRedis::server_now();
     bench.redis.always("acquire",
@@ -418,7 +420,7 @@ TEST_CASE("a server whose clock jumps all the time is an error after three sendi
     CHECK(bench.is_free());
 }
 
-TEST_CASE("without the server's time nothing is asked for, so nothing is to be given up") {
+TEST_CASE("without the server's time nothing is sent, so there is nothing to release") {
     Bench bench(impatient());
     bench.redis.always("TIME", lost());
     CHECK(code_of([&] { bench.lock.lock(); }) == errc::unreachable);
@@ -429,7 +431,7 @@ TEST_CASE("without the server's time nothing is asked for, so nothing is to be g
 
 // --- two kinds of locks on one key ----------------------------------------------------------------------------
 
-TEST_CASE("while this process holds a key as one kind of lock it is refused as another, and nothing is sent") {
+TEST_CASE("a key that this process holds as one kind of lock is refused as another, and nothing is sent") {
     Bench bench;
     FairLock fair(bench.client, "orders");
     FencedLock fenced(bench.client, "orders");
@@ -463,7 +465,7 @@ TEST_CASE("while this process holds a key as one kind of lock it is refused as a
     mutex.unlock();
 }
 
-TEST_CASE("a hold that was lost keeps no other kind of lock out") {
+TEST_CASE("a lost hold does not block another kind of lock on its key") {
     Bench bench;
     Mutex mutex(bench.client, "orders");
     bench.lock.lock(Lease(20ms));
@@ -476,7 +478,7 @@ TEST_CASE("a hold that was lost keeps no other kind of lock out") {
     CHECK(ec == errc::hold_lost);
 }
 
-TEST_CASE("a grant that comes later than its lease is none, and is given back") {
+TEST_CASE("a grant later than its lease counts as blocked, and is released") {
     Bench bench;
     bench.redis.next("acquire", [](const SentCommand&) {
         std::this_thread::sleep_for(30ms);
@@ -488,7 +490,7 @@ TEST_CASE("a grant that comes later than its lease is none, and is given back") 
     CHECK(bench.redis.sent("give up").at(0).argument(2) == bench.owner());
 }
 
-TEST_CASE("a thread that waits asks again after a grant that came too late") {
+TEST_CASE("a waiting thread asks again after a grant that came too late") {
     Bench bench;
     bench.redis.next("acquire", [](const SentCommand&) {
         std::this_thread::sleep_for(30ms);
@@ -504,7 +506,7 @@ TEST_CASE("a thread that waits asks again after a grant that came too late") {
     bench.lock.unlock();
 }
 
-TEST_CASE("validity counts from before the command was sent") {
+TEST_CASE("the validity counts from before the command was sent") {
     Bench bench;
     bench.redis.next("acquire", [](const SentCommand&) {
         std::this_thread::sleep_for(50ms);
@@ -515,7 +517,7 @@ TEST_CASE("validity counts from before the command was sent") {
     bench.lock.unlock();
 }
 
-TEST_CASE("a server that cannot be reached is an error after unreachable_timeout, and nothing has to be given back") {
+TEST_CASE("an unreachable server is an error after unreachable_timeout, and there is nothing to release") {
     Bench bench(impatient());
     bench.redis.always("acquire", unreachable());
     const Stopwatch watch;
@@ -534,7 +536,7 @@ TEST_CASE("a timed wait ends at its deadline, whatever the server does") {
     const Reply silences[] = {unreachable(), lost(), error("BUSY Redis is busy running a script."), number(-1),
                               number(60'000)};
     for (const Reply& reply : silences) {
-        // The best of some tries: on a busy machine this thread may be late.
+        // The best of some tries, because this thread may be late on a busy machine.
         bool in_time = false;
         for (int tries = 0; tries < 4 && !in_time; ++tries) {
             Bench bench;
@@ -550,7 +552,7 @@ TEST_CASE("a timed wait ends at its deadline, whatever the server does") {
     }
 }
 
-TEST_CASE("a server slower than the time that it was given is no error of a timed wait") {
+TEST_CASE("timed wait: a server slower than the time it was given means false, not an error") {
     Bench bench;
     bench.redis.always("acquire", ScriptedRedis::hold_back);
     std::error_code ec = errc::rejected;
@@ -560,7 +562,7 @@ TEST_CASE("a server slower than the time that it was given is no error of a time
     CHECK(bench.redis.sent("give up").at(0).argument(2) == bench.owner());
 }
 
-TEST_CASE("nor is one that does not even tell its time") {
+TEST_CASE("timed wait: no reply to TIME means false, not an error") {
     Bench bench;
     bench.redis.always("TIME", ScriptedRedis::hold_back);
     std::error_code ec = errc::rejected;
@@ -569,7 +571,7 @@ TEST_CASE("nor is one that does not even tell its time") {
     CHECK(bench.redis.history() == Sorts{"TIME"});
 }
 
-TEST_CASE("the first question is allowed a moment beyond the deadline, and what it brings is taken") {
+TEST_CASE("the first command may take a little longer than the deadline, and its grant counts") {
     Bench bench;
     bench.redis.next("acquire", [begun = Clock::now()](const SentCommand& sent) {
         CHECK(sent.deadline >= begun + 250ms);
@@ -581,7 +583,7 @@ TEST_CASE("the first question is allowed a moment beyond the deadline, and what 
     bench.lock.unlock();
 }
 
-TEST_CASE("a slow server is no error of a re-entry, of which nothing remains then") {
+TEST_CASE("timed wait for a reentry: no reply means false, and the hold stays as it was") {
     Bench bench;
     bench.lock.lock();
     bench.redis.always("acquire", ScriptedRedis::hold_back);
@@ -589,12 +591,12 @@ TEST_CASE("a slow server is no error of a re-entry, of which nothing remains the
     CHECK_FALSE(bench.lock.try_lock_for(20ms, ec));
     CHECK_FALSE(ec);
     CHECK(bench.lock.valid_until() > Clock::now());
-    // The server may count two by now; the release says none.
+    // The server may count two levels by now. The release sends the count 0.
     bench.lock.unlock();
     CHECK(bench.redis.sent("release").at(0).argument(1) == "0");
 }
 
-TEST_CASE("a stop request ends a command that is on its way at its next time-out, and takes it back") {
+TEST_CASE("a stop request ends a command in flight at its timeout, and its number is released") {
     Bench bench({.command_timeout = 30ms});
     std::stop_source source;
     bench.redis.always("acquire", [&](const SentCommand&) {
@@ -607,7 +609,7 @@ TEST_CASE("a stop request ends a command that is on its way at its next time-out
     CHECK(bench.redis.count("acquire") == 1);
 }
 
-TEST_CASE("a stop request during re-entry gives false, and the hold stays as it was") {
+TEST_CASE("a stop request during a reentry returns false, and the hold stays as it was") {
     Bench bench({.command_timeout = 30ms});
     bench.lock.lock();
     std::stop_source source;
@@ -623,7 +625,7 @@ TEST_CASE("a stop request during re-entry gives false, and the hold stays as it 
     CHECK(bench.redis.sent("release").at(0).argument(1) == "0");
 }
 
-TEST_CASE("a stop request that is there already sends nothing") {
+TEST_CASE("after an earlier stop request nothing is sent") {
     Bench bench;
     std::stop_source source;
     source.request_stop();
@@ -634,7 +636,7 @@ TEST_CASE("a stop request that is there already sends nothing") {
     CHECK(bench.redis.history().empty());
 }
 
-TEST_CASE("a lock that another holds is not taken, and one try is one command") {
+TEST_CASE("a lock that another holds is not acquired, and try_lock() is one command") {
     for (const std::int64_t ttl : {-1, 0, 1, 30'000}) {
         Bench bench;
         bench.redis.next("acquire", number(ttl));
@@ -644,7 +646,7 @@ TEST_CASE("a lock that another holds is not taken, and one try is one command") 
     }
 }
 
-TEST_CASE("a wait of nothing, or until a moment that is past, is one try") {
+TEST_CASE("a wait of zero, or until a time in the past, is one try") {
     Bench bench;
     bench.redis.always("acquire", number(30'000));
     CHECK_FALSE(bench.lock.try_lock_for(0ms));
@@ -670,7 +672,7 @@ TEST_CASE("the longest waits do not overflow") {
     CHECK(bench.is_free());
 }
 
-TEST_CASE("a hold that should be re-entered but is gone is lost, and the lock is taken like by anybody") {
+TEST_CASE("reentry into a hold that is gone: the hold is lost, and the lock is acquired like by any other thread") {
     for (const std::int64_t answer : {std::int64_t{-2}, std::int64_t{5000}}) {
         Bench bench;
         bench.lock.lock();
@@ -697,7 +699,7 @@ TEST_CASE("a hold that should be re-entered but is gone is lost, and the lock is
     }
 }
 
-TEST_CASE("an answer of a wrong shape to a re-entry leaves the hold as it was") {
+TEST_CASE("a malformed reply to a reentry leaves the hold as it was") {
     Bench bench;
     bench.lock.lock();
     bench.redis.next("acquire", text("OK"));
@@ -708,7 +710,7 @@ TEST_CASE("an answer of a wrong shape to a re-entry leaves the hold as it was") 
     CHECK(bench.is_free());
 }
 
-TEST_CASE("with an error code nothing is thrown, and success clears it") {
+TEST_CASE("with an error_code argument no error is thrown, and success clears the code") {
     Bench bench;
     std::error_code ec;
     bench.redis.next("acquire", error("WRONGTYPE x"));
@@ -726,7 +728,7 @@ TEST_CASE("with an error code nothing is thrown, and success clears it") {
     CHECK_FALSE(ec);
 }
 
-TEST_CASE("names go to the server as they are, whatever bytes they hold") {
+TEST_CASE("names are sent unchanged, whatever bytes they contain") {
     ScriptedRedis redis;
     Client client(redis.transport());
     for (const std::string& name : {std::string("a\0b", 3), std::string("\r\n$-1\r\n"), std::string("%s%n 'x'"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Giving an RLock back, and asking about it, with a server that answers late, wrongly, or not at all.
+// Releasing and querying an RLock, with a server that replies late, malformed, or not at all.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -65,8 +65,8 @@ ClientOptions impatient() { return {.command_timeout = 20ms, .unreachable_timeou
 
 }  // namespace
 
-// A second copy of a release may arrive at any time, also when the same thread holds the lock again, by whatever object.
-TEST_CASE("a late release finds no later hold: each has a number of its own, whatever object it was taken by") {
+// A second copy of a release may arrive at any time, even while the same thread holds the lock again by any object.
+TEST_CASE("a late release ends no later hold: each hold has its own number, whatever object acquired it") {
     ScriptedRedis redis;
     Client<ScriptedTransport> client(redis.transport());
     for (int i = 0; i < 2; ++i) {
@@ -83,7 +83,7 @@ TEST_CASE("a late release finds no later hold: each has a number of its own, wha
     CHECK(sent[3].words == sent[2].words);
 }
 
-TEST_CASE("giving back is one command with the lock, its channel, and the number of the hold") {
+TEST_CASE("a release is one command with the lock, its channel, and the number of the hold") {
     Bench bench;
     for (int i = 0; i < 2; ++i) {
         bench.lock.lock();
@@ -102,7 +102,7 @@ TEST_CASE("giving back is one command with the lock, its channel, and the number
     CHECK(bench.redis.count("give up") == 0);
 }
 
-TEST_CASE("a release whose reply is lost is sent again, with the same words") {
+TEST_CASE("a release whose reply is lost is resent unchanged") {
     Bench bench;
     bench.lock.lock();
     bench.redis.next("release", lost());
@@ -114,7 +114,7 @@ TEST_CASE("a release whose reply is lost is sent again, with the same words") {
     CHECK(sent[2].words == sent[0].words);
 }
 
-TEST_CASE("a second sending that finds no hold means that the first was done") {
+TEST_CASE("a resent release that finds no hold is a success") {
     Bench bench;
     bench.lock.lock();
     bench.redis.next("release", lost());
@@ -123,7 +123,7 @@ TEST_CASE("a second sending that finds no hold means that the first was done") {
     CHECK(bench.client.stats().lost_holds == 0);
 }
 
-TEST_CASE("a hold that the server does not know any more is told to be lost, but a guard ends in peace") {
+TEST_CASE("a hold that the server no longer knows: unlock() reports hold_lost, a guard does not throw") {
     Bench bench;
     bench.redis.always("release", nil());
     bench.lock.lock();
@@ -135,7 +135,7 @@ TEST_CASE("a hold that the server does not know any more is told to be lost, but
     CHECK(bench.events[0].name == "orders");
 }
 
-TEST_CASE("who never took the lock cannot give it back") {
+TEST_CASE("a thread that never acquired the lock cannot release it") {
     Bench bench;
     CHECK_THROWS_AS(bench.lock.unlock(), Error);
     CHECK(unlock(bench) == errc::not_owner);
@@ -150,7 +150,7 @@ TEST_CASE("who never took the lock cannot give it back") {
     CHECK(bench.redis.count("release") == 1);
 }
 
-TEST_CASE("a release that is not answered goes on in the background, and the caller goes on, too") {
+TEST_CASE("a release without a reply continues in the background, and the caller does not wait for it") {
     Bench bench(impatient());
     bench.lock.lock();
     bench.redis.always("release", ScriptedRedis::hold_back);
@@ -163,7 +163,7 @@ TEST_CASE("a release that is not answered goes on in the background, and the cal
     CHECK(posted.posted);
     CHECK(posted.argument(2) == bench.owner(1));
 
-    // No copy of it can end this thread's next hold, which has another number: so nothing waits for the answer.
+    // A copy of it cannot end the next hold of this thread, which has another number. So no thread waits for the reply.
     CHECK(bench.lock.try_lock());
     CHECK(bench.redis.sent("acquire").back().argument(0) == bench.owner(2));
     bench.redis.answer(posted, number(ScriptedRedis::server_now()));
@@ -174,7 +174,7 @@ TEST_CASE("a release that is not answered goes on in the background, and the cal
     CHECK(bench.redis.count("give up") == 1);
 }
 
-TEST_CASE("a release that could not be delivered before its lease was over is told, and dropped") {
+TEST_CASE("a release not delivered before its lease is over is reported and dropped") {
     Bench bench({.command_timeout = 5ms});
     bench.lock.lock(Lease(1500ms));
     bench.redis.always("release", lost());
@@ -191,18 +191,18 @@ TEST_CASE("a release that could not be delivered before its lease was over is to
     CHECK(bench.client.stats().lost_holds == 0);
 }
 
-// It was taken for a release that is still on its way: nobody of this process asked for the lock ever again.
-TEST_CASE("an unlock that finds no memory is told by code, and the lock is taken again") {
+// Such a release counted as still in flight, so no thread of this process asked for the lock again.
+TEST_CASE("unlock() without memory returns an error code, and the lock can be acquired again") {
     struct NoMemory : std::exception {};
     Bench bench;
     bench.lock.lock();
     bench.redis.next("release", error("BUSY Redis is busy running a script."));
-    // Not std::bad_alloc, of which a command makes one that was not sent: this is what a pause could throw.
+    // Not std::bad_alloc, which makes the command count as not sent. A pause could throw this.
     bench.redis.next("release", [](const SentCommand&) -> std::optional<Reply> { throw NoMemory(); });
     CHECK(unlock(bench) == errc::unreachable);
     REQUIRE(bench.redis.wait_for("give up"));
     CHECK(bench.redis.sent("give up").at(0).argument(2) == bench.owner(1));
-    // Before anybody gives it back, which would end the former release, too.
+    // Before the background resends the release, which would end the earlier release, too.
     CHECK(start([&] {
               const bool held = bench.lock.try_lock_for(5s);
               if (held) bench.lock.unlock();
@@ -212,7 +212,7 @@ TEST_CASE("an unlock that finds no memory is told by code, and the lock is taken
     CHECK_FALSE(unlock(bench));
 }
 
-TEST_CASE("a troubled server gets the release when its trouble is over") {
+TEST_CASE("a release that the server refuses temporarily is resent unchanged until it is accepted") {
     for (const char* trouble :
          {"MISCONF Redis is configured to save RDB snapshots", "NOREPLICAS Not enough good replicas to write.",
           "BUSY Redis is busy running a script.", "LOADING Redis is loading the dataset in memory"}) {
@@ -228,7 +228,7 @@ TEST_CASE("a troubled server gets the release when its trouble is over") {
     }
 }
 
-TEST_CASE("a release that is denied is told at once, and delivered when the server lets us again") {
+TEST_CASE("a release without permission is reported at once, and delivered when the server permits it again") {
     Bench bench;
     bench.lock.lock();
     const auto denied = error("WRONGPASS invalid username-password pair or user is disabled.");
@@ -246,7 +246,7 @@ TEST_CASE("a release that is denied is told at once, and delivered when the serv
     CHECK_FALSE(unlock(bench));
 }
 
-TEST_CASE("an answer of a wrong shape to a release is told by code only, and the hold is given up") {
+TEST_CASE("a malformed reply to a release is reported by code only, and the hold is released in the background") {
     for (const Reply& reply : {text("OK"), number(-2), array({}), array({number(0)}), malformed()}) {
         Bench bench;
         bench.lock.lock();
@@ -262,7 +262,7 @@ TEST_CASE("an answer of a wrong shape to a release is told by code only, and the
     }
 }
 
-TEST_CASE("a release that is refused for good is a lost hold, and the server's words are made fit for a log") {
+TEST_CASE("a release refused for good is a lost hold, and the event's detail is escaped and shortened") {
     Bench bench;
     bench.lock.lock();
     bench.redis.next("release", error("WRONGTYPE \x1b[31m\r\n" + std::string(100'000, 'x')));
@@ -276,7 +276,7 @@ TEST_CASE("a release that is refused for good is a lost hold, and the server's w
     CHECK(bench.events[0].detail.size() < 1000);
 }
 
-TEST_CASE("giving back one level of several says how many remain") {
+TEST_CASE("releasing one of several levels sends the remaining count") {
     Bench bench;
     bench.lock.lock();
     bench.lock.lock();
@@ -289,7 +289,7 @@ TEST_CASE("giving back one level of several says how many remain") {
     CHECK_FALSE(unlock(bench));
 }
 
-TEST_CASE("one level less renews a hold only as far as the watchdog does, and a lease not at all") {
+TEST_CASE("releasing one level renews a watched hold only, never one with a lease") {
     Bench bench;
     bench.lock.lock(Lease(10s));
     bench.lock.lock(Lease(20s));
@@ -300,7 +300,7 @@ TEST_CASE("one level less renews a hold only as far as the watchdog does, and a 
     CHECK_FALSE(unlock(bench));
 }
 
-TEST_CASE("a level whose release is not answered is put right by the next command of that hold") {
+TEST_CASE("a level whose release got no reply is corrected by the next command of that hold") {
     Bench bench(impatient());
     bench.lock.lock();
     bench.lock.lock();
@@ -317,7 +317,7 @@ TEST_CASE("a level whose release is not answered is put right by the next comman
     CHECK(unlock(bench) == errc::not_owner);
 }
 
-TEST_CASE("a level of a hold that the server does not know any more is lost, with those below it") {
+TEST_CASE("releasing a level of a hold that the server no longer knows loses the levels below it, too") {
     for (const Reply& reply : {nil(), number(0), number(3)}) {
         Bench bench;
         bench.lock.lock();
@@ -334,7 +334,7 @@ TEST_CASE("a level of a hold that the server does not know any more is lost, wit
     }
 }
 
-TEST_CASE("an answer of a wrong shape for a level is told by code only, and the hold goes on") {
+TEST_CASE("a malformed reply to the release of a level is reported by code only, and the hold continues") {
     Bench bench;
     bench.lock.lock();
     bench.lock.lock();
@@ -348,7 +348,7 @@ TEST_CASE("an answer of a wrong shape for a level is told by code only, and the 
     CHECK(bench.redis.sent("release").back().argument(1) == "0");
 }
 
-TEST_CASE("an unlock after the lease is over is told, and clears away what may be left on the server") {
+TEST_CASE("unlock() after the end of the lease reports hold_lost") {
     Bench bench;
     bench.lock.lock(Lease(20ms));
     const std::stop_token lost_token = bench.lock.lost();
@@ -360,8 +360,8 @@ TEST_CASE("an unlock after the lease is over is told, and clears away what may b
     CHECK(bench.client.stats().lost_holds == 1);
 }
 
-// What this thread holds is lost, the object that it locked is gone, and with it all that was known of the lock.
-TEST_CASE("unlock() through another object finds out that the hold was lost, too") {
+// The hold of this thread is lost and the object that locked is destroyed, so the state of the lock is gone.
+TEST_CASE("unlock() through another object reports the lost hold, too") {
     Bench bench;
     {
         RLock first(bench.client, "invoices");
@@ -380,7 +380,7 @@ TEST_CASE("unlock() through another object finds out that the hold was lost, too
     CHECK(bench.redis.count("release") == 0);
 }
 
-TEST_CASE("the levels of lost holds are known by thread, kind of lock and key, and the latest of them only") {
+TEST_CASE("lost levels are recorded by thread, kind of lock and key, up to a limit") {
     LostLevels levels;
     levels.add("rlock ", "orders", 1, 2);
     levels.add("mutex ", "orders", 1, 1);
@@ -397,7 +397,7 @@ TEST_CASE("the levels of lost holds are known by thread, kind of lock and key, a
     CHECK(levels.take("rlock ", "many", LostLevels::most));
 }
 
-TEST_CASE("ending by force names whom it has seen, tells whether there was a hold, and ends those of this process") {
+TEST_CASE("force_unlock() names the holder that it has read, returns whether there was one, and ends local holds") {
     Bench bench;
     bench.lock.lock();
     const std::stop_token lost_token = bench.lock.lost();
@@ -414,13 +414,13 @@ TEST_CASE("ending by force names whom it has seen, tells whether there was a hol
     CHECK(eventually([&] { return lost_token.stop_requested(); }));
     CHECK(unlock(bench) == errc::hold_lost);
 
-    // Nobody is named where nobody is seen.
+    // Without a holder there is no second command.
     CHECK_FALSE(bench.lock.force_unlock());
     CHECK(bench.redis.count("give up") == 1);
 }
 
-// A second copy of a request that names nobody would end the next hold.
-TEST_CASE("copies of a request to end by force name the same holder") {
+// A copy of a command that names no holder would end the next hold.
+TEST_CASE("resent commands of force_unlock() name the same holder") {
     Bench bench;
     bench.redis.next("HKEYS", lost());
     bench.redis.next("HKEYS", array({text("somebody:7")}));
@@ -435,9 +435,9 @@ TEST_CASE("copies of a request to end by force name the same holder") {
     CHECK(sent[2].words == sent[0].words);
 }
 
-// A first sending had no answer, a second one got the hold, and it was lost before the first could not come any more: what
-// that took was nobody's for a whole lease.
-TEST_CASE("a hold that is lost is given up all the same when a copy of its acquire may still come") {
+// The first sending had no reply, a resend got the hold, and the hold was lost while the first could still arrive. Such
+// a copy blocked the lock for a whole lease.
+TEST_CASE("a lost hold is released if a copy of its acquire command may still arrive") {
     Bench bench(impatient());
     bench.redis.next("acquire", lost());
     bench.lock.lock();
@@ -450,7 +450,7 @@ TEST_CASE("a hold that is lost is given up all the same when a copy of its acqui
     CHECK(unlock(bench) == errc::hold_lost);
 }
 
-TEST_CASE("ending by force does not touch a hold that is taken while the answer is on its way") {
+TEST_CASE("force_unlock() does not end a local hold that was acquired after its query") {
     Bench bench;
     bench.redis.next("HKEYS", [&](const SentCommand&) {
         bench.lock.lock();
@@ -461,7 +461,7 @@ TEST_CASE("ending by force does not touch a hold that is taken while the answer 
     CHECK(bench.client.stats().lost_holds == 0);
 }
 
-TEST_CASE("ending by force reports what goes wrong, and leaves holds alone then") {
+TEST_CASE("force_unlock() reports errors, and then leaves local holds alone") {
     Bench bench(impatient());
     bench.lock.lock();
     std::error_code ec;
@@ -487,7 +487,7 @@ TEST_CASE("ending by force reports what goes wrong, and leaves holds alone then"
     CHECK_FALSE(unlock(bench));
 }
 
-TEST_CASE("whether anybody holds the lock is the server's word") {
+TEST_CASE("is_locked() asks the server") {
     Bench bench;
     bench.redis.next("HLEN", number(1));
     CHECK(bench.lock.is_locked());
@@ -499,7 +499,7 @@ TEST_CASE("whether anybody holds the lock is the server's word") {
     CHECK(bench.lock.is_locked());
 }
 
-TEST_CASE("how often this thread holds the lock is the server's word, too") {
+TEST_CASE("hold_count() and is_held() ask the server") {
     Bench bench;
     bench.lock.lock();
     bench.redis.next("HGET", text("3"));
@@ -511,7 +511,7 @@ TEST_CASE("how often this thread holds the lock is the server's word, too") {
     CHECK(bench.redis.sent("HGET").at(0).words == std::vector<std::string>{"HGET", "orders", bench.owner()});
 }
 
-TEST_CASE("what the holder's lease has left is one question") {
+TEST_CASE("remaining_lease() is one query") {
     Bench bench;
     CHECK(bench.lock.remaining_lease() == std::nullopt);
     bench.redis.next("remaining lease", number(1234));
@@ -525,7 +525,7 @@ TEST_CASE("what the holder's lease has left is one question") {
     CHECK(bench.redis.history() == Sorts(5, "remaining lease"));
 }
 
-TEST_CASE("a question that is answered with nonsense is an error, not an answer") {
+TEST_CASE("a malformed reply to a query is an error") {
     const auto code_of = [](auto&& call) {
         try {
             static_cast<void>(call());

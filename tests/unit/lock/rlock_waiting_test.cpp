@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Waiting for an RLock: who asks the server and when, messages, and handing over within the process.
+// Waiting for an RLock: which thread asks the server and when, messages, and hand-over within the process.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -34,7 +34,7 @@ const std::string channel = "redisson_lock__channel:{orders}";
 struct Bench {
     explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), lock(client, "orders") {}
 
-    // How the owner of a hold is called on the wire.
+    // The owner of a hold, as it is written on the wire.
     std::string owner(std::uint64_t number) const { return client.id() + ":" + std::to_string(number); }
 
     ScriptedRedis redis;
@@ -42,15 +42,15 @@ struct Bench {
     RLock<ScriptedTransport> lock;
 };
 
-// Here this thread holds the lock, and subscriptions are confirmed when the test says so: then nobody of this process
-// has a reason to ask the server.
+// This thread holds the lock, and the test confirms subscriptions: so no thread of this process has a reason to ask the
+// server.
 struct HeldBench : Bench {
     explicit HeldBench(const ClientOptions& options = {}) : Bench(options) {
         redis.confirm_by_hand();
         lock.lock();
     }
 
-    // Confirmed, and the one who waits knows that the lock is held.
+    // Confirms the subscription. Then the waiter knows that the lock is held.
     bool confirm() {
         redis.next("acquire", number(30'000));
         const std::size_t asked = redis.count("acquire");
@@ -58,7 +58,7 @@ struct HeldBench : Bench {
     }
 };
 
-// A thread that takes the lock, keeps it until it is told to let go, and gives it back.
+// A thread that acquires the lock, holds it until let_go is set, and releases it.
 class Taker {
 public:
     explicit Taker(Bench& bench, std::optional<Lease> lease = {}, std::optional<Milliseconds> timeout = {})
@@ -82,7 +82,7 @@ public:
         return eventually([&] { return returned.load(); });
     }
 
-    // Whether it has arrived in the line, and sleeps there. `waits`: how many have come to wait, with this one.
+    // Returns true once it is in the queue and sleeps there. `waits`: the number of waits so far, including this one.
     bool is_in_line(Bench& bench, std::uint64_t waits = 1) {
         return eventually([&] { return bench.client.stats().waits >= waits && is_asleep(); });
     }
@@ -119,12 +119,12 @@ private:
     std::thread thread_;
 };
 
-// Whether the first taker was blocked, subscribed, and blocked once more.
+// Returns true once the first taker was blocked, has subscribed, and was blocked again.
 bool is_waiting(Bench& bench) { return bench.redis.wait_for("acquire", 2); }
 
 }  // namespace
 
-TEST_CASE("a blocked thread subscribes, waits for the confirmation, asks once more, and then sends nothing") {
+TEST_CASE("a blocked thread subscribes, asks again after the confirmation, and then sends nothing") {
     Bench bench;
     bench.redis.confirm_by_hand();
     bench.redis.always("acquire", number(30'000));
@@ -133,7 +133,7 @@ TEST_CASE("a blocked thread subscribes, waits for the confirmation, asks once mo
     CHECK(bench.redis.count("acquire") == 1);
     REQUIRE(bench.redis.confirm(channel));
     REQUIRE(bench.redis.wait_for("acquire", 2));
-    // A message of another lock is none of its business.
+    // A message of another lock has no effect.
     REQUIRE(bench.redis.publish("redisson_lock__channel:{other}"));
     CHECK(bench.redis.count("acquire") == 2);
     bench.redis.always("acquire", nil());
@@ -144,7 +144,7 @@ TEST_CASE("a blocked thread subscribes, waits for the confirmation, asks once mo
     CHECK(bench.client.stats().waits == 1);
 }
 
-TEST_CASE("a release between the first try and the confirmation costs no sleep") {
+TEST_CASE("a release between the first try and the confirmation causes no sleep") {
     Bench bench;
     bench.redis.next("acquire", number(30'000));
     Taker taker(bench);
@@ -153,7 +153,7 @@ TEST_CASE("a release between the first try and the confirmation costs no sleep")
     CHECK(bench.redis.count("acquire") == 2);
 }
 
-TEST_CASE("a message before the confirmation is a message") {
+TEST_CASE("a message before the confirmation wakes the waiter") {
     Bench bench;
     bench.redis.confirm_by_hand();
     bench.redis.next("acquire", number(30'000));
@@ -164,11 +164,11 @@ TEST_CASE("a message before the confirmation is a message") {
     CHECK(taker.held);
 }
 
-TEST_CASE("a message that comes while the thread is asking makes it ask again") {
+TEST_CASE("a message that arrives while the acquire command is in flight makes the thread ask again") {
     Bench bench;
     bench.redis.next("acquire", number(30'000));
     bench.redis.next("acquire", [&](const SentCommand&) {
-        // The server released the lock just after it said that it is held.
+        // The server releases the lock just after it reported it as held.
         CHECK(bench.redis.publish(channel));
         return std::optional(number(30'000));
     });
@@ -178,11 +178,11 @@ TEST_CASE("a message that comes while the thread is asking makes it ask again") 
     CHECK(bench.redis.count("acquire") == 3);
 }
 
-TEST_CASE("the message of a thread's own release is no news to those who ask after it") {
+TEST_CASE("the message of this process's own release does not wake threads that asked later") {
     Bench bench;
     bench.redis.next("acquire", number(30'000));
     bench.redis.next("acquire", number(30'000));
-    bench.redis.always("release", number(2));  // listeners: another process, and we
+    bench.redis.always("release", number(2));  // subscribers: another process and this one
     {
         Taker first(bench);
         REQUIRE(is_waiting(bench));
@@ -204,14 +204,14 @@ TEST_CASE("the message of a thread's own release is no news to those who ask aft
     CHECK(bench.redis.count("acquire") == asked + 1);
 }
 
-// A thread had asked while another one of this process held the lock, and learned that only after the lock had been
-// given back. It was not in the line yet, so the message of that release was taken for no news to anybody here, and the
-// thread slept beside a free lock until the lease that it had been told of would have ended.
-TEST_CASE("a thread whose question was overtaken by a release of this process asks again") {
+// The thread had asked while another thread of this process held the lock, and got the reply only after the release. It
+// was not in the queue yet, so the message of that release was skipped. The thread slept beside a free lock until the
+// end of the lease that the reply had reported.
+TEST_CASE("a thread whose acquire was overtaken by a release of this process asks again") {
     Bench bench;
     bench.redis.next("acquire", number(30'000));
     bench.redis.next("acquire", number(30'000));
-    bench.redis.always("release", number(2));  // listeners: another process, and we
+    bench.redis.always("release", number(2));  // subscribers: another process and this one
     {
         Taker first(bench);
         REQUIRE(is_waiting(bench));
@@ -231,7 +231,7 @@ TEST_CASE("a thread whose question was overtaken by a release of this process as
     CHECK(second.held);
 }
 
-TEST_CASE("any payload means that something may have changed") {
+TEST_CASE("a message with any payload wakes the waiter") {
     for (const std::string& payload : {std::string("0"), std::string("1"), std::string(),
                                        std::string("garbage\0\r\n", 10), std::string(1 << 20, 'x')}) {
         Bench bench;
@@ -245,9 +245,9 @@ TEST_CASE("any payload means that something may have changed") {
     }
 }
 
-TEST_CASE("without any message a thread asks when the holder's lease must be over") {
+TEST_CASE("without a message a waiter asks again when the holder's lease must be over") {
     Bench bench;
-    bench.redis.next("acquire", number(30'000));  // and again when the subscription is confirmed
+    bench.redis.next("acquire", number(30'000));  // blocked again when the subscription is confirmed
     bench.redis.next("acquire", number(30));
     Taker taker(bench);
     REQUIRE(taker.is_back());
@@ -257,7 +257,7 @@ TEST_CASE("without any message a thread asks when the holder's lease must be ove
     CHECK(sent[2].at >= sent[1].at + 31ms);
 }
 
-TEST_CASE("a holder without a TTL does not make the waiter ask in a loop") {
+TEST_CASE("a holder without a TTL does not make the waiter ask in a tight loop") {
     Bench bench;
     bench.redis.always("acquire", number(-1));
     Taker taker(bench, {}, 100ms);
@@ -281,7 +281,7 @@ TEST_CASE("of many waiting threads one asks for all") {
     for (const SentCommand& question : sent) CHECK(question.argument(2) == "7000");
 }
 
-TEST_CASE("a released lock goes to the thread that waited first, by one command") {
+TEST_CASE("a released lock is handed to the thread that waited first, by one command") {
     const std::int64_t begun = ScriptedRedis::server_now();
     HeldBench bench;
     Taker heir(bench, Lease(7s));
@@ -310,7 +310,7 @@ TEST_CASE("a released lock goes to the thread that waited first, by one command"
     CHECK(bench.redis.sent("release").at(0).argument(0) == bench.owner(2));
 }
 
-TEST_CASE("after some hand-overs in a row the others get a turn") {
+TEST_CASE("after local_handoff_limit hand-overs in a row the lock is released to other processes") {
     HeldBench bench({.local_handoff_limit = 2});
     std::list<Taker> takers;
     for (std::uint64_t i = 1; i <= 3; ++i) {
@@ -326,7 +326,7 @@ TEST_CASE("after some hand-overs in a row the others get a turn") {
     CHECK(bench.redis.history() == Sorts{"acquire", "hand over", "hand over", "release", "acquire", "release"});
 }
 
-TEST_CASE("with a limit of nothing there are no hand-overs") {
+TEST_CASE("a local_handoff_limit of 0 disables hand-overs") {
     HeldBench bench({.local_handoff_limit = 0});
     Taker taker(bench);
     REQUIRE(taker.is_in_line(bench));
@@ -335,7 +335,7 @@ TEST_CASE("with a limit of nothing there are no hand-overs") {
     CHECK(bench.redis.history() == Sorts{"acquire", "release", "acquire"});
 }
 
-TEST_CASE("handing over what was lost already is told to the giver, and the heir asks for itself") {
+TEST_CASE("hand-over of a lost hold: the releasing thread gets hold_lost, and the heir asks for itself") {
     HeldBench bench;
     Taker heir(bench);
     REQUIRE(heir.is_in_line(bench));
@@ -349,9 +349,9 @@ TEST_CASE("handing over what was lost already is told to the giver, and the heir
     CHECK(bench.client.stats().lost_holds == 1);
 }
 
-TEST_CASE("a hand-over whose reply is lost is sent again, and the heir's lease counts from the first sending") {
-    // The second sending finds the heir in possession and prolongs nothing: on the server the lease began with the
-    // first one. Counting from the second would let the heir believe in a hold that others have already got.
+TEST_CASE("a hand-over whose reply is lost is resent, and the heir's lease counts from the first sending") {
+    // The resend finds the heir as the holder and prolongs nothing: on the server the lease began with the first
+    // sending. Counted from the resend, the heir would trust a hold that others may already have.
     HeldBench bench;
     Taker heir(bench, Lease(5s));
     REQUIRE(heir.is_in_line(bench));
@@ -371,7 +371,7 @@ TEST_CASE("a hand-over whose reply is lost is sent again, and the heir's lease c
     CHECK(heir.valid_until < sent[0].at + 5s);
 }
 
-TEST_CASE("a hand-over that came too late is sent again, by the clock that is learnt") {
+TEST_CASE("a hand-over that arrived too late is resent, by the server time that the reply reported") {
     HeldBench bench;
     Taker heir(bench);
     REQUIRE(heir.is_in_line(bench));
@@ -390,7 +390,7 @@ TEST_CASE("a hand-over that came too late is sent again, by the clock that is le
     CHECK(bench.redis.count("give up") == 0);
 }
 
-TEST_CASE("a hand-over that remains without an answer is undone in both names at once, and holds up nobody") {
+TEST_CASE("a hand-over without a reply is undone for both owners by one command, and delays no thread") {
     HeldBench bench({.command_timeout = 20ms});
     Taker heir(bench);
     REQUIRE(heir.is_in_line(bench));
@@ -407,7 +407,7 @@ TEST_CASE("a hand-over that remains without an answer is undone in both names at
     CHECK(given_up.argument(3) == bench.owner(2));
     for (const SentCommand& sent : bench.redis.sent("hand over")) CHECK(sent.argument(1) == bench.owner(2));
 
-    // Each asks under a number that is new.
+    // Each asks under a new number.
     REQUIRE(heir.is_back());
     CHECK(heir.held);
     bench.redis.next("acquire", number(1000));
@@ -424,7 +424,7 @@ TEST_CASE("a hand-over that remains without an answer is undone in both names at
     CHECK(bench.client.stats().lost_holds == 0);
 }
 
-TEST_CASE("a thread that gives up while a hold is being handed to it does not keep it") {
+TEST_CASE("a thread that gives up during a hand-over to it does not keep the hold") {
     for (const bool by_stop : {false, true}) {
         HeldBench bench;
         Taker heir(bench, {}, by_stop ? std::optional<Milliseconds>() : 1500ms);
@@ -443,7 +443,7 @@ TEST_CASE("a thread that gives up while a hold is being handed to it does not ke
     }
 }
 
-TEST_CASE("a hold that is handed over later than its lease lasts is no hold") {
+TEST_CASE("a hand-over that takes longer than the heir's lease gives no hold") {
     for (int i = 0; i < 5; ++i) {
         HeldBench bench;
         Taker heir(bench, Lease(20ms));
@@ -452,7 +452,7 @@ TEST_CASE("a hold that is handed over later than its lease lasts is no hold") {
             std::this_thread::sleep_for(30ms);
             return std::optional(number(1));
         });
-        // What it asks for itself is answered as blocked: so what it holds is only what it believes to hold.
+        // Its own command is answered as blocked. So if the thread returns, it trusts the hand-over.
         bench.redis.always("acquire", number(60'000));
         bench.lock.unlock();
         CHECK(eventually([&] { return heir.returned || bench.redis.count("acquire") >= 2; }));
@@ -460,7 +460,7 @@ TEST_CASE("a hold that is handed over later than its lease lasts is no hold") {
     }
 }
 
-TEST_CASE("an answer of a wrong shape to a hand-over is told by code, and gives the heir nothing") {
+TEST_CASE("a malformed reply to a hand-over is reported by code, and gives the heir nothing") {
     for (const Reply& reply : {text("OK"), number(0), number(7), array({}), malformed()}) {
         CAPTURE(static_cast<int>(reply.kind));
         CAPTURE(reply.integer);
@@ -480,7 +480,7 @@ TEST_CASE("an answer of a wrong shape to a hand-over is told by code, and gives 
     }
 }
 
-TEST_CASE("a hand-over that is refused for good gives the heir nothing, and it hears why from the server itself") {
+TEST_CASE("a hand-over refused for good gives the heir nothing, and the heir gets the error from its own command") {
     HeldBench bench;
     Taker heir(bench);
     REQUIRE(heir.is_in_line(bench));
@@ -494,8 +494,8 @@ TEST_CASE("a hand-over that is refused for good gives the heir nothing, and it h
     CHECK(heir.failure == errc::wrong_type);
 }
 
-// It was reported lost, and blocked everybody for the rest of its lease.
-TEST_CASE("a hold whose hand-over alone is refused for good goes back by a release") {
+// Such a hold was reported as lost, and blocked all others for the rest of its lease.
+TEST_CASE("if only the hand-over is refused for good, the hold is released by the usual script") {
     HeldBench bench;
     Taker heir(bench);
     REQUIRE(heir.is_in_line(bench));
@@ -512,8 +512,9 @@ TEST_CASE("a hold whose hand-over alone is refused for good goes back by a relea
 }
 
 TEST_CASE("a message that comes before the reply to the release is not lost") {
-    // The release is published before its reply is written. The waiter that it wakes finds the release still on its
-    // way and sleeps again, without an end; the thread that releases must wake it, although others listen, too.
+    // The server publishes the release before it writes the reply. The waiter that the message wakes finds the release
+    // still in flight and sleeps again, indefinitely. So the releasing thread must wake it, although there are other
+    // subscribers.
     HeldBench bench({.local_handoff_limit = 0});
     Taker waiter(bench);
     REQUIRE(waiter.is_in_line(bench));
@@ -529,7 +530,7 @@ TEST_CASE("a message that comes before the reply to the release is not lost") {
     CHECK(waiter.held);
 }
 
-TEST_CASE("with other listeners a released lock is asked for when the message comes, not before") {
+TEST_CASE("with other subscribers a local waiter asks when the message comes, not before") {
     HeldBench bench({.local_handoff_limit = 0});
     Taker waiter(bench);
     REQUIRE(waiter.is_in_line(bench));
@@ -544,7 +545,7 @@ TEST_CASE("with other listeners a released lock is asked for when the message co
     CHECK(waiter.held);
 }
 
-TEST_CASE("without a confirmed subscription nobody waits for a message about a release of this process") {
+TEST_CASE("without a confirmed subscription a local release wakes the waiter at once") {
     Bench bench({.local_handoff_limit = 0});
     bench.redis.confirm_by_hand();
     bench.lock.lock();
@@ -556,7 +557,7 @@ TEST_CASE("without a confirmed subscription nobody waits for a message about a r
     CHECK(waiter.held);
 }
 
-TEST_CASE("after a lost subscription every waiter's lock is asked for again") {
+TEST_CASE("after a lost subscription the waiter asks again") {
     Bench bench;
     bench.redis.always("acquire", number(30'000));
     Taker waiter(bench);
@@ -570,7 +571,7 @@ TEST_CASE("after a lost subscription every waiter's lock is asked for again") {
     CHECK(waiter.held);
 }
 
-TEST_CASE("a refused subscription is an error for all who wait") {
+TEST_CASE("a refused subscription is an error for all waiters") {
     Bench bench;
     bench.redis.confirm_by_hand();
     bench.redis.always("acquire", number(30'000));
@@ -585,7 +586,7 @@ TEST_CASE("a refused subscription is an error for all who wait") {
     CHECK(a.failure == errc::rejected);
     CHECK(b.failure == errc::rejected);
     CHECK_FALSE(bench.redis.is_wanted(channel));
-    // The next wait subscribes anew.
+    // The next wait subscribes again.
     Taker c(bench);
     REQUIRE(bench.redis.wait_until_wanted(channel));
     bench.redis.always("acquire", nil());
@@ -594,7 +595,7 @@ TEST_CASE("a refused subscription is an error for all who wait") {
     CHECK(c.held);
 }
 
-TEST_CASE("a thread that is stopped leaves the line, and the next one takes over") {
+TEST_CASE("a stopped thread leaves the queue, and the next one asks in its place") {
     Bench bench;
     bench.redis.always("acquire", number(30'000));
     Taker first(bench);
@@ -615,14 +616,14 @@ TEST_CASE("a thread that is stopped leaves the line, and the next one takes over
     CHECK(bench.redis.count("give up") == 0);
 }
 
-TEST_CASE("a message that meets the first of the line at its deadline wakes the next") {
+TEST_CASE("a message that reaches the representative at its deadline wakes the next waiter") {
     Bench bench;
     bench.redis.always("acquire", number(30'000));
     Taker first(bench, {}, 1500ms);
     REQUIRE(is_waiting(bench));
     Taker second(bench);
     REQUIRE(second.is_in_line(bench, 2));
-    // The message comes while the first one is asking for the last time; it is told "blocked" after its deadline.
+    // The message comes during its last command, whose reply "blocked" comes after its deadline.
     bench.redis.next("acquire", [&](const SentCommand& sent) {
         CHECK(bench.redis.publish(channel));
         std::this_thread::sleep_until(sent.deadline + 1ms);
@@ -635,7 +636,7 @@ TEST_CASE("a message that meets the first of the line at its deadline wakes the 
     CHECK(second.held);
 }
 
-TEST_CASE("an error that the first of the line meets is its own, and the next one asks for itself") {
+TEST_CASE("an error of the representative is its own, and the next waiter asks for itself") {
     Bench bench;
     bench.redis.always("acquire", number(30'000));
     Taker first(bench);
@@ -651,7 +652,7 @@ TEST_CASE("an error that the first of the line meets is its own, and the next on
     CHECK(second.held);
 }
 
-TEST_CASE("when a thread of this process loses its hold, those who wait here ask at once") {
+TEST_CASE("when a thread of this process loses its hold, local waiters ask at once") {
     Bench bench;
     bench.redis.confirm_by_hand();
     bench.lock.lock(Lease(50ms));
@@ -664,7 +665,7 @@ TEST_CASE("when a thread of this process loses its hold, those who wait here ask
     CHECK(ec == errc::hold_lost);
 }
 
-TEST_CASE("a thread that waits behind an unreachable server shares the time that others have waited in vain") {
+TEST_CASE("a waiter behind an unreachable server inherits the time that others have already waited") {
     Bench bench({.command_timeout = 20ms, .unreachable_timeout = 3s});
     bench.redis.next("acquire", number(30'000));
     bench.redis.next("acquire", number(30'000));
@@ -678,6 +679,6 @@ TEST_CASE("a thread that waits behind an unreachable server shares the time that
     CHECK(first.failure == errc::unreachable);
     REQUIRE(eventually([&] { return second.returned.load(); }, 20s));
     CHECK(second.failure == errc::unreachable);
-    // Not the whole time again: only the 100 ms that each gets for an honest try.
+    // Not the whole time again, only the 100 ms of one full try.
     CHECK(second.returned_at - first.returned_at < 2500ms);
 }

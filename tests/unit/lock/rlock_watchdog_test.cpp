@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Keeping a hold alive, and telling when that failed.
+// The watchdog: renewals, and reports of lost holds.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Renewed every half second; a machine that stands still for less than a second makes no difference.
+// Renewals are due every half second. A machine that stalls for less than a second does no harm.
 constexpr Milliseconds timeout = 1500ms;
 
 struct Bench {
@@ -86,11 +86,11 @@ TEST_CASE("a hold without a lease is renewed after a third of the watchdog's tim
     CHECK_FALSE(bench.unlock());
 }
 
-TEST_CASE("the renewals of several locks are one command") {
+TEST_CASE("renewals of several locks are sent in one command") {
     Bench bench;
     std::list<RLock<ScriptedTransport>> locks;
     for (int i = 0; i < 5; ++i) locks.emplace_back(bench.client, "lock " + std::to_string(i)).lock();
-    // At the first time, unless this thread took long to take them.
+    // In the first command, unless this thread was slow to acquire them.
     const auto together = [&]() -> std::optional<SentCommand> {
         for (const SentCommand& sent : bench.redis.sent("renew"))
             if (sent.key_count() == 5) return sent;
@@ -101,7 +101,7 @@ TEST_CASE("the renewals of several locks are one command") {
     for (auto& lock : locks) lock.unlock();
 }
 
-TEST_CASE("more than a hundred renewals are several commands") {
+TEST_CASE("more than a hundred renewals are sent in several commands") {
     Bench bench;
     std::list<RLock<ScriptedTransport>> locks;
     for (int i = 0; i < 130; ++i) locks.emplace_back(bench.client, "lock " + std::to_string(i)).lock();
@@ -111,7 +111,7 @@ TEST_CASE("more than a hundred renewals are several commands") {
     for (auto& lock : locks) lock.unlock();
 }
 
-TEST_CASE("after the last unlock nothing is renewed any more") {
+TEST_CASE("after the last unlock there are no more renewals") {
     Bench bench;
     bench.lock.lock();
     bench.lock.unlock();
@@ -125,7 +125,7 @@ TEST_CASE("after the last unlock nothing is renewed any more") {
     other.unlock();
 }
 
-TEST_CASE("a lease is never renewed, and its end is told") {
+TEST_CASE("a hold with a lease is never renewed, and its end is reported") {
     Bench bench(60ms);
     bench.lock.lock(Lease(100ms));
     const Instant valid = bench.lock.valid_until();
@@ -147,7 +147,7 @@ TEST_CASE("a lease inside a watched hold does not stop its renewal") {
     CHECK_FALSE(bench.unlock());
 }
 
-TEST_CASE("a watched level inside a lease is renewed while it lasts, and not after") {
+TEST_CASE("a watched level inside a lease is renewed until it is released") {
     Bench bench;
     bench.lock.lock(Lease(10s));
     bench.lock.lock();
@@ -163,7 +163,7 @@ TEST_CASE("a watched level inside a lease is renewed while it lasts, and not aft
     CHECK_FALSE(bench.unlock());
 }
 
-TEST_CASE("a renewal that the server refuses is a lost hold, told at once") {
+TEST_CASE("a renewal that the server refuses is a lost hold, reported at once") {
     Bench bench;
     bench.lock.lock();
     const std::stop_token lost_token = bench.lock.lost();
@@ -180,13 +180,13 @@ TEST_CASE("a renewal that the server refuses is a lost hold, told at once") {
         CHECK(bench.events.size() == 1);
         CHECK(bench.events[0].name == "orders");
     }
-    // The next hold is another one.
+    // The next hold is a new one.
     bench.lock.lock();
     CHECK_FALSE(bench.lock.lost().stop_requested());
     CHECK_FALSE(bench.unlock());
 }
 
-TEST_CASE("one refused renewal does not concern the others in the same command") {
+TEST_CASE("one refused renewal does not affect the others in the same command") {
     Bench bench;
     RLock other(bench.client, "other");
     bench.lock.lock();
@@ -204,7 +204,7 @@ TEST_CASE("one refused renewal does not concern the others in the same command")
     CHECK(bench.unlock() == errc::hold_lost);
 }
 
-TEST_CASE("a renewal without an answer, or with a senseless one, is sent again early, and nothing is lost") {
+TEST_CASE("a renewal with no reply or a malformed one is resent early, and nothing is lost") {
     Bench bench;
     const Reply replies[] = {lost(),
                              error("LOADING Redis is loading the dataset in memory"),
@@ -228,7 +228,7 @@ TEST_CASE("a renewal without an answer, or with a senseless one, is sent again e
     CHECK_FALSE(bench.unlock());
 }
 
-TEST_CASE("a renewal that came too late is sent again early, by the clock that is learnt, and nothing is lost") {
+TEST_CASE("a renewal that arrived too late is resent early, by the server time that the reply reported") {
     Bench bench;
     const std::int64_t ahead = ScriptedRedis::server_now() + 3'600'000;
     bench.redis.next("renew", ScriptedRedis::late(ahead));
@@ -243,7 +243,7 @@ TEST_CASE("a renewal that came too late is sent again early, by the clock that i
     CHECK_FALSE(bench.unlock());
 }
 
-TEST_CASE("a script of renewal that the server does not know is sent as text") {
+TEST_CASE("a renewal script that the server has not cached is sent as text") {
     Bench bench;
     bench.lock.lock();
     bench.redis.next("renew", error("NOSCRIPT No matching script. Please use EVAL."));
@@ -253,7 +253,7 @@ TEST_CASE("a script of renewal that the server does not know is sent as text") {
     CHECK_FALSE(bench.unlock());
 }
 
-TEST_CASE("a hold whose renewals are never answered is lost when its lease may be over, not later") {
+TEST_CASE("a hold whose renewals get no reply is lost when its lease may be over, not later") {
     Bench bench(150ms);
     bench.redis.always("renew", ScriptedRedis::hold_back);
     bench.lock.lock();
@@ -265,11 +265,11 @@ TEST_CASE("a hold whose renewals are never answered is lost when its lease may b
     CHECK(bench.unlock() == errc::hold_lost);
 }
 
-TEST_CASE("validity counts from when the answered renewal was sent") {
+TEST_CASE("the validity counts from when the answered renewal was sent") {
     Bench bench;
     bench.lock.lock();
     const Instant first = bench.lock.valid_until();
-    bench.redis.always("renew", ScriptedRedis::hold_back);  // the second one, lest it count
+    bench.redis.always("renew", ScriptedRedis::hold_back);  // the second renewal, so that it does not count
     bench.redis.next("renew", [](const SentCommand&) {
         std::this_thread::sleep_for(50ms);
         return std::optional(array({number(1)}));
@@ -279,7 +279,7 @@ TEST_CASE("validity counts from when the answered renewal was sent") {
     CHECK_FALSE(bench.unlock());
 }
 
-TEST_CASE("a hold that was lost here but prolonged there after all is given back") {
+TEST_CASE("a hold that is lost here but was renewed on the server is released") {
     Bench bench;
     bench.redis.always("renew", ScriptedRedis::hold_back);
     bench.lock.lock();
@@ -290,9 +290,9 @@ TEST_CASE("a hold that was lost here but prolonged there after all is given back
     CHECK(bench.unlock() == errc::hold_lost);
 }
 
-TEST_CASE("also when its thread has unlocked it before that answer came") {
-    // lost() tells the thread to leave; it does, and its unlock() sends nothing. Then the renewal, which the server
-    // had carried out, would keep everybody else out for a whole lease.
+TEST_CASE("a hold that is lost here, unlocked, and then renewed on the server is released") {
+    // lost() notifies the thread, and its unlock() sends nothing. The server had executed the renewal, which would
+    // block all others for a whole lease.
     Bench bench;
     bench.redis.always("renew", ScriptedRedis::hold_back);
     bench.lock.lock();
@@ -302,7 +302,7 @@ TEST_CASE("also when its thread has unlocked it before that answer came") {
     CHECK(bench.redis.wait_for("give up"));
 }
 
-TEST_CASE("an answer to a renewal that belongs to an earlier hold changes nothing") {
+TEST_CASE("the reply to a renewal of an earlier hold changes nothing") {
     Bench bench;
     bench.redis.next("renew", ScriptedRedis::hold_back);
     bench.lock.lock();
@@ -317,7 +317,7 @@ TEST_CASE("an answer to a renewal that belongs to an earlier hold changes nothin
     CHECK_FALSE(bench.unlock());
 }
 
-TEST_CASE("a callback that blocks keeps no lock from being renewed") {
+TEST_CASE("a lost() callback that blocks delays no renewal") {
     Bench bench;
     RLock other(bench.client, "other");
     std::promise<void> go_on;
@@ -326,7 +326,7 @@ TEST_CASE("a callback that blocks keeps no lock from being renewed") {
     const auto here = std::this_thread::get_id();
     const std::stop_callback callback(bench.lock.lost(), [&] {
         called = true;
-        // Here, if the hold was lost before the callback was there.
+        // On this thread, if the hold was lost before the callback was registered.
         if (std::this_thread::get_id() != here) go_on.get_future().get();
     });
     other.lock();
@@ -339,7 +339,7 @@ TEST_CASE("a callback that blocks keeps no lock from being renewed") {
     CHECK(bench.unlock() == errc::hold_lost);
 }
 
-TEST_CASE("a handler of events that blocks delays the lost() of no lock") {
+TEST_CASE("an event handler that blocks delays no lost()") {
     ScriptedRedis redis;
     std::promise<void> end;
     std::atomic<bool> inside = false;
@@ -359,7 +359,7 @@ TEST_CASE("a handler of events that blocks delays the lost() of no lock") {
     second.unlock();
 }
 
-TEST_CASE("a callback of loss may use the lock") {
+TEST_CASE("a lost() callback may use the lock") {
     Bench bench;
     std::promise<void> done;
     bench.lock.lock(Lease(10ms));

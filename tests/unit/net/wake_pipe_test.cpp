@@ -15,7 +15,7 @@ bool is_readable(const WakePipe& pipe) {
 
 }  // namespace
 
-TEST_CASE("a wake-up is there until it is drained, and many are one") {
+TEST_CASE("a wake-up stays readable until it is drained, and several count as one") {
     WakePipe pipe;
     CHECK_FALSE(is_readable(pipe));
     pipe.wake();

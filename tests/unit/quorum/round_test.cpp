@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What follows from the answers of the members, for any number of them.
+// QuorumRound: the outcome of the members' replies, for any number of members.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -20,8 +20,8 @@ namespace {
 
 const Instant now = Instant{} + 1h;
 
-// One letter a member: h held, y held and too young to vote for a second yet, i held and its age is still asked for,
-// r refused, f failed, and a dot for no answer yet.
+// One letter per member: h held, y held by a server that is too young to vote for another second, i held and the
+// server's age is not known yet, r refused, f failed, and a dot for no reply yet.
 struct Round : QuorumRound {
     explicit Round(const std::string& answers) : QuorumRound(answers.size()) {
         for (std::size_t i = 0; i < answers.size(); ++i) {
@@ -41,7 +41,7 @@ struct Case {
     const char* answers;
     std::size_t votes;
     bool decided;
-    bool unreachable;  // when nobody waits any longer
+    bool unreachable;  // after time_is_up()
 };
 
 void check(const Case& c, std::size_t needed) {
@@ -57,7 +57,7 @@ void check(const Case& c, std::size_t needed) {
 
 }  // namespace
 
-TEST_CASE("a majority decides, whatever the others say or do not say") {
+TEST_CASE("a majority decides, whatever the other members reply") {
     for (const Case& c : {
              Case{".", 0, false, true},      Case{"h", 1, true, false},      Case{"r", 0, true, false},
              Case{"f", 0, true, true},       Case{"..", 0, false, true},     Case{"h.", 1, false, true},
@@ -75,7 +75,7 @@ TEST_CASE("a majority decides, whatever the others say or do not say") {
         check(c, majority_of(c.answers));
 }
 
-TEST_CASE("all or none: one that is refused or failed decides at once") {
+TEST_CASE("all or none: one refused or failed member decides at once") {
     for (const Case& c : {
              Case{"h", 1, true, false},
              Case{"hh.", 2, false, true},
@@ -88,8 +88,9 @@ TEST_CASE("all or none: one that is refused or failed decides at once") {
         check(c, std::string(c.answers).size());
 }
 
-// A lock of three servers, of which the nearest is quicker to say that somebody holds it: the others are not away.
-TEST_CASE("members whose answers are still to come have not failed") {
+// A lock over several servers, the nearest of which is the first to report that it is held: the others are not
+// unreachable.
+TEST_CASE("members without a reply yet do not count as failed") {
     CHECK_FALSE(Round("r..").unreachable(3));
     CHECK_FALSE(Round("rr...").unreachable(3));
     CHECK(Round("f..").unreachable(3));
@@ -97,7 +98,7 @@ TEST_CASE("members whose answers are still to come have not failed") {
     CHECK_FALSE(Round("ff...").unreachable(3));
 }
 
-TEST_CASE("a server that is too young, or whose age is not known yet, gives no vote") {
+TEST_CASE("a server that is too young, or of unknown age, has no vote") {
     for (const Case& c : {
              Case{"hyy", 1, true, false},
              Case{"hhy", 2, true, false},
@@ -114,7 +115,7 @@ TEST_CASE("a server that is too young, or whose age is not known yet, gives no v
     CHECK(Round("hyy").decided(2, now + 1s));
 }
 
-TEST_CASE("what is had is to be given back, voting or not") {
+TEST_CASE("every member that is held has to be released, with a vote or without") {
     const Round round("hyirf.");
     const bool had[] = {true, true, true, false, false, false};
     for (std::size_t i = 0; i < std::size(had); ++i) CHECK(round.had(i) == had[i]);
@@ -123,7 +124,7 @@ TEST_CASE("what is had is to be given back, voting or not") {
     CHECK(round.votes_from(2) == never);
 }
 
-TEST_CASE("who waits knows for whom, or until when servers are old enough") {
+TEST_CASE("a waiting caller knows the member that refused it, or when enough servers are old enough") {
     CHECK(Round("hrr").first_refused() == std::optional<std::size_t>{1});
     CHECK_FALSE(Round("hyf.").first_refused());
     CHECK(Round("hyy").votes_at(1) == now - 1s);
@@ -132,14 +133,14 @@ TEST_CASE("who waits knows for whom, or until when servers are old enough") {
     CHECK(Round("hff").votes_at(2) == never);
 }
 
-TEST_CASE("the first reason is told") {
+TEST_CASE("why() returns the first error") {
     CHECK_FALSE(Round("hr.").why());
     REQUIRE(Round("hff").why());
     CHECK(std::string(Round("hff").why()->what()).find("number 1") != std::string::npos);
     CHECK(Round(".ff").failures() == 2);
 }
 
-TEST_CASE("the age of a server is read off its INFO, or not at all") {
+TEST_CASE("the age of a server is read from its INFO, or unknown") {
     using redlatch::read_uptime;
     CHECK(read_uptime("# Server\r\nredis_version:7.0.15\r\nuptime_in_seconds:42\r\nuptime_in_days:0\r\n") == 42s);
     CHECK(read_uptime("uptime_in_seconds:0\r\n") == 0s);
@@ -150,20 +151,20 @@ TEST_CASE("the age of a server is read off its INFO, or not at all") {
         CHECK_FALSE(read_uptime(text));
 }
 
-TEST_CASE("of those who ask at the same time, whoever has the first member goes on") {
+TEST_CASE("of several callers at the same time the one with the first member goes on") {
     const std::vector<std::size_t> forward{0, 1, 2};
     const std::vector<std::size_t> backward{2, 1, 0};
     CHECK(Round("hrr").goes_first(forward));
     CHECK_FALSE(Round("hrr").goes_first(backward));
     CHECK_FALSE(Round("rhh").goes_first(forward));
     CHECK(Round("rhi").goes_first(backward));
-    // Nobody knows of a member that does not answer.
+    // A member that does not reply has no known holder.
     CHECK(Round(".hr").goes_first(forward));
     CHECK_FALSE(Round("frh").goes_first(forward));
     CHECK_FALSE(Round("f..").goes_first(forward));
 }
 
-TEST_CASE("only a member that has refused is asked again") {
+TEST_CASE("only a member that refused is asked again") {
     Round round("hrf");
     CHECK_FALSE(round.ask_again(0));
     CHECK(round.ask_again(1));

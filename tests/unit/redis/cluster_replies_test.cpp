@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the nodes of a cluster say about its slots, and what is made of it.
+// Parsing the replies of cluster nodes: slots, redirections, sharded channels.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -24,7 +24,7 @@ Reply range(std::int64_t first, std::int64_t last, std::vector<Reply> nodes) {
 
 }  // namespace
 
-TEST_CASE("a key's slot is that of its tag, by the vectors of the specification") {
+TEST_CASE("the slot of a key is that of its hash tag, by the vectors of the specification") {
     CHECK(detail::crc16("123456789") == 0x31c3);
     CHECK(key_slot("foo") == 12182);
     CHECK(key_slot("") == 0);
@@ -35,14 +35,14 @@ TEST_CASE("a key's slot is that of its tag, by the vectors of the specification"
     CHECK(key_slot("}a{") == detail::crc16("}a{") % slot_count);
 }
 
-TEST_CASE("the list of slots names masters and replicas; no host means the node that was asked") {
+TEST_CASE("the reply to CLUSTER SLOTS names masters and replicas; no host means the queried node") {
     const auto ranges =
         read_slots(array({range(0, 99, {node(Reply::of("h"), 1), node(Reply::of("::1"), 2)}),
                           range(100, 100, {node(Reply::of(""), 3), node({}, 4), node(Reply::of("?"), 5)}),
                           range(101, 16383, {node(Reply::of("?"), 6)})}),
                    asked);
     REQUIRE(ranges);
-    REQUIRE(ranges->size() == 2);  // of the last one nobody knows where it is
+    REQUIRE(ranges->size() == 2);  // the last range has no known address
     CHECK((*ranges)[0].last == 99);
     CHECK((*ranges)[0].master == HostPort{"h", 1});
     CHECK((*ranges)[0].replicas == std::vector<HostPort>{{"::1", 2}});
@@ -50,7 +50,7 @@ TEST_CASE("the list of slots names masters and replicas; no host means the node 
     CHECK((*ranges)[1].replicas == std::vector<HostPort>{{"10.0.0.1", 4}});
 }
 
-TEST_CASE("a list of slots that makes no sense is none") {
+TEST_CASE("a malformed list of slots is refused") {
     const Reply good = node(Reply::of("h"), 1);
     const std::vector<Reply> bad{
         Reply{},
@@ -80,7 +80,7 @@ TEST_CASE("a list of slots that makes no sense is none") {
     }
 }
 
-TEST_CASE("a redirection tells the slot and the node, for good or just once") {
+TEST_CASE("a redirection names the slot and the node, permanently (MOVED) or for one command (ASK)") {
     const auto moved = read_redirect("MOVED 3999 127.0.0.1:6381", asked);
     REQUIRE(moved);
     CHECK_FALSE(moved->just_once);
@@ -100,7 +100,7 @@ TEST_CASE("a redirection tells the slot and the node, for good or just once") {
     }
 }
 
-TEST_CASE("servers have sharded channels when they know the question for them, allowed or not") {
+TEST_CASE("a server has sharded channels if it knows PUBSUB SHARDNUMSUB, permitted or not") {
     CHECK(has_sharded_channels(array({})));
     CHECK(has_sharded_channels(
         Reply::of(Reply::Kind::error, "NOPERM this user has no permissions to run the 'pubsub|shardnumsub' command")));

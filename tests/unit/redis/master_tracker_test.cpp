@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which server is taken for the master: what sentinels say, whom to try first, what counts as news.
+// MasterTracker: the votes of sentinels, the order of candidates, and when the master has moved.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -28,17 +28,17 @@ std::vector<HostPort> order(const std::vector<MasterVote>& votes, const std::opt
 
 }  // namespace
 
-TEST_CASE("a sentinel's vote is an address, dated by the failover it came out of") {
+TEST_CASE("the vote of a sentinel is an address with the epoch of its failover") {
     const auto vote = read_vote(address("10.0.0.1", "6379"), details("7"));
     REQUIRE(vote);
     CHECK(vote->master == a);
     CHECK(vote->epoch == 7);
-    // Who may not ask for the date has a vote all the same.
+    // Without permission to query the epoch, the vote counts all the same.
     CHECK(read_vote(address("10.0.0.1", "6379"), error("NOPERM no"))->epoch == 0);
     CHECK(read_vote(address("::1", "1"), nil())->master == HostPort{"::1", 1});
 }
 
-TEST_CASE("what is no address is no vote") {
+TEST_CASE("a reply that is not a valid address is not a vote") {
     for (const Reply& reply :
          {nil(), number(1), error("NOAUTH"), array({}), array({text("h")}), address("", "1"), address("h", "0"),
           address("h", "65536"), address("h", "x"), address("h", "-1"), address(std::string(256, 'h'), "1")})
@@ -47,7 +47,7 @@ TEST_CASE("what is no address is no vote") {
     CHECK(read_vote(address("h", "1"), array({text("config-epoch")}))->epoch == 0);
 }
 
-TEST_CASE("candidates: the latest failover first, then the majority, then whom we know") {
+TEST_CASE("candidates in order: by the latest failover, then by the most votes, then the known master") {
     CHECK(order({{a, 1}, {a, 1}, {b, 2}}) == std::vector{b, a});
     CHECK(order({{a, 1}, {b, 1}, {b, 1}}) == std::vector{b, a});
     CHECK(order({{a, 1}, {b, 1}}, b) == std::vector{b, a});
@@ -56,7 +56,7 @@ TEST_CASE("candidates: the latest failover first, then the majority, then whom w
     CHECK(order({}).empty());
 }
 
-TEST_CASE("a message of a sentinel tells of a new master when it is about ours") {
+TEST_CASE("a sentinel's message announces a new master only if it names ours") {
     CHECK(read_announcement("+switch-master", "orders 10.0.0.1 6379 10.0.0.2 6379", "orders") == b);
     CHECK(read_announcement("+promoted-slave", "slave 10.0.0.2:6379 10.0.0.2 6379 @ orders 10.0.0.1 6379", "orders") ==
           b);
@@ -69,7 +69,7 @@ TEST_CASE("a message of a sentinel tells of a new master when it is about ours")
     CHECK_FALSE(read_announcement("+switch-master", std::string(10'000, ' '), "orders"));
 }
 
-TEST_CASE("only a master's answer to ROLE is taken for one") {
+TEST_CASE("only a reply to ROLE that begins with \"master\" counts as one of a master") {
     CHECK(says_master(array({text("master"), number(0), array({})})));
     CHECK_FALSE(says_master(array({text("slave"), text("h"), number(1)})));
     CHECK_FALSE(says_master(array({text("sentinel")})));
@@ -78,7 +78,7 @@ TEST_CASE("only a master's answer to ROLE is taken for one") {
     CHECK_FALSE(says_master(error("NOPERM")));
 }
 
-TEST_CASE("an announced master is a new place, and the first to try, until it proves to be one or not") {
+TEST_CASE("an announced master gets a new place number and is tried first until it is proven or rejected") {
     MasterTracker view;
     CHECK_FALSE(view.guess(now));
     CHECK(view.prove({a, 1}, view.place(), now) == 1);
@@ -86,16 +86,16 @@ TEST_CASE("an announced master is a new place, and the first to try, until it pr
     CHECK_FALSE(view.announce(a));
     CHECK(view.place() == 1);
     CHECK(view.announce(b));
-    CHECK_FALSE(view.announce(b));  // by the other sentinels
+    CHECK_FALSE(view.announce(b));  // repeated by the other sentinels
     CHECK(view.place() == 2);
     CHECK(view.guess(now) == b);
     CHECK(view.known() == a);
-    SUBCASE("it is one") {
+    SUBCASE("it proves to be the master") {
         CHECK(view.prove({b, 0}, 2, now) == 2);
         CHECK(view.known() == b);
         CHECK_FALSE(view.announce(b));
     }
-    SUBCASE("it is none") {
+    SUBCASE("it is not the master") {
         view.reject(b);
         CHECK_FALSE(view.guess(now));
         CHECK(view.prove({a, 1}, 2, now) == 2);
@@ -103,7 +103,7 @@ TEST_CASE("an announced master is a new place, and the first to try, until it pr
     }
 }
 
-TEST_CASE("a connection that was begun before the master moved does not count") {
+TEST_CASE("a connection begun before the master moved does not count") {
     MasterTracker view;
     REQUIRE(view.prove({a, 1}, 1, now) == 1);
     REQUIRE(view.announce(b));
@@ -111,18 +111,18 @@ TEST_CASE("a connection that was begun before the master moved does not count") 
     CHECK(view.known() == a);
 }
 
-TEST_CASE("a master that was found elsewhere without a word of a sentinel is a new place, too") {
+TEST_CASE("a master found at another address without an announcement gets a new place number, too") {
     MasterTracker view;
     REQUIRE(view.prove({a, 1}, 1, now) == 1);
     CHECK(view.prove({b, 2}, 1, now) == 2);
     CHECK(view.place() == 2);
 }
 
-TEST_CASE("what a sentinel says when asked is news only after a later failover than the last one known") {
+TEST_CASE("a sentinel's reply reports a move only if its failover is later than the known one") {
     MasterTracker view;
     CHECK_FALSE(view.hear({b, 9}));  // nothing is connected yet
     REQUIRE(view.prove({a, 3}, 1, now) == 1);
-    CHECK_FALSE(view.hear({b, 2}));  // it was away meanwhile
+    CHECK_FALSE(view.hear({b, 2}));  // this sentinel was disconnected meanwhile
     CHECK_FALSE(view.hear({b, 3}));
     CHECK_FALSE(view.hear({a, 4}));
     CHECK(view.place() == 1);
@@ -130,16 +130,16 @@ TEST_CASE("what a sentinel says when asked is news only after a later failover t
     CHECK(view.place() == 2);
 }
 
-TEST_CASE("who proved to be the master is tried without a question for a moment, unless it is doubted") {
+TEST_CASE("a proven master is tried without a query for a moment, unless it is doubted") {
     MasterTracker view;
     REQUIRE(view.prove({a, 1}, 1, now) == 1);
     CHECK(view.guess(now) == a);
     CHECK_FALSE(view.guess(now + Milliseconds(600)));
     CHECK_FALSE(view.doubt(7));
     CHECK(view.doubt(1));
-    CHECK_FALSE(view.doubt(1));  // by all the commands that were refused together
+    CHECK_FALSE(view.doubt(1));  // by the other commands that were refused together with the first
     CHECK(view.place() == 2);
     CHECK_FALSE(view.guess(now));
-    // It is found elsewhere, and nobody has connected under the new number before.
+    // It is found at another address, and no connection was made under the new number before.
     CHECK(view.prove({b, 2}, 2, now) == 2);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the bytes of a server become: replies, or a refusal. The server is not trusted.
+// ReplyReader turns bytes into replies or refuses them. The server is not trusted.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -31,7 +31,7 @@ std::string nested(int depth) {
     return bytes + ":7\r\n";
 }
 
-// The replies in `bytes`, which are fed in pieces of the given size; malformed as soon as the reader says so.
+// The replies in `bytes`, which are fed in pieces of the given size. Ends at the first malformed one.
 struct Parsed {
     std::vector<Reply> replies;
     bool malformed = false;
@@ -98,7 +98,7 @@ TEST_CASE("every type of RESP2 is decoded") {
     CHECK(the_reply("*0\r\n").elements.empty());
 }
 
-TEST_CASE("integers have their whole range and not more") {
+TEST_CASE("integers have the range of 64 bits, and anything else is refused") {
     CHECK(the_reply(":0\r\n").integer == 0);
     CHECK(the_reply(":-2\r\n").integer == -2);
     CHECK(the_reply(":9223372036854775807\r\n").integer == std::numeric_limits<std::int64_t>::max());
@@ -111,7 +111,7 @@ TEST_CASE("integers have their whole range and not more") {
     }
 }
 
-TEST_CASE("arrays hold whatever there is, in its order") {
+TEST_CASE("arrays contain elements of any type, in order") {
     const Reply reply = the_reply("*5\r\n:1\r\n$2\r\nab\r\n-WRONGTYPE x\r\n$-1\r\n*2\r\n+a\r\n*0\r\n");
     REQUIRE(reply.elements.size() == 5);
     CHECK(reply.elements[0].integer == 1);
@@ -128,7 +128,7 @@ TEST_CASE("texts keep every byte") {
     const std::string bytes("\0\r\n\x1b[31m\xff$5\r\n%s", 15);
     CHECK(the_reply(bulk(bytes)).text == bytes);
     CHECK(the_reply(std::string("-ERR \0\x1b[2J\r\n", 12)).text == std::string("ERR \0\x1b[2J", 10 - 1));
-    // hiredis takes no lone carriage return in a status since 1.0.
+    // Since 1.0, hiredis refuses a lone carriage return in a status.
     const Parsed status = parse("+a\rb\r\n");
     CHECK(status.malformed == (HIREDIS_MAJOR > 0));
     if (!status.malformed) CHECK(status.replies.at(0).text == "a\rb");
@@ -158,7 +158,7 @@ TEST_CASE("a stream may be cut at every byte") {
     }
 }
 
-TEST_CASE("what is no Redis protocol is refused") {
+TEST_CASE("bytes that are not the Redis protocol are refused") {
     for (const std::string_view bytes :
          {"HTTP/1.1 400 Bad Request\r\n", "x\r\n", "\r\n", " :1\r\n", "SSH-2.0-OpenSSH\r\n", "$x\r\n", "$\r\n",
           "*x\r\n", "*\r\n", "*2\r\n:1\r\nx\r\n", "$1 \r\na\r\n"}) {
@@ -175,7 +175,7 @@ TEST_CASE("negative lengths other than -1 are refused") {
     CHECK(parse("*1\r\n$-2\r\n") == Outcome::malformed);
 }
 
-TEST_CASE("a length that cannot be is refused, at the latest when the cap is reached") {
+TEST_CASE("an impossible length is refused, at the latest at the limit of a reply") {
     for (const std::string_view head : {"$9223372036854775807\r\n", "$9223372036854775808\r\n",
                                         "$18446744073709551615\r\n", "$2147483648\r\n", "$1048577\r\n"}) {
         CAPTURE(head);
@@ -189,7 +189,7 @@ TEST_CASE("a length that cannot be is refused, at the latest when the cap is rea
     }
 }
 
-TEST_CASE("a reply may have 1 MiB in all, and no more") {
+TEST_CASE("a reply may have 1 MiB in all, and not more") {
     const std::size_t overhead = std::string_view("$1000000\r\n\r\n").size();
     const std::string fits = bulk(std::string(ReplyReader::most_bytes - overhead, 'x'));
     REQUIRE(fits.size() == ReplyReader::most_bytes);
@@ -199,7 +199,7 @@ TEST_CASE("a reply may have 1 MiB in all, and no more") {
     CHECK(parse(bulk(std::string(ReplyReader::most_bytes - overhead + 1, 'x')), 16 * 1024) == Outcome::malformed);
 }
 
-TEST_CASE("the cap is for one reply, not for the connection") {
+TEST_CASE("the limit of 1 MiB is for one reply, not for the connection") {
     const std::string large = bulk(std::string(500'000, 'x'));
     const Parsed parsed = parse(large + large + ":1\r\n" + large + large + large, 16 * 1024);
     CHECK_FALSE(parsed.malformed);
@@ -207,13 +207,13 @@ TEST_CASE("the cap is for one reply, not for the connection") {
     CHECK(parse(large + large + large + ":1\r\n").replies.size() == 4);
 }
 
-TEST_CASE("a line without an end is given up at the cap") {
+TEST_CASE("a line without an end is refused at the limit") {
     CHECK(parse("-" + std::string(ReplyReader::most_bytes - 1, 'x'), 16 * 1024) == Outcome::incomplete);
     CHECK(parse("-" + std::string(ReplyReader::most_bytes + 1, 'x'), 16 * 1024) == Outcome::malformed);
     CHECK(parse(":" + std::string(ReplyReader::most_bytes + 1, '0'), 16 * 1024) == Outcome::malformed);
 }
 
-TEST_CASE("arrays may hold 8192 elements over all") {
+TEST_CASE("a reply may have 8192 array elements in all") {
     const auto zeros = [](std::size_t n) {
         std::string bytes = "*" + std::to_string(n) + "\r\n";
         for (std::size_t i = 0; i < n; ++i) bytes += ":0\r\n";
@@ -227,13 +227,13 @@ TEST_CASE("arrays may hold 8192 elements over all") {
     CHECK(parse(zeros(8000) + zeros(8000)).replies.size() == 2);
 }
 
-TEST_CASE("arrays may be nested eight deep") {
+TEST_CASE("arrays may be nested eight levels deep") {
     CHECK(parse(nested(8)) == Outcome::reply);
     CHECK(parse(nested(9)) == Outcome::malformed);
     CHECK(parse(nested(10'000)) == Outcome::malformed);
 }
 
-TEST_CASE("RESP3 was never asked for and is refused") {
+TEST_CASE("RESP3 types are refused, since the client never requests RESP3") {
     for (const std::string_view bytes :
          {"%1\r\n+a\r\n:1\r\n", "~1\r\n:1\r\n", ",1.5\r\n", "#t\r\n", "_\r\n", "(12345\r\n", "=7\r\ntxt:abc\r\n",
           ">2\r\n+a\r\n+b\r\n", "|1\r\n+a\r\n:1\r\n:2\r\n", "!5\r\nERR x\r\n"}) {
@@ -242,8 +242,9 @@ TEST_CASE("RESP3 was never asked for and is refused") {
     }
 }
 
-TEST_CASE("a bulk string must end where its length says") {
-    // A reader that only skips two bytes is out of step from here on, and takes the rest for other commands' answers.
+TEST_CASE("a bulk string must end where its length says, or it is refused") {
+    // A reader that merely skips two bytes would be out of step from here on, and take the rest for replies to other
+    // commands.
     CHECK(parse("$3\r\nabcde\r\n:1\r\n") == Outcome::malformed);
     CHECK(parse("$3\r\nabcXY") == Outcome::malformed);
     CHECK(parse("$3\r\nabc\n\r") == Outcome::malformed);
@@ -259,7 +260,7 @@ TEST_CASE("after a refusal the reader can be used for a new connection") {
     REQUIRE(reader.feed(":5\r\n", 4));
     REQUIRE(reader.next(reply) == Outcome::reply);
     CHECK(reply.integer == 5);
-    // What is left of an old connection is forgotten, too.
+    // reset() also drops the rest of the old connection.
     REQUIRE(reader.feed("$5\r\nab", 6));
     REQUIRE(reader.next(reply) == Outcome::incomplete);
     reader.reset();
@@ -268,7 +269,7 @@ TEST_CASE("after a refusal the reader can be used for a new connection") {
     CHECK(reply.text == "OK");
 }
 
-TEST_CASE("random bytes neither crash the reader nor grow it without bound") {
+TEST_CASE("random bytes neither crash the reader nor make it grow without bound") {
     std::mt19937 random{7};
     const std::string_view alphabet = "$*:+-0123456789\r\n\r\nab\\%";
     for (int round = 0; round < 3000; ++round) {

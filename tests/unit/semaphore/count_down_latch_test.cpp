@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a count-down latch sends, and what its waiters make of the answers.
+// CountDownLatch: its commands, and how its waiters handle the replies.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -43,7 +43,7 @@ std::error_code code_of(auto&& call) {
 
 }  // namespace
 
-TEST_CASE("keys and channel follow from the latch's name") {
+TEST_CASE("keys and channel are derived from the latch's name") {
     Bench bench;
     bench.latch.count_down(3);
     bench.latch.wait();
@@ -54,7 +54,7 @@ TEST_CASE("keys and channel follow from the latch's name") {
     CHECK(down.argument(5) == "3");
     CHECK(down.argument(6) == channel);
     CHECK(bench.redis.sent("look").at(0).key(1) == "redlatch_latch_round:{start}");
-    // The tag is the name's, but the channel has braces of its own, as Redisson has it.
+    // The keys use the tag of the name. The channel has braces of its own, as in Redisson.
     CountDownLatch<ScriptedTransport> tagged(bench.client, "{shop}start");
     tagged.reset();
     const SentCommand reset = bench.redis.sent("count down").at(1);
@@ -63,14 +63,14 @@ TEST_CASE("keys and channel follow from the latch's name") {
     CHECK(reset.argument(6) == "redisson_countdownlatch__channel__{{shop}start}");
 }
 
-TEST_CASE("a waiter goes on when its round is over, and not when it finds the same count still running") {
+TEST_CASE("a waiter returns when its round is over, not when it finds a count of the same round") {
     Bench bench;
     bench.redis.always("look", count_of("5", text("first")));
     auto waiting = start([&] { return bench.latch.wait_for(10s); });
     REQUIRE(bench.redis.wait_for("look", 2));
     REQUIRE(bench.redis.publish(channel, "1"));
     REQUIRE(bench.redis.wait_for("look", 3));
-    // The record of the round may go away while it runs.
+    // The record of the round may expire while the round lasts.
     bench.redis.always("look", count_of("4"));
     REQUIRE(bench.redis.publish(channel, "0"));
     REQUIRE(bench.redis.wait_for("look", 4));
@@ -80,7 +80,7 @@ TEST_CASE("a waiter goes on when its round is over, and not when it finds the sa
     CHECK(waiting.get());
 }
 
-TEST_CASE("who comes later waits for the count that is there then") {
+TEST_CASE("a later waiter waits for the round that it finds") {
     Bench bench;
     bench.redis.always("look", count_of("1", text("first")));
     auto early = start([&] { return bench.latch.wait_for(10s); });
@@ -96,7 +96,7 @@ TEST_CASE("who comes later waits for the count that is there then") {
     CHECK(late.get());
 }
 
-TEST_CASE("who arrives waits for the count that it arrived at") {
+TEST_CASE("arrive_and_wait() waits for the round that it counted down") {
     Bench bench;
     bench.redis.next("count down", array({number(2), text("first")}));
     bench.redis.next("look", count_of("9", text("second")));
@@ -107,7 +107,7 @@ TEST_CASE("who arrives waits for the count that it arrived at") {
     CHECK(bench.redis.history().size() == 3);
 }
 
-TEST_CASE("answers that make no sense are errors") {
+TEST_CASE("malformed replies are errors") {
     Bench bench;
     for (const Reply& reply : {nil(), number(1), array({}), array({text("1")}), array({text("1"), number(2)})}) {
         bench.redis.next("look", reply);
@@ -119,7 +119,7 @@ TEST_CASE("answers that make no sense are errors") {
     CHECK(code_of([&] { bench.latch.try_set_count(1); }) == errc::protocol_error);
 }
 
-TEST_CASE("looking takes nothing, so an unknown outcome leaves nothing to do") {
+TEST_CASE("a query takes nothing, so after an unknown outcome there is nothing to undo") {
     Bench bench({.command_timeout = 10s, .unreachable_timeout = 60ms});
     bench.redis.always("look", lost());
     CHECK(code_of([&] { bench.latch.wait(); }) == errc::unreachable);
@@ -127,7 +127,7 @@ TEST_CASE("looking takes nothing, so an unknown outcome leaves nothing to do") {
     CHECK(bench.redis.count("look") == bench.redis.history().size());
 }
 
-TEST_CASE("a change that is given up is called off") {
+TEST_CASE("a change of unknown outcome is voided") {
     Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
     bench.redis.always("set count", lost());
     CHECK(code_of([&] { bench.latch.try_set_count(3); }) == errc::unreachable);
@@ -138,12 +138,12 @@ TEST_CASE("a change that is given up is called off") {
     CHECK(called_off.key(0) == set.key(1));
     CHECK(called_off.argument(0) == set.argument(0));
     CHECK(called_off.argument(1) == set.argument(1));
-    // The next one has a number of its own.
+    // The next request has its own number.
     bench.redis.always("set count", number(1));
     CHECK(bench.latch.try_set_count(3));
     CHECK(bench.redis.sent("set count").back().argument(1) != set.argument(1));
 
-    // What was never sent needs no word.
+    // A request that was never sent needs no such command.
     bench.redis.always("set count", unreachable());
     CHECK(code_of([&] { bench.latch.try_set_count(3); }) == errc::unreachable);
     bench.latch.count_down();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Permit ids as text; what a semaphore with leases sends, and what it makes of a server that answers late or wrongly.
+// PermitId as text. PermitExpirableSemaphore: its commands, and replies that are late or malformed.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -89,7 +89,7 @@ TEST_CASE("permit ids are random, comparable and hashable") {
     CHECK(PermitId::parse(std::string(32, '1')) < PermitId::parse(std::string(32, '2')));
 }
 
-TEST_CASE("an acquire tells how many permits, for how long, and by which ids") {
+TEST_CASE("an acquire command contains the number of permits, the lease, and the ids") {
     Bench bench;
     const auto two = bench.seats.acquire(2, Lease(5s));
     static_cast<void>(bench.seats.acquire(Lease::forever()));
@@ -109,7 +109,7 @@ TEST_CASE("an acquire tells how many permits, for how long, and by which ids") {
     CHECK(sent[2].argument(7) == "30000");
 }
 
-TEST_CASE("what is asked for again has new ids, so that taking back the old ones does not meet it") {
+TEST_CASE("a retry uses new ids, so undoing the earlier try cannot take its permits") {
     Bench bench;
     bench.redis.next("acquire by id", array({number(0), number(-1)}));
     bench.redis.next("acquire by id", array({number(0), number(-1)}));
@@ -131,11 +131,11 @@ TEST_CASE("a waiter asks again when the next lease is over") {
     const Stopwatch watch;
     CHECK(bench.seats.try_acquire_for(10s));
     CHECK(watch.elapsed() >= 40ms);
-    CHECK(watch.within(4s));  // without that it would be five at least
+    CHECK(watch.within(4s));  // Without that it would be at least five seconds.
     CHECK(bench.redis.count("acquire by id") == 3);
 }
 
-TEST_CASE("a permit whose lease was over when the answer came is given back, and asked for anew") {
+TEST_CASE("a permit whose lease is over before the reply arrives is released, and requested again") {
     Bench bench;
     bench.redis.next("acquire by id", [](const SentCommand&) {
         std::this_thread::sleep_for(30ms);
@@ -150,20 +150,20 @@ TEST_CASE("a permit whose lease was over when the answer came is given back, and
     CHECK(id->bytes() == asked.back().argument(8));
 }
 
-TEST_CASE("a renewal without an answer is made again soon, and the permit is kept") {
+TEST_CASE("a renewal without a reply is resent soon, and the permit is kept") {
     Bench bench({.watchdog_timeout = 6s});
     bench.redis.next("renew permits", lost());
     const PermitId id = bench.seats.acquire();
     REQUIRE(bench.redis.wait_for("renew permits", 3));
     const auto renewals = bench.redis.sent("renew permits");
     CHECK(renewals[0].argument(2) == id.bytes());
-    CHECK(renewals[1].at - renewals[0].at < 1500ms);  // and not after the next third of it
+    CHECK(renewals[1].at - renewals[0].at < 1500ms);  // not only after the next third of the timeout
     CHECK(bench.client.stats().lost_holds == 0);
     bench.seats.release(id);
 }
 
 TEST_CASE("a permit that cannot be renewed is lost before its lease can be over") {
-    // The best of some rounds: on a busy machine this thread may hear of it late.
+    // The best of some rounds, because this thread may be notified late on a busy machine.
     bool in_time = false;
     for (int round = 0; round < 5 && !in_time; ++round) {
         Bench bench({.watchdog_timeout = 300ms});
@@ -176,7 +176,7 @@ TEST_CASE("a permit that cannot be renewed is lost before its lease can be over"
     CHECK(in_time);
 }
 
-TEST_CASE("a release that was refused leaves its other permits under the watchdog") {
+TEST_CASE("a refused release leaves its permits under the watchdog") {
     Bench bench({.watchdog_timeout = 1500ms});
     const PermitId id = bench.seats.acquire();
     bench.redis.next("release by id", number(0));
@@ -188,7 +188,7 @@ TEST_CASE("a release that was refused leaves its other permits under the watchdo
     CHECK(bench.redis.count("renew permits") <= renewals + 1);
 }
 
-TEST_CASE("answers that make no sense are errors, and what they took goes back") {
+TEST_CASE("malformed replies to permit ids are errors, and the possible permits are returned") {
     for (const Reply& reply : {nil(), number(1), array({}), array({number(7), number(-1)}),
                                array({number(-1), number(-1)}), array({number(1), nil()}), malformed()}) {
         Bench bench;
@@ -207,7 +207,7 @@ TEST_CASE("answers that make no sense are errors, and what they took goes back")
     CHECK(code_of([&] { bench.seats.remaining_lease(id); }) == errc::protocol_error);
 }
 
-TEST_CASE("a lease is set when no renewal that is on its way can prolong it any more") {
+TEST_CASE("update_lease() waits until no renewal in flight can prolong the lease") {
     Bench bench({.watchdog_timeout = 1500ms, .command_timeout = 20s});
     const PermitId id = bench.seats.acquire();
     bench.redis.next("renew permits", ScriptedRedis::hold_back);
@@ -223,7 +223,7 @@ TEST_CASE("a lease is set when no renewal that is on its way can prolong it any 
     CHECK(bench.redis.count("renew permits") == 1);
 }
 
-TEST_CASE("a permit that goes out of scope is given back without waiting for an answer") {
+TEST_CASE("a Permit that goes out of scope is released without waiting for a reply") {
     Bench bench({.command_timeout = 20s, .unreachable_timeout = 20s});
     const Stopwatch watch;
     bench.redis.always("release by id", ScriptedRedis::hold_back);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a semaphore sends, and what it makes of a server that answers late, wrongly, or not at all.
+// Semaphore: its commands, with a server that replies late, malformed, or not at all.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -33,7 +33,7 @@ ClientOptions impatient() { return {.command_timeout = 20ms, .unreachable_timeou
 struct Bench {
     explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), seats(client, "seats") {}
 
-    // A thread that waits in line, or comes back with an error.
+    // Starts a thread that waits in the queue. Returns its error, if any.
     std::future<std::error_code> waiting(std::ptrdiff_t n, std::stop_token stop = {}) {
         const std::uint64_t before = client.stats().waits;
         auto thread = start([this, n, stop] {
@@ -63,7 +63,7 @@ std::error_code code_of(auto&& call) {
 
 }  // namespace
 
-TEST_CASE("an acquire is one command with a lane, a request of its own, and the permits wanted") {
+TEST_CASE("an acquire is one command with a request slot, a request number of its own, and the number of permits") {
     Bench bench;
     bench.seats.acquire(3);
     bench.seats.acquire();
@@ -75,7 +75,7 @@ TEST_CASE("an acquire is one command with a lane, a request of its own, and the 
     CHECK(sent[0].argument(0) == "0");
     CHECK(sent[1].argument(0) == "0");
     CHECK(std::stoll(sent[1].argument(1)) > std::stoll(sent[0].argument(1)));
-    // Until when it is wanted, by the server's clock, and for how long its mark stays then: no longer than two minutes.
+    // Until when it is wanted, by the server's clock, and for how long its mark stays afterwards: two minutes at most.
     CHECK(std::stoll(sent[1].argument(2)) >= std::stoll(sent[0].argument(2)));
     CHECK(sent[0].argument(3) == "80000");
     CHECK(sent[0].argument(4) == "0");
@@ -83,7 +83,7 @@ TEST_CASE("an acquire is one command with a lane, a request of its own, and the 
     CHECK(sent[0].words.size() == 11);
 }
 
-TEST_CASE("a command that is sent again is the same request, and says so") {
+TEST_CASE("a resend has the same request number, and is marked as a resend") {
     Bench bench;
     bench.redis.next("acquire permits", lost());
     bench.seats.acquire();
@@ -104,7 +104,7 @@ TEST_CASE("a command that is sent again is the same request, and says so") {
     CHECK(released[1].argument(4) == "1");
 }
 
-TEST_CASE("a key prefix stands before keys and channel") {
+TEST_CASE("a key prefix is part of the keys and of the channel") {
     ScriptedRedis redis;
     Client client(redis.transport(), {.key_prefix = "shop:"});
     Semaphore<ScriptedTransport> seats(client, "seats");
@@ -114,7 +114,7 @@ TEST_CASE("a key prefix stands before keys and channel") {
     CHECK(redis.sent("add permits").at(0).key(2) == "redisson_sc:{shop:seats}");
 }
 
-TEST_CASE("one that leaves the line while the question for it is on its way gives its permits back") {
+TEST_CASE("a waiter that leaves during the query for it returns its permits") {
     Bench bench;
     bench.redis.always("acquire permits", number(0));
     std::stop_source stop;
@@ -143,7 +143,7 @@ TEST_CASE("one that leaves the line while the question for it is on its way give
     CHECK(returned.argument(7) == "1");
 }
 
-TEST_CASE("an acquire without an answer is taken back, until that is answered") {
+TEST_CASE("an acquire without a reply is undone, and that command is resent until it is answered") {
     Bench bench(impatient());
     bench.redis.always("acquire permits", lost());
     bench.redis.next("give permits back", lost());
@@ -153,7 +153,7 @@ TEST_CASE("an acquire without an answer is taken back, until that is answered") 
     const auto back = bench.redis.sent("give permits back");
     CHECK(back[0].argument(0) == sent.back().argument(0));
     CHECK(back[0].argument(1) == sent.back().argument(1));
-    // Its lane is not used before.
+    // Its request slot is not used before.
     CHECK(eventually([&] {
         bench.redis.next("acquire permits", number(1));
         bench.seats.acquire();
@@ -161,14 +161,14 @@ TEST_CASE("an acquire without an answer is taken back, until that is answered") 
     }));
 }
 
-TEST_CASE("an acquire that was never sent needs no taking back") {
+TEST_CASE("an acquire that was never sent needs no undoing") {
     Bench bench(impatient());
     bench.redis.always("acquire permits", unreachable());
     CHECK(code_of([&] { bench.seats.acquire(); }) == errc::unreachable);
     CHECK(bench.redis.count("give permits back") == 0);
 }
 
-TEST_CASE("answers that make no sense are errors, and what they took goes back") {
+TEST_CASE("malformed replies are errors, and the possible permits are returned") {
     for (const Reply& reply : {number(-2), number(5), nil(), text("OK"), array({}), malformed()}) {
         Bench bench;
         bench.redis.next("acquire permits", reply);
@@ -186,7 +186,7 @@ TEST_CASE("answers that make no sense are errors, and what they took goes back")
     CHECK(code_of([&] { bench.seats.available_permits(); }) == errc::wrong_type);
 }
 
-TEST_CASE("a refused subscription ends all waits with the server's words") {
+TEST_CASE("a refused subscription ends all waits with the server's error") {
     Bench bench;
     bench.redis.confirm_by_hand();
     bench.redis.always("acquire permits", number(0));
@@ -198,7 +198,7 @@ TEST_CASE("a refused subscription ends all waits with the server's words") {
     CHECK(second.get() == errc::rejected);
 }
 
-TEST_CASE("a message between the first try and the confirmation costs no sleep") {
+TEST_CASE("a message between the first try and the confirmation causes no sleep") {
     Bench bench;
     bench.redis.confirm_by_hand();
     bench.redis.next("acquire permits", number(0));
@@ -208,11 +208,11 @@ TEST_CASE("a message between the first try and the confirmation costs no sleep")
     const Stopwatch watch;
     REQUIRE(bench.redis.confirm(channel));
     CHECK_FALSE(waiting.get());
-    CHECK(watch.within(4s));  // without that it would be five at least
+    CHECK(watch.within(4s));  // Without that it would be at least five seconds.
     CHECK(bench.redis.count("acquire permits") == 2);
 }
 
-TEST_CASE("a release without an answer fails, and is posted until it is answered") {
+TEST_CASE("a release without a reply is an error, and is resent in the background until it is answered") {
     Bench bench(impatient());
     bench.redis.always("add permits", lost());
     CHECK(code_of([&] { bench.seats.release(2); }) == errc::unreachable);
@@ -230,7 +230,7 @@ TEST_CASE("a release without an answer fails, and is posted until it is answered
     CHECK(requests.size() == 1);
 }
 
-TEST_CASE("a short wait is not worse than none: the answer to its first question is waited for, and taken") {
+TEST_CASE("a short timed wait still awaits the reply to its first command, and uses its grant") {
     Bench bench;
     bench.redis.always("acquire permits", [](const SentCommand&) {
         std::this_thread::sleep_for(60ms);
@@ -242,7 +242,7 @@ TEST_CASE("a short wait is not worse than none: the answer to its first question
     CHECK(bench.redis.count("give permits back") == 0);
 }
 
-TEST_CASE("one try is one try: a refusal for now ends it, and does not end a wait") {
+TEST_CASE("a temporary refusal ends try_acquire(), but not a timed wait") {
     Bench bench;
     bench.redis.next("acquire permits", error("OOM command not allowed when used memory > 'maxmemory'."));
     CHECK(code_of([&] { return bench.seats.try_acquire(); }) == errc::overloaded);
@@ -251,40 +251,38 @@ TEST_CASE("one try is one try: a refusal for now ends it, and does not end a wai
     CHECK(bench.seats.try_acquire_for(10s));
 }
 
-// A Semaphore and a PermitExpirableSemaphore of one name have one channel.
-TEST_CASE(
-    "a message that came between the question and the subscription was told to another one: the question is asked "
-    "again") {
+// A Semaphore and a PermitExpirableSemaphore with one name share a channel.
+TEST_CASE("message between query and subscription that reached another primitive only: the query is repeated") {
     Bench bench;
     PermitExpirableSemaphore<ScriptedTransport> slots(bench.client, "seats");
     bench.redis.always("acquire by id", array({number(0), number(-1)}));
     std::stop_source stop;
     auto other = start([&] { return slots.acquire(stop.get_token()).has_value(); });
     REQUIRE(bench.redis.wait_for("acquire by id", 2));
-    // The release comes when the question was answered.
+    // The release comes just after the reply to the query.
     bench.redis.next("acquire permits", number(0));
     const Stopwatch watch;
     CHECK(bench.seats.try_acquire_for(10s));
-    CHECK(watch.within(4s));  // without that it would be five at least
+    CHECK(watch.within(4s));  // Without that it would be at least five seconds.
     stop.request_stop();
     CHECK_FALSE(other.get());
 }
 
-TEST_CASE("what came too late is asked for anew where nothing can have been done, and never else") {
+TEST_CASE("a late request is sent as a new one only where it cannot have taken effect") {
     Bench bench({.command_timeout = 200ms, .unreachable_timeout = 1s});
     const auto late_by = [](std::int64_t ms) {
         return [ms](const SentCommand& command) {
             return std::optional(error("LATE " + std::to_string(std::stoll(command.argument(2)) + ms)));
         };
     };
-    // The only copy: nothing was done, however late it came.
+    // The only copy: it took no effect, however late it was.
     bench.redis.next("add permits", late_by(1'000'000));
     bench.seats.release();
     auto sent = bench.redis.sent("add permits");
     REQUIRE(sent.size() == 2);
     CHECK(sent[0].argument(1) != sent[1].argument(1));
     CHECK(std::stoll(sent[1].argument(2)) > std::stoll(sent[0].argument(2)) + 1'000'000);
-    // A second copy, when the mark of the first would still be there.
+    // A second copy, while the mark of the first would still exist.
     bench.redis.next("add permits", lost());
     bench.redis.next("add permits", late_by(70'000));
     bench.seats.release();
@@ -292,7 +290,7 @@ TEST_CASE("what came too late is asked for anew where nothing can have been done
     REQUIRE(sent.size() == 5);
     CHECK(sent[3].argument(1) == sent[2].argument(1));
     CHECK(sent[4].argument(1) != sent[3].argument(1));
-    // When it would have gone.
+    // A second copy, after the mark would have expired.
     bench.redis.next("add permits", lost());
     bench.redis.next("add permits", late_by(90'000));
     CHECK(code_of([&] { bench.seats.release(); }) == errc::unreachable);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Clients: their options, their identity, and how long they live.
+// Client: options, identity, and lifetime.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -39,9 +39,9 @@ static_assert(!std::is_move_constructible_v<RLock<ScriptedTransport>>);
 
 }  // namespace
 
-TEST_CASE("the default options are fit for use") { CHECK_FALSE(is_refused({})); }
+TEST_CASE("the default options are valid") { CHECK_FALSE(is_refused({})); }
 
-TEST_CASE("options that cannot work are refused when the client is made") {
+TEST_CASE("invalid options are refused by the constructor") {
     CHECK(is_refused({.watchdog_timeout = 0ms}));
     CHECK(is_refused({.watchdog_timeout = -1s}));
     CHECK(is_refused({.watchdog_timeout = 29ms}));
@@ -60,7 +60,7 @@ TEST_CASE("options that cannot work are refused when the client is made") {
     CHECK_FALSE(is_refused({.local_handoff_limit = 0}));
 }
 
-TEST_CASE("each client has an identity of its own, and keeps it") {
+TEST_CASE("each client has its own id, which does not change") {
     ScriptedRedis redis;
     ScriptedRedis other;
     Client a(redis.transport());
@@ -70,7 +70,7 @@ TEST_CASE("each client has an identity of its own, and keeps it") {
     CHECK(a.id() != b.id());
 }
 
-TEST_CASE("making clients and locks sends nothing") {
+TEST_CASE("constructing clients and locks sends nothing") {
     ScriptedRedis redis;
     Client client(redis.transport());
     RLock lock(client, "x");
@@ -81,7 +81,7 @@ TEST_CASE("making clients and locks sends nothing") {
     CHECK(client.stats().commands == 0);
 }
 
-TEST_CASE("a key prefix stands before every name, but not in what the lock calls itself") {
+TEST_CASE("a key prefix is part of every key, but not of name()") {
     ScriptedRedis redis;
     Client client(redis.transport(), {.key_prefix = "shop:"});
     RLock lock(client, "orders");
@@ -93,7 +93,7 @@ TEST_CASE("a key prefix stands before every name, but not in what the lock calls
     CHECK(redis.sent("release").at(0).key(1) == "redisson_lock__channel:{shop:orders}");
 }
 
-TEST_CASE("a prefix and a name that are bad only together are refused") {
+TEST_CASE("a prefix and a name that are invalid only together are refused") {
     ScriptedRedis redis;
     Client client(redis.transport(), {.key_prefix = "{app}:"});
     CHECK_THROWS_AS(RLock(client, "{orders}"), Error);
@@ -103,7 +103,7 @@ TEST_CASE("a prefix and a name that are bad only together are refused") {
     CHECK(redis.history().empty());
 }
 
-TEST_CASE("a lock outlives the client that it was made from") {
+TEST_CASE("a lock may outlive the client that it was made from") {
     ScriptedRedis redis;
     std::optional<Client<ScriptedTransport>> client(std::in_place, redis.transport());
     RLock lock(*client, "x");
@@ -114,7 +114,7 @@ TEST_CASE("a lock outlives the client that it was made from") {
     CHECK(redis.count("release") == 1);
 }
 
-TEST_CASE("a hold outlives the object by which it was taken, and is given back through another") {
+TEST_CASE("a hold outlives the object that acquired it, and is released through another one") {
     ScriptedRedis redis;
     Client client(redis.transport());
     std::optional<RLock<ScriptedTransport>> first(std::in_place, client, "x");
@@ -126,7 +126,7 @@ TEST_CASE("a hold outlives the object by which it was taken, and is given back t
     CHECK(redis.sent("release").at(0).argument(1) == "0");
 }
 
-TEST_CASE("two objects of one name are the same lock, two names are two") {
+TEST_CASE("two objects with one name are the same lock, two names are two locks") {
     ScriptedRedis redis;
     Client client(redis.transport());
     RLock a(client, "x");
@@ -139,7 +139,7 @@ TEST_CASE("two objects of one name are the same lock, two names are two") {
     CHECK(a.valid_until() == Instant::min());
 }
 
-TEST_CASE("a client may go while holds are held and releases are pending") {
+TEST_CASE("a client may be destroyed while locks are held and releases are pending") {
     ScriptedRedis redis;
     redis.always("release", ScriptedRedis::hold_back);
     redis.always("give up", ScriptedRedis::hold_back);
@@ -157,7 +157,7 @@ TEST_CASE("a client may go while holds are held and releases are pending") {
     CHECK_FALSE(redis.history().empty());
 }
 
-TEST_CASE("the counters count") {
+TEST_CASE("stats() counts commands, resends and acquisitions") {
     ScriptedRedis redis;
     Client client(redis.transport());
     RLock lock(client, "x");
@@ -169,14 +169,14 @@ TEST_CASE("the counters count") {
     redis.next("acquire", number(5000));
     CHECK_FALSE(lock.try_lock());
     const Stats stats = client.stats();
-    CHECK(stats.commands == 8);  // it asked for the time, and again after the answer that did not come
+    CHECK(stats.commands == 8);  // includes the query for the server's time, and its repetition after the lost reply
     CHECK(stats.resends == 1);
     CHECK(stats.acquisitions == 1);
     CHECK(stats.waits == 0);
     CHECK(stats.lost_holds == 0);
 }
 
-TEST_CASE("what an event handler throws is swallowed, and the next event comes") {
+TEST_CASE("an exception of an event handler is swallowed, and the next event is delivered") {
     ScriptedRedis redis;
     std::atomic<int> events = 0;
     Client client(redis.transport(), {.on_event = [&](const Event&) {
@@ -209,7 +209,7 @@ TEST_CASE("an event handler may use the library") {
     CHECK(eventually([&] { return done.load(); }));
 }
 
-TEST_CASE("when the server goes away and comes back, each is told once") {
+TEST_CASE("a lost connection and its return are reported once each") {
     ScriptedRedis redis;
     std::mutex mutex;
     std::vector<Event::Kind> kinds;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the programs in tests/fuzz have found, once more.
+// Regression tests for the findings of tests/fuzz.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -14,9 +14,9 @@ using namespace redlatch;
 using namespace redlatch::test;
 using namespace std::chrono_literals;
 
-// One more than told is the time to ask again, and one more than the largest number is the smallest: a waiter asked
-// without a pause.
-TEST_CASE("a waiter that is told of a next expiry at the end of time does not ask in a loop") {
+// The waiter asks one millisecond after the reported time. One more than the largest number overflowed to the smallest,
+// so the waiter asked without a pause.
+TEST_CASE("next expiry at the largest time: the waiter does not ask in a tight loop") {
     ScriptedRedis redis;
     Client client{redis.transport()};
     PermitExpirableSemaphore seats{client, "seats"};

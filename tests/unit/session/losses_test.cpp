@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The thread that tells losses: in time, whatever else is going on, and without anything that could fail.
+// Losses: the thread that reports losses in time, whatever else happens, and without a step that could fail.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -54,7 +54,7 @@ struct Mortal final : BackgroundTask {
     std::atomic<Instant> expired{Instant()};
 };
 
-// The state of a name, with a hold that nobody has given back.
+// The state of a name with a hold that was not released.
 struct Held final : BackgroundTask {
     static constexpr std::string_view kind = "held";
 
@@ -82,7 +82,7 @@ struct Held final : BackgroundTask {
 
 }  // namespace
 
-TEST_CASE("a client that ends while something is held tells that it is lost, with a thread for that and without") {
+TEST_CASE("destroying a client with a hold reports its loss, whether the thread for that was started or not") {
     for (const bool with_thread : {true, false}) {
         CAPTURE(with_thread);
         ScriptedRedis redis;
@@ -98,7 +98,7 @@ TEST_CASE("a client that ends while something is held tells that it is lost, wit
     }
 }
 
-TEST_CASE("what is lost at an instant is told then, not before") {
+TEST_CASE("a loss is reported when it is due, not before") {
     Losses losses;
     losses.start();
     const auto hold = std::make_shared<Mortal>(losses);
@@ -117,13 +117,13 @@ TEST_CASE("an earlier deadline wakes the thread that sleeps until a later one") 
     const auto late = std::make_shared<Mortal>(losses);
     const auto early = std::make_shared<Mortal>(losses);
     losses.timers().schedule(*late, Clock::now() + 1h);
-    std::this_thread::sleep_for(5ms);  // most likely it sleeps by now; it is right in either case
+    std::this_thread::sleep_for(5ms);  // Most likely it sleeps by now; the test is valid in either case.
     losses.timers().schedule(*early, Clock::now() + 1ms);
     CHECK(eventually([&] { return early->expired.load() != Instant(); }));
     CHECK(late->expired.load() == Instant());
 }
 
-TEST_CASE("what cannot expire for want of memory does so a moment later, and holds up nothing else") {
+TEST_CASE("a task that fails for lack of memory is retried soon, and delays no other") {
     Losses losses;
     losses.start();
     const auto first = std::make_shared<Mortal>(losses);
@@ -136,8 +136,9 @@ TEST_CASE("what cannot expire for want of memory does so a moment later, and hol
     CHECK(first->expired.load() >= second->expired.load());
 }
 
-// What was renewed together is lost together: the first of ten thousand was told when the last had been looked at.
-TEST_CASE("of those that are lost at one instant each is told before the next is looked at") {
+// Holds that were renewed together are lost together: the first of ten thousand was reported after the last was
+// checked.
+TEST_CASE("of several losses at one instant each is reported before the next is checked") {
     Losses losses;
     const auto first = std::make_shared<Mortal>(losses);
     const auto second = std::make_shared<Mortal>(losses);
@@ -153,7 +154,7 @@ TEST_CASE("of those that are lost at one instant each is told before the next is
     CHECK(eventually([&] { return second->expired.load() != Instant(); }));
 }
 
-TEST_CASE("the more is held, the sooner its loss is told, for telling everybody takes longer") {
+TEST_CASE("the more holds there are, the earlier a loss is reported, because reporting to all takes longer") {
     Losses losses;
     const auto before = losses.notice();
     std::vector<std::shared_ptr<Mortal>> held;
@@ -171,7 +172,7 @@ TEST_CASE("the more is held, the sooner its loss is told, for telling everybody 
     CHECK(losses.notice() == before);
 }
 
-TEST_CASE("a callback runs on a thread that holds no lock of the library, and may tell of more losses") {
+TEST_CASE("a callback runs without any lock of the library, and may report further losses") {
     Losses losses;
     losses.start();
     LossSource first;
@@ -183,7 +184,7 @@ TEST_CASE("a callback runs on a thread that holds no lock of the library, and ma
     CHECK(told.get_future().get() != std::this_thread::get_id());
 }
 
-TEST_CASE("the end tells what is still to be told, with a thread and without") {
+TEST_CASE("the destructor reports the remaining losses, whether the thread was started or not") {
     for (const bool with_thread : {true, false}) {
         CAPTURE(with_thread);
         std::vector<std::stop_token> tokens;
@@ -200,7 +201,7 @@ TEST_CASE("the end tells what is still to be told, with a thread and without") {
     }
 }
 
-TEST_CASE("the end waits for the callback that runs") {
+TEST_CASE("the destructor waits for the running callback") {
     std::promise<void> running;
     std::promise<void> go_on;
     auto losses = std::make_unique<Losses>();
@@ -221,7 +222,7 @@ TEST_CASE("the end waits for the callback that runs") {
     CHECK(finished);
 }
 
-TEST_CASE("a callback may end what calls it; the others are told all the same") {
+TEST_CASE("a callback may destroy the object that calls it, and the other losses are still reported") {
     auto losses = std::make_unique<Losses>();
     losses->start();
     LossSource first;
@@ -237,7 +238,7 @@ TEST_CASE("a callback may end what calls it; the others are told all the same") 
     done.get();
 }
 
-TEST_CASE("notice is twice what telling took of late, within limits") {
+TEST_CASE("the notice is twice the recent lateness, within limits") {
     Lateness lateness;
     const Instant begin = Instant(1h);
     CHECK(lateness.notice() == 5ms);
@@ -251,7 +252,7 @@ TEST_CASE("notice is twice what telling took of late, within limits") {
     CHECK(lateness.notice() == 200ms);
 }
 
-TEST_CASE("lateness of long ago is forgotten") {
+TEST_CASE("old lateness is forgotten") {
     Lateness lateness;
     const Instant begin = Instant(1h);
     lateness.add(begin, begin + 20ms);
@@ -263,7 +264,7 @@ TEST_CASE("lateness of long ago is forgotten") {
     CHECK(lateness.notice() == 5ms);
 }
 
-TEST_CASE("a thread that comes late notices that, and wants more notice") {
+TEST_CASE("a late thread measures its lateness and increases the notice") {
     Losses losses;
     losses.start();
     const auto hold = std::make_shared<Mortal>(losses);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The thread on which a user's handlers run.
+// Notifier: the thread that runs the user's handlers.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -16,7 +16,7 @@
 using namespace redlatch;
 using namespace std::chrono_literals;
 
-TEST_CASE("jobs run in their order, on a thread of their own") {
+TEST_CASE("jobs run in order, on a separate thread") {
     Notifier notifier;
     std::vector<int> order;
     std::promise<std::thread::id> where;
@@ -26,7 +26,7 @@ TEST_CASE("jobs run in their order, on a thread of their own") {
     CHECK(order == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
 
-TEST_CASE("a job that throws does not keep the next from running") {
+TEST_CASE("a job that throws does not stop the next one") {
     Notifier notifier;
     std::promise<void> ran;
     notifier.notify([] { throw std::runtime_error("on purpose"); });
@@ -35,14 +35,14 @@ TEST_CASE("a job that throws does not keep the next from running") {
     ran.get_future().get();
 }
 
-TEST_CASE("a job may order another") {
+TEST_CASE("a job may enqueue another") {
     Notifier notifier;
     std::promise<void> ran;
     notifier.notify([&] { notifier.notify([&] { ran.set_value(); }); });
     ran.get_future().get();
 }
 
-TEST_CASE("the end waits for the job that runs") {
+TEST_CASE("the destructor waits for the running job") {
     std::promise<void> running;
     std::promise<void> go_on;
     bool finished = false;

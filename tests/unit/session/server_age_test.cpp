@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How old a server is by its own word: what decides whether it may vote for a RedLock.
+// The age of a server according to its INFO, which decides whether it may vote for a RedLock.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -15,8 +15,8 @@ TEST_CASE("the age of a server is read from its INFO") {
     CHECK_FALSE(read_uptime("uptime_in_seconds:99999999999999999999\r\n"));
 }
 
-// Redis counts by its wall clock. An error here would fail the whole RedLock, whatever its other servers say.
-TEST_CASE("a server whose clock was set back to before its start counts as just started") {
+// Redis computes it by its wall clock. An error here would fail the whole RedLock, whatever its other servers reply.
+TEST_CASE("a server whose clock was set back before its start counts as just started") {
     CHECK(read_uptime("uptime_in_seconds:-1\r\n") == 0s);
     CHECK(read_uptime("uptime_in_seconds:-3600\r\n") == 0s);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a reply means for its command, and which error it becomes.
+// The class of a reply, and the error that it becomes.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -19,9 +19,9 @@ struct Row {
     errc code;
 };
 
-// What servers really say, by version where it matters.
+// The texts of real servers, with their variants by version.
 constexpr Row rows[] = {
-    // Unavailable: it may be back, or be another one, soon.
+    // Unavailable: the server may be back soon, or another one in its place.
     {"LOADING Redis is loading the dataset in memory", ReplyClass::refused_now, errc::unreachable},
     {"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", ReplyClass::refused_now,
      errc::unreachable},
@@ -31,7 +31,7 @@ constexpr Row rows[] = {
     {"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
      ReplyClass::refused_now, errc::unreachable},
     {"NOMASTERLINK Can't SYNC while not connected with my master", ReplyClass::refused_now, errc::unreachable},
-    // Overloaded: the server is there, and says not now.
+    // Overloaded: the server is there and refuses temporarily.
     {"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", ReplyClass::refused_now,
      errc::overloaded},
     {"OOM command not allowed when used memory > 'maxmemory'.", ReplyClass::refused_now, errc::overloaded},
@@ -40,7 +40,7 @@ constexpr Row rows[] = {
     {"NOREPLICAS Not enough good replicas to write.", ReplyClass::refused_now, errc::overloaded},
     {"ERR max number of clients reached", ReplyClass::refused_now, errc::overloaded},
     {"ERR max number of clients + cluster connections reached", ReplyClass::refused_now, errc::overloaded},
-    // Redis up to 6 nests what a script met.
+    // Redis up to 6 wraps the error that a script met.
     {"ERR Error running script (call to f_0123): @user_script:9: @user_script: 9: -OOM command not allowed when used "
      "memory > "
      "'maxmemory'. ",
@@ -67,7 +67,7 @@ constexpr Row rows[] = {
      ReplyClass::refused, errc::rejected},
     {"ERR Error running script (call to f_0123): @user_script:5: user_script:5: attempt to compare nil with number ",
      ReplyClass::refused, errc::rejected},
-    // Rejected: with the same words it will never work.
+    // Rejected: the same command will never work.
     {"NOAUTH Authentication required.", ReplyClass::refused, errc::rejected},
     {"WRONGPASS invalid username-password pair or user is disabled.", ReplyClass::refused, errc::rejected},
     {"NOPERM this user has no permissions to run the 'evalsha' command", ReplyClass::refused, errc::rejected},
@@ -100,7 +100,7 @@ constexpr Row rows[] = {
 
 }  // namespace
 
-TEST_CASE("each error of a server has its class") {
+TEST_CASE("each error text of a server has its class and code") {
     for (const Row& row : rows) {
         CAPTURE(row.text);
         const Reply reply = error(std::string(row.text));
@@ -113,7 +113,7 @@ TEST_CASE("each error of a server has its class") {
     }
 }
 
-TEST_CASE("what is delivered in the background is given up only when it can never succeed") {
+TEST_CASE("a delivery in the background is dropped only if it can never succeed") {
     for (const char* text : {"WRONGTYPE Operation against a key holding the wrong kind of value",
                              "ERR user_script:5: attempt to compare nil with number", "ERR unknown command 'EVALSHA'"})
         CHECK(is_final(error(text)));
@@ -133,18 +133,18 @@ TEST_CASE("what is delivered in the background is given up only when it can neve
     CHECK_FALSE(is_final(Reply::of(Reply::Kind::malformed, "HTTP")));
 }
 
-TEST_CASE("a script that the server does not know is sent as text") {
+TEST_CASE("NOSCRIPT has its own class: the script is sent as text") {
     CHECK(judge(error("NOSCRIPT No matching script. Please use EVAL.")) == ReplyClass::no_script);
 }
 
-TEST_CASE("answers are answers, whatever their shape") {
+TEST_CASE("a reply of any type but an error counts as answered") {
     CHECK(judge(Reply{}) == ReplyClass::answered);
     CHECK(judge(Reply::of(-1)) == ReplyClass::answered);
     CHECK(judge(Reply::of("OOM is a text here")) == ReplyClass::answered);
     CHECK(judge({Reply::Kind::array, 0, {}, {error("OOM x")}}) == ReplyClass::answered);
 }
 
-TEST_CASE("without an answer the command is sent again, but not to a server that talks nonsense") {
+TEST_CASE("without a reply the command is resent, but not after a malformed reply") {
     CHECK(judge(Reply::of(Reply::Kind::not_sent, "why")) == ReplyClass::no_answer);
     CHECK(judge(Reply::of(Reply::Kind::unanswered, "why")) == ReplyClass::no_answer);
     CHECK(judge(Reply::of(Reply::Kind::malformed, "why")) == ReplyClass::refused);
@@ -158,7 +158,7 @@ TEST_CASE("without an answer the command is sent again, but not to a server that
           std::string::npos);
 }
 
-TEST_CASE("the words of a server are escaped and shortened") {
+TEST_CASE("error texts of a server are escaped and shortened") {
     const Error escaped = error_of(error(std::string("ERR \0\x1b[31mred\r\n", 15)), "x");
     const std::string_view what = escaped.what();
     CHECK(what.find("\\x00\\x1b[31mred") != std::string_view::npos);
@@ -169,7 +169,7 @@ TEST_CASE("the words of a server are escaped and shortened") {
     CHECK(std::string_view(longer.what()).size() < 400);
 }
 
-TEST_CASE("an answer of a shape that no script gives names the key") {
+TEST_CASE("the error for an unexpected reply names the key") {
     const Reply replies[] = {Reply{}, Reply::of(-7), Reply::of("x"), error("y"), {Reply::Kind::array, 0, {}, {}}};
     for (const Reply& reply : replies) {
         const Error made = unexpected(reply, "orders");
@@ -179,7 +179,7 @@ TEST_CASE("an answer of a shape that no script gives names the key") {
     }
 }
 
-TEST_CASE("an acquire script answers held, blocked or gone") {
+TEST_CASE("a reply to an acquire script means held, blocked or gone") {
     CHECK(decode_acquire(Reply{}, "x").kind == AcquireAnswer::Kind::held);
     CHECK(decode_acquire(Reply::of(-2), "x").kind == AcquireAnswer::Kind::gone);
     const AcquireAnswer blocked = decode_acquire(Reply::of(1500), "x");
@@ -195,7 +195,7 @@ TEST_CASE("an acquire script answers held, blocked or gone") {
     for (const Reply& reply : senseless) CHECK_THROWS_AS(decode_acquire(reply, "x"), Error);
 }
 
-TEST_CASE("a release script answers released, still held or not held") {
+TEST_CASE("a reply to a release script means released, still held or not held") {
     CHECK(decode_release(Reply{}).kind == ReleaseAnswer::Kind::not_held);
     CHECK(decode_release(Reply::of(-1)).kind == ReleaseAnswer::Kind::still_held);
     CHECK(decode_release(Reply::of(0)).kind == ReleaseAnswer::Kind::released);

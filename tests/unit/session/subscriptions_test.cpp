@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Who is told of which channel, and for how long a channel is kept.
+// Subscriptions: which tasks are notified of which channel, and for how long a channel is kept.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -17,7 +17,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// Writes down what it is told.
+// Records its notifications.
 struct Ear final : BackgroundTask {
     Words heard;
 
@@ -43,7 +43,7 @@ constexpr Milliseconds long_enough = Subscriptions::keep_warm + 1s;
 
 }  // namespace
 
-TEST_CASE("a wish is passed on once, and its confirmation to whoever wished") {
+TEST_CASE("several listeners cause one subscription, and all are notified of its confirmation") {
     Bench bench;
     CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
     CHECK_FALSE(bench.subscriptions.want("x", *bench.b));
@@ -55,7 +55,8 @@ TEST_CASE("a wish is passed on once, and its confirmation to whoever wished") {
     CHECK(bench.b->heard == Words{"subscribed"});
 }
 
-TEST_CASE("who joins a wish that is not confirmed yet has the background look, for perhaps nobody receives") {
+TEST_CASE(
+    "a listener that joins an unconfirmed subscription wakes the background, because perhaps no thread receives") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     const int before = bench.wakes;
@@ -66,7 +67,7 @@ TEST_CASE("who joins a wish that is not confirmed yet has the background look, f
     CHECK(bench.wakes == before + 1);
 }
 
-TEST_CASE("a channel that is confirmed already needs no confirmation") {
+TEST_CASE("a confirmed channel needs no further confirmation") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     bench.subscriptions.subscribed("x");
@@ -74,7 +75,7 @@ TEST_CASE("a channel that is confirmed already needs no confirmation") {
     CHECK(bench.asked == Words{"+x"});
 }
 
-TEST_CASE("messages reach the listeners of their channel") {
+TEST_CASE("messages reach the listeners of their channel only") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     bench.subscriptions.want("y", *bench.b);
@@ -85,7 +86,7 @@ TEST_CASE("messages reach the listeners of their channel") {
     CHECK(bench.b->heard == Words{"message "});
 }
 
-TEST_CASE("a channel stays warm for a while after its last waiter left") {
+TEST_CASE("a channel stays subscribed for a while after its last waiter left") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     bench.subscriptions.subscribed("x");
@@ -98,14 +99,14 @@ TEST_CASE("a channel stays warm for a while after its last waiter left") {
 
     bench.subscriptions.sweep(Clock::now());
     CHECK(bench.asked == Words{"+x"});
-    // It is still told, for news between two waits counts, too.
+    // The listener still gets messages, because one between two waits counts, too.
     bench.subscriptions.message("x", "0");
     CHECK(bench.a->heard == Words{"subscribed", "message 0"});
     CHECK(bench.subscriptions.want("x", *bench.a));
     CHECK(bench.asked == Words{"+x"});
 }
 
-TEST_CASE("a channel that nobody wants any more is given up") {
+TEST_CASE("a channel without active listeners is unsubscribed") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     bench.subscriptions.subscribed("x");
@@ -113,12 +114,12 @@ TEST_CASE("a channel that nobody wants any more is given up") {
     bench.subscriptions.sweep(Clock::now() + long_enough);
     CHECK(bench.asked == Words{"+x", "-x"});
     CHECK(bench.subscriptions.due() == never);
-    // From the beginning then.
+    // The next interest subscribes again.
     CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
     CHECK(bench.asked == Words{"+x", "-x", "+x"});
 }
 
-TEST_CASE("a channel is not given up while one of its listeners wants it") {
+TEST_CASE("a channel is kept while one of its listeners is active") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     bench.subscriptions.want("x", *bench.b);
@@ -132,7 +133,7 @@ TEST_CASE("a channel is not given up while one of its listeners wants it") {
     CHECK(bench.asked == Words{"+x", "-x"});
 }
 
-TEST_CASE("a listener whose channel is given up is told that no more messages come") {
+TEST_CASE("a listener whose channel is unsubscribed is notified as disconnected") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     bench.subscriptions.subscribed("x");
@@ -141,7 +142,7 @@ TEST_CASE("a listener whose channel is given up is told that no more messages co
     CHECK(bench.a->heard == Words{"subscribed", "disconnected"});
 }
 
-TEST_CASE("a sweep keeps what rests only since a moment, and comes back for it") {
+TEST_CASE("a sweep keeps channels that became idle a moment ago, and is due again for them") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     bench.subscriptions.rest("x", *bench.a);
@@ -154,7 +155,7 @@ TEST_CASE("a sweep keeps what rests only since a moment, and comes back for it")
     CHECK(bench.asked == Words{"+x", "-x"});
 }
 
-TEST_CASE("after a disconnection nothing is confirmed, and all are told") {
+TEST_CASE("after a disconnection no channel is confirmed, and all listeners are notified") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     bench.subscriptions.want("y", *bench.b);
@@ -163,13 +164,13 @@ TEST_CASE("after a disconnection nothing is confirmed, and all are told") {
     CHECK(bench.a->heard == Words{"subscribed", "disconnected"});
     CHECK(bench.b->heard == Words{"disconnected"});
     CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
-    // The transport subscribes anew by itself.
+    // The transport subscribes again by itself.
     CHECK(bench.asked == Words{"+x", "+y"});
     bench.subscriptions.subscribed("x");
     CHECK(bench.a->heard.back() == "subscribed");
 }
 
-TEST_CASE("a refused channel is dropped, so that the next wish asks anew") {
+TEST_CASE("a refused channel is dropped, so the next interest subscribes again") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     bench.subscriptions.want("x", *bench.b);
@@ -181,7 +182,7 @@ TEST_CASE("a refused channel is dropped, so that the next wish asks anew") {
     CHECK(bench.asked == Words{"+x", "-x", "+x"});
 }
 
-TEST_CASE("who is forgotten is told nothing, and its channel goes with the last one") {
+TEST_CASE("a forgotten listener gets no notification, and its channel is unsubscribed with the last one") {
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     bench.subscriptions.want("x", *bench.b);
@@ -196,7 +197,7 @@ TEST_CASE("who is forgotten is told nothing, and its channel goes with the last 
     CHECK(bench.asked == Words{"+x", "-x"});
 }
 
-TEST_CASE("one whose last reference is gone is told nothing") {
+TEST_CASE("a listener whose last reference is gone gets no notification") {
     Bench bench;
     Ear going;
     bench.subscriptions.want("x", going);
@@ -207,7 +208,7 @@ TEST_CASE("one whose last reference is gone is told nothing") {
     bench.subscriptions.forget("x", going);
 }
 
-TEST_CASE("what concerns an unknown channel is ignored") {
+TEST_CASE("calls for an unknown channel are ignored") {
     Bench bench;
     bench.subscriptions.subscribed("x");
     bench.subscriptions.refused("x", {});
@@ -218,8 +219,9 @@ TEST_CASE("what concerns an unknown channel is ignored") {
     CHECK(bench.wakes == 0);
 }
 
-TEST_CASE("two who want one channel are several, and the background has to receive for one of them") {
-    // A thread that waits for one side of a read-write lock may receive messages itself; the other side waits, too.
+TEST_CASE("two listeners on one channel count as several, so the background has to receive for one of them") {
+    // A thread that waits for one side of a read-write lock may receive messages itself, while the other side waits,
+    // too.
     Bench bench;
     bench.subscriptions.want("x", *bench.a);
     CHECK_FALSE(bench.subscriptions.has_several_keen());

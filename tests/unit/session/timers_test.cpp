@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// When the background thread looks at what, and when it has to be woken for that.
+// Timers: when tasks are due, and when the background thread has to be woken.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -36,13 +36,13 @@ using Due = std::vector<std::shared_ptr<BackgroundTask>>;
 
 }  // namespace
 
-TEST_CASE("without entries the background thread may sleep for ever") {
+TEST_CASE("without entries there is no wake-up time") {
     Bench bench;
     CHECK(bench.timers.sleep_until() == never);
     CHECK(bench.timers.take_due(at(0ms)).empty());
 }
 
-TEST_CASE("what is due is given out once, earliest first") {
+TEST_CASE("a due task is returned once, the earliest first") {
     Bench bench;
     bench.timers.schedule(*bench.a, at(20ms));
     bench.timers.schedule(*bench.b, at(10ms));
@@ -53,7 +53,7 @@ TEST_CASE("what is due is given out once, earliest first") {
     CHECK(bench.timers.sleep_until() == never);
 }
 
-TEST_CASE("an entry only moves forward") {
+TEST_CASE("an entry can only be moved to an earlier time") {
     Bench bench;
     bench.timers.schedule(*bench.a, at(20ms));
     bench.timers.schedule(*bench.a, at(30ms));
@@ -62,12 +62,12 @@ TEST_CASE("an entry only moves forward") {
     CHECK(bench.timers.sleep_until() == at(10ms));
     CHECK(bench.timers.take_due(at(1s)) == Due{bench.a});
     CHECK(bench.timers.take_due(at(1s)).empty());
-    // And after it came up it may be set anew.
+    // Once it was due it can be scheduled again.
     bench.timers.schedule(*bench.a, at(30ms));
     CHECK(bench.timers.sleep_until() == at(30ms));
 }
 
-TEST_CASE("a watched one has a time of its own in each of two timers") {
+TEST_CASE("a task has its own time in each of two timers") {
     Bench bench;
     Timers losses{[] {}, Timers::Of::loss};
     bench.timers.schedule(*bench.a, at(20ms));
@@ -82,7 +82,7 @@ TEST_CASE("a watched one has a time of its own in each of two timers") {
     CHECK(losses.take_due(at(1s)).empty());
 }
 
-TEST_CASE("what is due can be taken out one by one, the living only") {
+TEST_CASE("due tasks can be taken one by one, without those that are being destroyed") {
     Bench bench;
     Nothing going;
     bench.timers.schedule(going, at(5ms));
@@ -95,7 +95,7 @@ TEST_CASE("what is due can be taken out one by one, the living only") {
     bench.timers.forget(going);
 }
 
-TEST_CASE("the background thread is woken only when it would oversleep") {
+TEST_CASE("the background thread is woken only if it would sleep too long") {
     Bench bench;
     bench.timers.schedule(*bench.a, at(20ms));
     CHECK(bench.wakes == 0);  // it is not asleep
@@ -109,7 +109,7 @@ TEST_CASE("the background thread is woken only when it would oversleep") {
     CHECK(bench.wakes == 1);
 }
 
-TEST_CASE("what is forgotten does not come up") {
+TEST_CASE("a forgotten task is never due") {
     Bench bench;
     bench.timers.schedule(*bench.a, at(10ms));
     bench.timers.schedule(*bench.b, at(10ms));
@@ -118,9 +118,9 @@ TEST_CASE("what is forgotten does not come up") {
     CHECK(bench.timers.take_due(at(10ms)) == Due{bench.b});
 }
 
-TEST_CASE("what is being destroyed is not given out") {
+TEST_CASE("a task that is being destroyed is not returned") {
     Bench bench;
-    // As it looks between the end of the last reference and forget() in the destructor: no owner any more.
+    // The state between the end of the last reference and forget() in the destructor: no owner any more.
     Nothing going;
     bench.timers.schedule(going, at(10ms));
     CHECK(bench.timers.take_due(at(10ms)).empty());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Each checker is shown histories that it has to accept, and some that it has to reject.
+// Each checker must accept some histories and reject others.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -48,7 +48,7 @@ Turn turn(std::uint64_t owner, std::int64_t called, std::int64_t got, std::int64
     return {.owner = owner, .called = called, .held = got, .released = released};
 }
 
-// A record that no writer can leave half-written.
+// A record that shows whether it was written completely.
 struct Beat {
     std::int64_t first = 0;
     std::int64_t copies[7] = {};
@@ -65,7 +65,7 @@ const Role resource_role{"serve a fenced resource",
 
 }  // namespace
 
-TEST_CASE("records of a process that is killed are complete or absent") {
+TEST_CASE("the records of a killed process are complete or absent") {
     const TempDir dir;
     for (int round = 0; round < 20; ++round) {
         const std::string path = dir.file("records" + std::to_string(round));
@@ -82,7 +82,7 @@ TEST_CASE("records of a process that is killed are complete or absent") {
     }
 }
 
-TEST_CASE("windows know what they meet") {
+TEST_CASE("Windows::meet() finds the windows that a time span touches") {
     Windows windows;
     windows.add({100, 200});
     windows.add({10, 500});
@@ -96,7 +96,7 @@ TEST_CASE("windows know what they meet") {
     CHECK(windows.all().size() == 3);
 }
 
-TEST_CASE("all overlaps are found, but those in excused times") {
+TEST_CASE("overlaps are found, except in excused times") {
     CHECK(find_overlaps({held(1, 0, 10), held(2, 10, 20), reader(3, 20, 20, 30), reader(4, 20, 25, 35)}).empty());
     const std::vector<Interval> twice{held(1, 0, 100), held(2, 50, 60), held(3, 90, 120), held(4, 130, 140)};
     CHECK(find_overlaps(twice).size() == 2);
@@ -109,15 +109,15 @@ TEST_CASE("all overlaps are found, but those in excused times") {
     CHECK(find_overlaps(others).empty());
 }
 
-TEST_CASE("an addition that was lost or made twice is found") {
+TEST_CASE("a lost or doubled addition is found") {
     CHECK(find_lost_updates({section(0, 1, 0), section(2, 3, 1), section(4, 5, 2)}).empty());
     CHECK(find_lost_updates({section(0, 1, 0), section(2, 3, 1), section(4, 5, 1)}).size() == 1);
     CHECK(find_lost_updates({section(0, 1, 0), section(2, 3, 2)}).size() == 1);
     CHECK(find_lost_updates({section(0, 1, 0), section(2, 3, 1), section(4, 5, 1)}, during(3, 4)).empty());
 }
 
-TEST_CASE("who wrote beyond its validity, or died, may have disturbed the sum only meanwhile") {
-    // Frozen in its section for longer than its lease: it writes 1 at 30, over the others' 2 and 3.
+TEST_CASE("a write after the validity, or by a process that died, may disturb the sum only at that time") {
+    // Frozen in its section for longer than its lease: it writes 1 at 30, over the 2 and 3 of the others.
     const std::vector<Section> frozen{section(0, 30, 0, true), section(10, 11, 0), section(20, 21, 1),
                                       section(40, 41, 1)};
     CHECK(find_lost_updates(frozen).empty());
@@ -130,11 +130,11 @@ TEST_CASE("who wrote beyond its validity, or died, may have disturbed the sum on
     CHECK(find_lost_updates({section(0, 5, 0, true), section(10, 11, 0), section(12, 13, 0)}).size() == 1);
 }
 
-TEST_CASE("a token that is not greater than one granted before the call is stale") {
+TEST_CASE("a token not greater than one granted before the call is stale") {
     CHECK(find_stale_tokens({held(1, 10, 20, 5), held(2, 30, 40, 6), held(3, 50, 60, 9)}).empty());
     CHECK(find_stale_tokens({held(1, 10, 20, 5), held(2, 30, 40, 5)}).size() == 1);
     CHECK(find_stale_tokens({held(1, 10, 20, 5), held(2, 30, 40, 9), held(3, 50, 60, 7)}).size() == 1);
-    // Asked for at the same time: either may be the earlier.
+    // Requested at the same time: either may be the earlier.
     std::vector<Interval> together{held(1, 10, 20, 6), held(2, 30, 40, 5)};
     together[1].called = 9;
     CHECK(find_stale_tokens(together).empty());
@@ -153,14 +153,14 @@ TEST_CASE("a stale write that was accepted is found") {
         find_stale_writes({written(1, 5, 0), written(1, 5, 10), written(2, 6, 20), written(1, 5, 30, false)}).empty());
     CHECK(find_stale_writes({written(1, 5, 0), written(2, 6, 20), written(1, 5, 30)}).size() == 1);
     CHECK(find_stale_writes({written(1, 5, 0), written(2, 5, 30)}).size() == 1);
-    // Not answered before the other was sent: either may have come first.
+    // No reply before the other was sent: either may have come first.
     CHECK(find_stale_writes({written(2, 6, 0), written(1, 5, 3)}).empty());
 }
 
-TEST_CASE("a fenced resource in a process of its own refuses what is stale") {
+TEST_CASE("a fenced resource in another process refuses stale writes") {
     const TempDir dir;
     ChildProcess resource = spawn_self("serve a fenced resource", {dir.file("sock")});
-    // The socket is there a moment before anybody listens at it.
+    // The socket exists a moment before the server listens on it.
     const auto is_served = [&] {
         try {
             FencedResourceClient{dir.file("sock")};
@@ -182,7 +182,7 @@ TEST_CASE("a fenced resource in a process of its own refuses what is stale") {
     CHECK(find_stale_writes(writes).size() == 1);
 }
 
-TEST_CASE("more permits than there are, and permits that were given out twice, are found") {
+TEST_CASE("too many permits at a time, and permits granted twice, are found") {
     const std::vector<Interval> permits{held(1, 0, 100), held(2, 10, 20), held(3, 20, 30), held(4, 25, 40)};
     CHECK(find_crowds(permits, 3).empty());
     CHECK(find_crowds(permits, 2).size() == 1);
@@ -199,7 +199,7 @@ TEST_CASE("readers that overtake a waiting writer are counted") {
     CHECK(most_readers_before_a_writer(history) == 2);
 }
 
-TEST_CASE("a call that lies about a hold is not honest") {
+TEST_CASE("a call whose result contradicts its hold is found") {
     using Told = Outcome::Told;
     CHECK(is_honest({Told::held, true, true}));
     CHECK_FALSE(is_honest({Told::held, false, false}));
@@ -209,29 +209,29 @@ TEST_CASE("a call that lies about a hold is not honest") {
     CHECK_FALSE(is_honest({Told::unknown, true, true}));
 }
 
-TEST_CASE("the time from a release to the next turn is measured if somebody waited") {
+TEST_CASE("the time from a release to the next turn is measured only if there was a waiter") {
     const std::vector<Turn> prompt{turn(1, 0, 1, 10), turn(2, 5, 12, 20), turn(3, 6, 25, 26)};
     const auto wake_ups = find_wake_ups(prompt);
     REQUIRE(wake_ups.size() == 2);
     CHECK(wake_ups[0].until - wake_ups[0].from == 2);
     CHECK(wake_ups[1].until - wake_ups[1].from == 5);
-    // Nobody waited; or the holder died, which is no release.
+    // There was no waiter, or the holder died, which is not a release.
     CHECK(find_wake_ups({turn(1, 0, 1, 10), turn(2, 11, 900, 901)}).empty());
     CHECK(find_wake_ups({turn(1, 0, 1, 0), turn(2, 5, 900, 901)}).empty());
 }
 
-TEST_CASE("a waiter that gives up while the lock is free was not woken") {
+TEST_CASE("a waiter that gives up while the lock is free counts as not woken") {
     Turn waiter{.owner = 2, .called = 5, .gave_up = 500};
     auto wake_ups = find_wake_ups({turn(1, 0, 1, 10), waiter});
     REQUIRE(wake_ups.size() == 1);
     CHECK(wake_ups[0].until - wake_ups[0].from == 490);
-    // Somebody else got it meanwhile.
+    // Another thread got it meanwhile.
     wake_ups = find_wake_ups({turn(1, 0, 1, 10), waiter, turn(3, 12, 13, 600)});
     REQUIRE(wake_ups.size() == 1);
     CHECK(wake_ups[0].until - wake_ups[0].from == 3);
 }
 
-TEST_CASE("a reader's release is no wake-up while other readers hold on") {
+TEST_CASE("a reader's release is no wake-up while other readers hold the lock") {
     Turn first = turn(1, 0, 1, 10);
     Turn second = turn(2, 0, 2, 20);
     auto wake_ups = find_wake_ups({second, first, turn(3, 5, 21, 30)});
@@ -241,22 +241,22 @@ TEST_CASE("a reader's release is no wake-up while other readers hold on") {
     wake_ups = find_wake_ups({first, second, turn(3, 4, 21, 30)});
     REQUIRE(wake_ups.size() == 1);
     CHECK(wake_ups[0].from == 10);
-    // One that died blocks the writer until its lease is over.
+    // A reader that died blocks the writer until its lease is over.
     second.released = 0;
     second.lapsed = 15;
     CHECK(find_wake_ups({first, second, turn(3, 4, 21, 30)}).empty());
 }
 
-TEST_CASE("whoever comes before its turn is found") {
+TEST_CASE("a waiter that overtakes another in the queue is found") {
     const std::vector<QueueSight> sights{{.asked = 8, .at = 10, .first = 1, .second = 2}};
     CHECK(find_overtaking(sights, {turn(1, 0, 20, 30), turn(2, 1, 31, 40)}).empty());
     CHECK(find_overtaking(sights, {turn(1, 0, 50, 60), turn(2, 1, 20, 40)}).size() == 1);
-    // The first gave up, or died.
+    // The first one gave up, or died.
     Turn first{.owner = 1, .called = 0, .gave_up = 15};
     CHECK(find_overtaking(sights, {first, turn(2, 1, 20, 40)}).empty());
     first.gave_up = 0;
     CHECK(find_overtaking(sights, {first, turn(2, 1, 20, 40)}).empty());
-    // It stood there for an earlier wait.
+    // It was in the queue for an earlier wait.
     const Turn given_up{.owner = 1, .called = 0, .gave_up = 6};
     CHECK(find_overtaking(sights, {given_up, turn(1, 7, 50, 60), turn(2, 1, 20, 40)}).empty());
 }
@@ -275,7 +275,7 @@ TEST_CASE("a latch's wait that returns before the last count-down was invoked is
     CHECK(find_early_returns(round).size() == 2);
 }
 
-TEST_CASE("how long a latch's last waiter took is measured") {
+TEST_CASE("the time until a latch's last waiter returns is measured") {
     LatchRound round{.count = 2};
     round.count_downs = {{10, 12}, {20, 25}};
     round.waits = {{.called = 0, .returned = 26, .ended = true}, {.called = 0, .returned = 90, .ended = true}};
@@ -286,7 +286,7 @@ TEST_CASE("how long a latch's last waiter took is measured") {
     CHECK_FALSE(last_return(round));
 }
 
-TEST_CASE("a count-down that is applied twice, or not at all, is found") {
+TEST_CASE("a count-down that is applied twice or never is found") {
     CHECK(is_counted_once(5, 3, 2, 2));
     CHECK_FALSE(is_counted_once(5, 2, 2, 2));
     CHECK_FALSE(is_counted_once(5, 4, 2, 2));
@@ -302,7 +302,7 @@ TEST_CASE("calls that outlast their deadline are found") {
     CHECK(find_late_calls(calls, 6).empty());
 }
 
-TEST_CASE("descriptors and threads that a process does not give back are found") {
+TEST_CASE("descriptors and threads that a process leaks are found") {
     const Vitals before = Vitals::of(::getpid());
     CHECK(before.descriptors > 2);
     CHECK(before.threads >= 1);
@@ -315,7 +315,7 @@ TEST_CASE("descriptors and threads that a process does not give back are found")
     CHECK(growth({.threads = 2, .resident_kb = 10}, {.threads = 3, .resident_kb = 20}, 9).size() == 2);
 }
 
-TEST_CASE("what did not happen is told") {
+TEST_CASE("expected faults that did not happen are reported") {
     CHECK(find_vacuous({{"drops", 3}, {"kills", 2}}, {{"drops", 3}}).empty());
     CHECK(find_vacuous({{"drops", 3}, {"kills", 2}}, {{"drops", 4}, {"losses", 1}}).size() == 2);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The test kit itself, as far as it needs no Redis: what it starts ends, and its checkers reject what is wrong.
+// The test kit itself, as far as it needs no Redis: its processes end, and its checkers reject wrong histories.
 #include <doctest/doctest.h>
 #include <sys/file.h>
 
@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// What the roles below tell the test.
+/// What the roles below report to the test.
 struct Told {
     std::atomic<int> pid = 0;
     std::atomic<std::size_t> path_size = 0;
@@ -75,7 +75,7 @@ const Role child_role{"start a child", [](std::span<const std::string> args) {
                           return 0;
                       }};
 
-/// Runs sections in two processes at once; the function decides whether they exclude each other.
+/// Runs sections in two processes at once. The function decides whether they exclude each other.
 template <class Section>
 void in_two_processes(Section section) {
     const auto work = [&] {
@@ -88,7 +88,7 @@ void in_two_processes(Section section) {
     REQUIRE(second.wait(30s) == ExitStatus{0, 0});
 }
 
-/// An exclusion that needs no library: a lock on a file, opened anew by each section.
+/// An exclusion without the library: a lock on a file, which each section opens again.
 struct FileLock {
     explicit FileLock(const std::string& path) : fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
         without_eintr([&] { return ::flock(fd.get(), LOCK_EX); });
@@ -106,7 +106,7 @@ Interval reader(std::uint64_t owner, std::int64_t from, std::int64_t until) {
 
 }  // namespace
 
-TEST_CASE("eventually sees a condition become true, and gives up at the deadline") {
+TEST_CASE("eventually() returns when a condition becomes true, and gives up at the deadline") {
     int calls = 0;
     CHECK(eventually([&] { return ++calls == 3; }));
     const Stopwatch watch;
@@ -116,7 +116,7 @@ TEST_CASE("eventually sees a condition become true, and gives up at the deadline
     CHECK_FALSE(within(1ms, [] { std::this_thread::sleep_for(5ms); }));
 }
 
-TEST_CASE("a temporary directory goes with its object") {
+TEST_CASE("a temporary directory is removed with its object") {
     std::string path;
     {
         const TempDir dir;
@@ -137,21 +137,21 @@ TEST_CASE("a forked child does not remove its parent's directory") {
     CHECK(std::filesystem::exists(dir.path()));
 }
 
-TEST_CASE("the directory of a killed process is removed by the next process that makes one") {
+TEST_CASE("the directory of a killed process is removed by the next process that creates one") {
     const TempDir dir;
     auto told = SharedMemory<Told>::create(dir.file("told"));
     ChildProcess killed = spawn_self("leave a directory", {dir.file("told")});
     REQUIRE(eventually([&] { return told->path_size != 0; }, 20s));
     const std::string left{told->path, told->path_size};
     REQUIRE(spawn_self("make a directory").wait(20s) == ExitStatus{0, 0});
-    CHECK(std::filesystem::exists(left));  // its owner lives
+    CHECK(std::filesystem::exists(left));  // its owner still runs
     killed.kill();
     REQUIRE(spawn_self("make a directory").wait(20s) == ExitStatus{0, 0});
     CHECK_FALSE(std::filesystem::exists(left));
     CHECK(std::filesystem::exists(dir.path()));
 }
 
-TEST_CASE("a child tells how it ended") {
+TEST_CASE("a child reports how it ended") {
     CHECK(ChildProcess::run([] { return 0; }).wait() == ExitStatus{0, 0});
     CHECK(ChildProcess::run([] { return 42; }).wait() == ExitStatus{42, 0});
     CHECK(ChildProcess::run([]() -> int { throw std::runtime_error("on purpose"); }).wait() == ExitStatus{99, 0});
@@ -163,14 +163,14 @@ TEST_CASE("a child tells how it ended") {
     CHECK_FALSE(sleeper.signal(SIGTERM));
 }
 
-TEST_CASE("a stopped child stands still until it is continued") {
+TEST_CASE("a stopped child pauses until it is continued") {
     const SharedMemory<std::atomic<long>> beats;
     ChildProcess child = ChildProcess::run([&]() -> int {
         while (true) ++*beats;
     });
     REQUIRE(eventually([&] { return *beats > 0; }));
     child.stop();
-    child.stop();  // does no harm
+    child.stop();  // has no further effect
     const long before = *beats;
     std::this_thread::sleep_for(5ms);
     CHECK(*beats == before);
@@ -181,7 +181,7 @@ TEST_CASE("a stopped child stands still until it is continued") {
     CHECK(child.wait() == ExitStatus{-1, SIGKILL});
 }
 
-TEST_CASE("a child is gone when its object is, also when it was frozen") {
+TEST_CASE("a child ends with its object, even if it was stopped") {
     pid_t pid = 0;
     {
         ChildProcess child = ChildProcess::run([]() -> int { sleep_forever(); });
@@ -216,13 +216,13 @@ TEST_CASE("an executed program inherits no descriptor, has its environment, and 
     CHECK(line == "0 1 2 3 red");  // 3 is the directory that ls reads
 }
 
-TEST_CASE("this program can be started again in a role") {
+TEST_CASE("this program can be started again in a given role") {
     CHECK(spawn_self("echo its arguments as a code", {"a b", ""}).wait(20s) == ExitStatus{7, 0});
     CHECK(spawn_self("throw").wait(20s) == ExitStatus{99, 0});
     CHECK_THROWS_AS(spawn_self("no such role"), std::invalid_argument);
 }
 
-TEST_CASE("a child dies with a test that is killed, whichever thread started it") {
+TEST_CASE("a child ends with a test that is killed, whichever thread started it") {
     for (const std::string where : {"in the main thread", "in a thread"}) {
         CAPTURE(where);
         const TempDir dir;
@@ -237,7 +237,7 @@ TEST_CASE("a child dies with a test that is killed, whichever thread started it"
     }
 }
 
-TEST_CASE("shared memory is shared by fork and by path") {
+TEST_CASE("memory is shared by fork and by path") {
     const SharedMemory<std::atomic<int>> anonymous;
     CHECK(*anonymous == 0);
     CHECK(ChildProcess::run([&] { return *anonymous = 5, 0; }).wait() == ExitStatus{0, 0});
@@ -253,7 +253,7 @@ TEST_CASE("shared memory is shared by fork and by path") {
     CHECK_THROWS_AS(SharedMemory<int>::open(dir.file("none")), std::system_error);
 }
 
-TEST_CASE("the plain counter is right under exclusion and wrong without") {
+TEST_CASE("the plain counter is right with exclusion and wrong without") {
     const TempDir dir;
     const SharedMemory<PlainCounter> counter;
     in_two_processes([&] {
@@ -262,7 +262,7 @@ TEST_CASE("the plain counter is right under exclusion and wrong without") {
     });
     CHECK(counter->value() == 400);
 
-    // Without a lock an addition is lost nearly at once; luck is given a few rounds.
+    // Without a lock an addition is lost almost at once. Allow a few rounds.
     bool lost = false;
     for (int round = 0; round < 20 && !lost; ++round) {
         const SharedMemory<PlainCounter> unprotected;
@@ -272,7 +272,7 @@ TEST_CASE("the plain counter is right under exclusion and wrong without") {
     CHECK(lost);
 }
 
-TEST_CASE("threads may use the plain counter under a mutex, or unseen by ThreadSanitizer") {
+TEST_CASE("threads may use the plain counter under a mutex, or hidden from ThreadSanitizer") {
     std::mutex mutex;
     const SharedMemory<PlainCounter> seen;
     const SharedMemory<PlainCounter> unseen;
@@ -293,7 +293,7 @@ TEST_CASE("threads may use the plain counter under a mutex, or unseen by ThreadS
     CHECK(unseen->value() <= 200);
 }
 
-TEST_CASE("a history of several processes is read back whole") {
+TEST_CASE("a history written by several processes is read back complete") {
     const TempDir dir;
     const HistoryFile history{dir.file("history")};
     const SharedMemory<std::atomic<std::uint64_t>> next;
@@ -312,7 +312,7 @@ TEST_CASE("a history of several processes is read back whole") {
 TEST_CASE("a real history without exclusion is rejected") {
     const TempDir dir;
     const HistoryFile history{dir.file("history")};
-    // On a busy machine one process may be over before the other begins; luck is given a few rounds.
+    // On a busy machine one process may end before the other begins. Allow a few rounds.
     for (int round = 0; round < 20 && !find_overlap(history.read()); ++round) {
         in_two_processes([&] {
             const std::int64_t from = monotonic_ns();
@@ -326,7 +326,7 @@ TEST_CASE("a real history without exclusion is rejected") {
     CHECK(peak(history.read()) == 2);
 }
 
-TEST_CASE("the later record of a hold replaces the one made at its begin") {
+TEST_CASE("a later record of a hold replaces the one made at its beginning") {
     const TempDir dir;
     const HistoryFile history{dir.file("history")};
     history.append(held(1, 10, 1000));
@@ -335,18 +335,18 @@ TEST_CASE("the later record of a hold replaces the one made at its begin") {
     CHECK(history.read() == std::vector{held(1, 10, 20), held(2, 30, 40)});
 }
 
-TEST_CASE("steady_clock and the recorder have one clock") {
+TEST_CASE("steady_clock and the recorder use the same clock") {
     const auto before = monotonic_ns(std::chrono::steady_clock::now());
     const auto between = monotonic_ns();
     CHECK(before <= between);
     CHECK(between <= monotonic_ns(std::chrono::steady_clock::now()));
 }
 
-TEST_CASE("intervals that touch do not overlap, one nanosecond more does") {
+TEST_CASE("touching intervals do not overlap, those with one nanosecond more do") {
     CHECK_FALSE(find_overlap({}));
     CHECK_FALSE(find_overlap({held(2, 20, 30), held(1, 10, 20)}));
     CHECK(find_overlap({held(2, 20, 30), held(1, 10, 21)}) == std::pair{held(1, 10, 21), held(2, 20, 30)});
-    CHECK_FALSE(find_overlap({held(1, 10, 100), held(2, 50, 50), held(2, 60, 40)}));  // never believed to hold
+    CHECK_FALSE(find_overlap({held(1, 10, 100), held(2, 50, 50), held(2, 60, 40)}));  // never believed to hold the lock
 }
 
 TEST_CASE("an overlap is found behind shorter intervals, and within one owner") {
@@ -362,20 +362,20 @@ TEST_CASE("each lock has its own history") {
     CHECK(peak({held(1, 10, 20), other}) == 1);
 }
 
-TEST_CASE("readers overlap with readers, never with a writer") {
+TEST_CASE("readers may overlap with readers, never with a writer") {
     CHECK_FALSE(find_overlap({reader(1, 10, 50), reader(2, 20, 30), held(3, 50, 60), reader(4, 60, 70)}));
     CHECK(find_overlap({reader(1, 10, 50), reader(2, 20, 30), held(3, 49, 60)}) ==
           std::pair{reader(1, 10, 50), held(3, 49, 60)});
     CHECK(find_overlap({held(3, 10, 60), reader(4, 59, 70)}));
 }
 
-TEST_CASE("the peak counts permits at one instant") {
+TEST_CASE("the peak is the number of permits held at one instant") {
     CHECK(peak({}) == 0);
     CHECK(peak({held(1, 10, 20), held(2, 15, 25), held(3, 20, 30)}) == 2);
     CHECK(peak({held(1, 10, 20), held(2, 15, 25), held(3, 19, 30)}) == 3);
 }
 
-TEST_CASE("tokens that do not rise are found") {
+TEST_CASE("tokens that do not increase are found") {
     const auto with_token = [](std::int64_t from, std::uint64_t token) {
         Interval result = held(1, from, from + 5);
         result.token = token;
@@ -387,7 +387,7 @@ TEST_CASE("tokens that do not rise are found") {
           std::pair{with_token(20, 9), with_token(30, 8)});
 }
 
-TEST_CASE("a scripted server gives the n-th command of a connection the n-th reply") {
+TEST_CASE("a scripted server sends the n-th reply to the n-th command of a connection") {
     ScriptedServer server{{"+first\r\n", ":2\r\n"}};
     for (int connection = 0; connection < 2; ++connection) {
         RawRedis client{server.url()};
@@ -400,7 +400,7 @@ TEST_CASE("a scripted server gives the n-th command of a connection the n-th rep
     CHECK(server.accepted() == 2);
 }
 
-TEST_CASE("a scripted server answers from a function, in pieces, with garbage, or not at all") {
+TEST_CASE("a scripted server replies by a function, in pieces, malformed, or not at all") {
     ScriptedServer server{[](const CommandWords& command) -> ScriptedReply {
         if (command[0] == "GARBAGE") return "?!\r\n";
         if (command[0] == "SILENCE") return {};
@@ -424,7 +424,7 @@ TEST_CASE("a scripted server answers from a function, in pieces, with garbage, o
     CHECK_THROWS_WITH(client.call("GARBAGE"), doctest::Contains("Protocol error"));
 }
 
-TEST_CASE("a scripted server takes commands that come in pieces or together") {
+TEST_CASE("a scripted server accepts commands that arrive in pieces or together") {
     ScriptedServer server{{"+1\r\n", "+2\r\n", "+3\r\n"}};
     const auto deadline = std::chrono::steady_clock::now() + 5s;
     const Fd client = begin_connect(Endpoint::parse(server.url()));
@@ -437,7 +437,7 @@ TEST_CASE("a scripted server takes commands that come in pieces or together") {
     CHECK(server.received() == std::vector<CommandWords>{{"GET", "x"}, {"A"}, {"B"}});
 }
 
-TEST_CASE("a proxy's rule matches across reads, and lets as many pass as told") {
+TEST_CASE("a proxy's rule matches across reads, and spares the given number of matches") {
     ScriptedServer server{[](const CommandWords&) { return ScriptedReply{"+OK\r\n"}; }};
     Proxy proxy{server.url()};
     const auto deadline = std::chrono::steady_clock::now() + 5s;
@@ -449,7 +449,7 @@ TEST_CASE("a proxy's rule matches across reads, and lets as many pass as told") 
         return eventually([&] { return proxy.counts().bytes_to_server == before + bytes.size(); });
     };
     CHECK(passed("*1\r\n$6\r\nnee"));
-    CHECK(passed("dle\r\n"));  // the first one passes
+    CHECK(passed("dle\r\n"));  // the first match passes
     CHECK(eventually([&] { return proxy.counts().bytes_to_client == 5; }));
     CHECK(proxy.counts().matched == 0);
     CHECK(passed("*1\r\n$6\r\nneed"));
@@ -458,11 +458,11 @@ TEST_CASE("a proxy's rule matches across reads, and lets as many pass as told") 
     while (wait_for(client, POLLIN, deadline) && read_some(client, got) == ReadState::data) {
     }
     CHECK(got == "+OK\r\n");
-    CHECK(server.received().size() == 1);  // never saw the end of the second
+    CHECK(server.received().size() == 1);  // it never received the end of the second
     CHECK(proxy.counts().dropped == 1);
 }
 
-TEST_CASE("a proxy whose server is not there closes") {
+TEST_CASE("a proxy without its server closes the connection") {
     const TempDir dir;
     Proxy proxy{dir.file("nobody.sock")};
     RawRedis client{proxy.url()};
@@ -470,7 +470,7 @@ TEST_CASE("a proxy whose server is not there closes") {
     CHECK(proxy.counts().refused == 1);
 }
 
-TEST_CASE("a forked child may leave proxies and servers of its parent alone") {
+TEST_CASE("a forked child does not affect the proxies and servers of its parent") {
     ScriptedServer server{{"+OK\r\n"}};
     {
         Proxy proxy{server.url()};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Who of a process asks for permits or for the end of a count, for whom, and when; and in which lanes requests go.
+// CallerQueue: the threads of a process that wait for permits or for a count, and when their representative asks.
+// RequestSlots.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -19,7 +20,7 @@ Instant at(Milliseconds t) { return Instant(1h + t); }
 
 }  // namespace
 
-TEST_CASE("callers stand in the order of their arrival, and are found by number as long as they do") {
+TEST_CASE("callers queue up in order of arrival, and are found by number while they wait") {
     Line line;
     CHECK(line.empty());
     CHECK(line.front() == nullptr);
@@ -36,12 +37,12 @@ TEST_CASE("callers stand in the order of their arrival, and are found by number 
     CHECK(line.find(b.number) == &b);
     const auto first_number = a.number;
     line.join(a);
-    // Another wait, be it in the same place of memory.
+    // A new wait has a new number, even of the same object.
     CHECK(line.find(first_number) == nullptr);
     CHECK(line.find(a.number) == &a);
 }
 
-TEST_CASE("a representative that was refused sleeps until there is news") {
+TEST_CASE("a refused representative sleeps until a notification") {
     Line line;
     Member a{1};
     line.join(a);
@@ -54,7 +55,7 @@ TEST_CASE("a representative that was refused sleeps until there is news") {
     CHECK(line.step(at(1ms)).ask);
 }
 
-TEST_CASE("news that came while the question was on its way are asked about") {
+TEST_CASE("a notification during a query makes the representative ask again") {
     Line line;
     Member a{1};
     line.join(a);
@@ -64,7 +65,7 @@ TEST_CASE("news that came while the question was on its way are asked about") {
     CHECK(line.step(at(0ms)).ask);
 }
 
-TEST_CASE("without news the representative asks again after 5 to 10 seconds") {
+TEST_CASE("without a notification the representative asks again after 5 to 10 seconds") {
     for (int i = 0; i < 100; ++i) {
         Line line;
         Member a{1};
@@ -78,7 +79,7 @@ TEST_CASE("without news the representative asks again after 5 to 10 seconds") {
     }
 }
 
-TEST_CASE("a server that knows better is asked earlier") {
+TEST_CASE("a refusal with a hint makes the representative ask again at that time") {
     Line line;
     Member a{1};
     line.join(a);
@@ -86,7 +87,7 @@ TEST_CASE("a server that knows better is asked earlier") {
     CHECK(line.step(at(0ms)).sleep_until == at(300ms));
 }
 
-TEST_CASE("who comes to the front without having asked asks") {
+TEST_CASE("a waiter that becomes the front without having asked asks") {
     Line line;
     Member a{1}, b{2};
     line.join(a);
@@ -95,12 +96,12 @@ TEST_CASE("who comes to the front without having asked asks") {
     CHECK_FALSE(line.step(at(0ms)).ask);
     line.leave(a);
     CHECK(line.step(at(0ms)).ask);
-    // And not if it had been refused after those in front of it were served.
+    // Not if it was refused after the waiters before it were served.
     line.refused(b, line.generation(), Milliseconds::max(), at(0ms));
     CHECK_FALSE(line.step(at(0ms)).ask);
 }
 
-TEST_CASE("a lane carries one request at a time, and is used again when that is settled") {
+TEST_CASE("a slot has one request at a time, and is reused when that is settled") {
     RequestSlots lanes;
     const RequestId a = lanes.take(1);
     const RequestId b = lanes.take(2);
@@ -122,7 +123,8 @@ struct Interest {
 
 }  // namespace
 
-TEST_CASE("who wants more than was there lately takes turns with those behind it, longer and longer ones") {
+TEST_CASE(
+    "front waiter that wants more than was recently seen: it takes turns with those behind it, ever longer ones") {
     CallerQueue<Interest> line;
     Caller<Interest> big{{5}}, small{{1}};
     line.join(big);
@@ -133,7 +135,7 @@ TEST_CASE("who wants more than was there lately takes turns with those behind it
     CHECK_FALSE(line.lets_pass(big.want, at(999ms)));
     CHECK(line.step(at(1s)).ask);
     CHECK(line.lets_pass(big.want, at(1s)));
-    CHECK_FALSE(line.lets_pass(small.want, at(1s)));  // two were there: it is worth waiting for
+    CHECK_FALSE(line.lets_pass(small.want, at(1s)));  // two were seen there, so it is worth waiting
     CHECK_FALSE(line.step(at(1s)).ask);
     Caller<Interest> later{{1}};
     line.join(later);
@@ -143,13 +145,13 @@ TEST_CASE("who wants more than was there lately takes turns with those behind it
     CHECK(line.lets_pass(big.want, at(4s)));
     CHECK(line.lets_pass(big.want, at(5999ms)));
     CHECK_FALSE(line.lets_pass(big.want, at(6s)));
-    // More than before is there: what comes back piece by piece is kept for it.
+    // More than before is available: permits that come back piece by piece are kept for it.
     line.refused(big, line.generation(), Milliseconds::max(), at(11s), 3);
     CHECK_FALSE(line.lets_pass(big.want, at(11999ms)));
     CHECK(line.lets_pass(big.want, at(12s)));
 }
 
-TEST_CASE("who wants no more than was there lately holds back those behind it for as long as it takes") {
+TEST_CASE("front waiter that wants no more than was recently seen: it holds back those behind it all the time") {
     CallerQueue<Interest> line;
     Caller<Interest> first{{5}}, big{{5}}, small{{1}};
     line.join(first);
@@ -161,6 +163,6 @@ TEST_CASE("who wants no more than was there lately holds back those behind it fo
     CHECK_FALSE(line.lets_pass(big.want, at(2s)));
     CHECK_FALSE(line.lets_pass(big.want, at(9min)));
     CHECK(line.step(at(2s)).sleep_until > at(5s));
-    // What was there long ago may never come back.
+    // An amount seen long ago may never be available again.
     CHECK(line.lets_pass(big.want, at(10min + 2s)));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Who of a process waits, who asks the server, and when.
+// WaitQueue: the waiting threads of a process, and when their representative asks the server.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -21,14 +21,14 @@ struct Person : Waiter {
 
 }  // namespace
 
-TEST_CASE("nobody stands in an empty line") {
+TEST_CASE("an empty queue has no front and no heir") {
     const WaitQueue line;
     CHECK(line.empty());
     CHECK(line.front() == nullptr);
     CHECK(line.heir() == nullptr);
 }
 
-TEST_CASE("waiters stand in the order of their arrival") {
+TEST_CASE("waiters queue up in the order of their arrival") {
     WaitQueue line;
     Person a(1), b(2), c(3);
     line.join(a);
@@ -46,7 +46,7 @@ TEST_CASE("waiters stand in the order of their arrival") {
     CHECK(line.empty());
 }
 
-TEST_CASE("one whose turn came to nothing stands first again") {
+TEST_CASE("join_first() puts a waiter at the front again") {
     WaitQueue line;
     Person a(1), b(2);
     line.join(a);
@@ -54,7 +54,7 @@ TEST_CASE("one whose turn came to nothing stands first again") {
     CHECK(line.front() == &b);
 }
 
-TEST_CASE("a hold goes to the first who is not asking the server for it already") {
+TEST_CASE("a hold goes to the first waiter that is not asking the server already") {
     WaitQueue line;
     Person a(1), b(2);
     line.join(a);
@@ -66,12 +66,12 @@ TEST_CASE("a hold goes to the first who is not asking the server for it already"
     CHECK(line.heir() == nullptr);
 }
 
-TEST_CASE("who has not asked yet asks") {
+TEST_CASE("a queue that has not asked yet asks") {
     const WaitQueue line;
     CHECK(line.step(at(0ms), past).ask);
 }
 
-TEST_CASE("who was told to be blocked sleeps until the holder's lease is over, and one millisecond more") {
+TEST_CASE("a blocked waiter sleeps until one millisecond after the end of the holder's lease") {
     WaitQueue line;
     line.blocked(line.generation(), 400ms, at(0ms));
     const auto step = line.step(at(1ms), past);
@@ -81,7 +81,7 @@ TEST_CASE("who was told to be blocked sleeps until the holder's lease is over, a
     CHECK(line.step(at(401ms), past).ask);
 }
 
-TEST_CASE("news wakes, whenever it comes") {
+TEST_CASE("a notification makes a sleeping waiter ask") {
     WaitQueue line;
     line.blocked(line.generation(), 10s, at(0ms));
     CHECK_FALSE(line.step(at(1ms), past).ask);
@@ -89,7 +89,7 @@ TEST_CASE("news wakes, whenever it comes") {
     CHECK(line.step(at(1ms), past).ask);
 }
 
-TEST_CASE("news that comes between the question and its answer is not lost") {
+TEST_CASE("a notification between the query and its reply is not lost") {
     WaitQueue line;
     const auto generation = line.generation();
     line.news();
@@ -99,7 +99,7 @@ TEST_CASE("news that comes between the question and its answer is not lost") {
     CHECK_FALSE(line.step(at(3ms), past).ask);
 }
 
-TEST_CASE("several pieces of news are answered by one question") {
+TEST_CASE("several notifications need one query") {
     WaitQueue line;
     line.news();
     line.news();
@@ -108,7 +108,7 @@ TEST_CASE("several pieces of news are answered by one question") {
     CHECK_FALSE(line.step(at(1ms), past).ask);
 }
 
-TEST_CASE("a holder without a TTL is asked for slowly") {
+TEST_CASE("a holder without a TTL: slow polling") {
     WaitQueue line;
     line.blocked(line.generation(), -1ms, at(0ms));
     CHECK_FALSE(line.step(at(4s), past).ask);
@@ -116,7 +116,7 @@ TEST_CASE("a holder without a TTL is asked for slowly") {
     CHECK(line.step(at(WaitQueue::slow_poll + 1ms), past).ask);
 }
 
-TEST_CASE("nobody sleeps longer than half a minute, whatever a server says") {
+TEST_CASE("a sleep is limited to half a minute, whatever lease the server reported") {
     WaitQueue line;
     for (const Milliseconds told : {Milliseconds(31s), Milliseconds(24h), Milliseconds::max()}) {
         line.blocked(line.generation(), told, at(0ms));
@@ -126,7 +126,7 @@ TEST_CASE("nobody sleeps longer than half a minute, whatever a server says") {
     CHECK(line.step(at(1ms), past).sleep_until == at(WaitQueue::slow_poll + 1ms));
 }
 
-TEST_CASE("who asks after pauses of its own does so, whatever others were told meanwhile") {
+TEST_CASE("a waiter with pauses of its own asks at their end, whatever other threads learned meanwhile") {
     WaitQueue line;
     line.blocked(line.generation(), 10s, at(0ms));
     CHECK_FALSE(line.step(at(1ms), past, at(8ms)).ask);
@@ -135,7 +135,7 @@ TEST_CASE("who asks after pauses of its own does so, whatever others were told m
     CHECK_FALSE(line.step(at(8ms), at(30s), at(8ms)).ask);
 }
 
-TEST_CASE("while a thread of this process holds the lock, nobody asks") {
+TEST_CASE("while a thread of this process holds the lock, no thread asks") {
     WaitQueue line;
     line.blocked(line.generation(), 10ms, at(0ms));
     line.held_here();
@@ -144,7 +144,7 @@ TEST_CASE("while a thread of this process holds the lock, nobody asks") {
     CHECK(step.sleep_until == at(30s));
 }
 
-TEST_CASE("a hold of this process makes older news meaningless, but not later news") {
+TEST_CASE("a hold of this process voids older notifications, not later ones") {
     WaitQueue line;
     line.news();
     line.held_here();
@@ -153,7 +153,7 @@ TEST_CASE("a hold of this process makes older news meaningless, but not later ne
     CHECK(line.step(at(0ms), at(30s)).ask);
 }
 
-TEST_CASE("when a hold of this process runs out without news, the next one asks") {
+TEST_CASE("when a hold of this process runs out without a notification, the next waiter asks") {
     WaitQueue line;
     line.held_here();
     CHECK_FALSE(line.step(at(29s), at(30s)).ask);
@@ -161,7 +161,7 @@ TEST_CASE("when a hold of this process runs out without news, the next one asks"
     CHECK(line.step(at(31s), past).ask);
 }
 
-TEST_CASE("the answer to a question from before a hold of this process does not hide later news") {
+TEST_CASE("the reply to a query from before a local hold does not hide later notifications") {
     WaitQueue line;
     const auto generation = line.generation();
     line.held_here();
@@ -170,7 +170,7 @@ TEST_CASE("the answer to a question from before a hold of this process does not 
     CHECK(line.step(at(1ms), past).ask);
 }
 
-TEST_CASE("what the first knew is still known when the next takes its place") {
+TEST_CASE("the next representative keeps what the first one knew") {
     WaitQueue line;
     Person a(1), b(2);
     line.join(a);
