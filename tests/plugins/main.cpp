@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// redlatch_plugins global|local <plugin> <plugin>: 0 when both see the same process.
+// redlatch_plugins global
+// local <plugin> <plugin>: returns 0 if both plugins share the state of the process.
 #include "plugin.hpp"
 
 #include <dlfcn.h>

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-/// What a shared object knows of the process.
+/// The state of the process as a shared object sees it.
 struct View {
-    std::uint64_t thread;  // the calling one's number
+    std::uint64_t thread;  // the number of the calling thread
     std::uint64_t generation;
     const void* category;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// redlatch_unloaded <plugin>: 0 when a shared object may be closed while the look-up of a name that it began still runs.
+// redlatch_unloaded <plugin>: returns 0 if a shared object can be closed while its name look-up still runs.
 #include <dlfcn.h>
 #include <netdb.h>
 #include <unistd.h>
@@ -61,7 +61,7 @@ bool is_loaded(const char* path) {
 
 }  // namespace
 
-// In place of the system's: a resolver that answers when the test says so, that there is no such host.
+// Replaces the system's function: reports that there is no such host, for slow names only when the test allows it.
 extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
     const bool numeric = hints && (hints->ai_flags & AI_NUMERICHOST) != 0;
     if (host && !numeric && std::strstr(host, ".invalid")) {
