@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a user's program looks like to the linker: with a URL it takes a lock, without one it says the version.
+// A user's program, to test linking: with a URL it acquires a lock, then it prints the version.
 #include <redlatch/redlatch.hpp>
 
 #include <iostream>

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Configures and builds PROJECT from nothing in BUILD, runs its program `consumer` if it has one, and expects it to
-# print the version.
+# Configures and builds PROJECT in BUILD, which is emptied first. Runs its program `consumer`, if there is one, and
+# expects it to print the version.
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${BUILD})
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a user's program with TLS looks like to the linker.
+// A user's program with TLS, to test linking.
 #include <redlatch/base/version.hpp>
 #include <redlatch/tls.hpp>
 
