@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Succeeds when COMPILER refuses SOURCE, and for the reason that SOURCE names. The reason alone would not do: a
-# warning can give it too.
+# Succeeds if COMPILER refuses SOURCE for the reason that SOURCE names. The reason alone is not enough, because a
+# warning can contain it, too.
 file(STRINGS ${SOURCE} expected REGEX "^// expect: " LIMIT_COUNT 1)
 string(REGEX REPLACE "^// expect: " "" expected "${expected}")
 if(expected STREQUAL "")

@@ -6,5 +6,5 @@
 
 #pragma GCC diagnostic error "-Wunused-result"
 
-// Goes on without the lock where a stop was requested.
+// Continues without the lock if a stop was requested.
 void attempt(redlatch::RLock<>& lock, std::stop_token token) { lock.lock(token); }

@@ -4,5 +4,5 @@
 
 #pragma GCC diagnostic error "-Wunused-result"
 
-// Nobody can give this permit back.
+// This permit cannot be released.
 void attempt(redlatch::PermitExpirableSemaphore<>& seats) { seats.acquire(); }

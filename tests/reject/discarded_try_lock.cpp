@@ -4,5 +4,5 @@
 
 #pragma GCC diagnostic error "-Wunused-result"
 
-// Goes on without the lock where somebody else holds it.
+// Continues without the lock if another thread holds it.
 void attempt(redlatch::RLock<>& lock) { lock.try_lock(); }

@@ -4,5 +4,5 @@
 
 #include <chrono>
 
-// Would it be a time limit or a lease? The reader could not tell.
+// A reader could not tell a time limit from a lease.
 void wait(redlatch::RLock<>& lock) { lock.lock(std::chrono::seconds(5)); }

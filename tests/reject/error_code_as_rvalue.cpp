@@ -4,5 +4,5 @@
 
 #include <system_error>
 
-// What is told would be told to nobody.
+// The caller could not read the error.
 void wait(redlatch::RLock<>& lock) { lock.lock(std::error_code()); }

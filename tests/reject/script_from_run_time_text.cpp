@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // expect: is not a constant expression
-// A script is a constant: no text of a program's gets into Lua.
+// A script is a constant, so no text of a program gets into Lua.
 #include <redlatch/redlatch.hpp>
 
 #include <string>
