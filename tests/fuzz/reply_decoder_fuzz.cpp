@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Any reply as what a server answers: everything that makes sense of one.
+// Passes any reply to all functions that decode a server's replies.
 // fuzz: max_len=256
 #include <redlatch/redlatch.hpp>
 
@@ -19,7 +19,7 @@ using test::ScriptedTransport;
 
 namespace {
 
-// A reply made of the fuzzer's bytes, without the detour over Redis's protocol: that is reply_reader_fuzz.
+// A reply built from the fuzzer's bytes, without the Redis protocol, which reply_reader_fuzz covers.
 class Bytes {
 public:
     Bytes(const std::uint8_t* data, std::size_t size) : left_(data, size) {}
@@ -75,7 +75,7 @@ private:
     std::span<const std::uint8_t> left_;
 };
 
-// An answer is understood, or refused by an Error; nothing else.
+// A reply is decoded, or refused by an Error.
 template <class Decode>
 void decode(Decode decode) {
     try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as what a server sends: the reader of replies. Nothing else, so that it is fast.
-// The first byte says in pieces of which size the rest arrives.
+// Feeds any bytes to the reader of replies, as if a server had sent them. Tests nothing else, to be fast.
+// The first byte sets the size of the pieces in which the rest arrives.
 // fuzz: max_len=256
 #include <redlatch/redis/reply_reader.hpp>
 
@@ -20,7 +20,7 @@ struct Read {
     bool malformed = false;
 };
 
-// Into what is there already: most of the time goes into memory.
+// Reuses the memory of `read`, because allocations would take most of the time.
 void read_in_pieces(ReplyReader& reader, std::string_view bytes, std::size_t piece, Read& read) {
     read.replies.clear();
     read.malformed = false;
@@ -45,7 +45,7 @@ bool same(const Reply& a, const Reply& b) {
     return true;
 }
 
-// How many elements it has in all; no reply may be larger or deeper than the reader allows.
+// Returns the number of elements in all. No reply may be larger or deeper than the reader allows.
 std::size_t measure(const Reply& reply, int depth) {
     expect(depth <= ReplyReader::most_depth, "a reply is nested too deeply");
     expect(reply.answered(), "the reader invents what no server says");
@@ -68,7 +68,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     read_in_pieces(reader, bytes, bytes.size() + 1, whole);
     for (const Reply& reply : whole.replies)
         expect(measure(reply, 0) <= ReplyReader::most_elements, "a reply has too many elements");
-    // However it arrives, it means the same.
+    // Pieces of any size give the same replies.
     const std::size_t piece = 1 + data[0] % 64;
     if (piece > bytes.size()) return 0;
     read_in_pieces(reader, bytes, piece, parts);

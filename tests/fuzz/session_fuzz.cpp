@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Any bytes as the words of a hostile server, met through the public interface: nothing crashes, hangs beyond its
-// deadlines, throws anything but Error, or believes in what was not granted.
+// Sends any bytes as the replies of a hostile server, through the public interface. No call crashes, exceeds its
+// deadline for long, throws anything but Error, or reports a hold that was not granted.
 //
-// The first byte chooses the primitive; the rest is a script for the server: what it answers to each command, on
-// whatever connection. When the script is at its end, it answers 0 to everything.
+// The first byte chooses the primitive. The rest is a script for the server: the reply to each command, on any
+// connection. After the end of the script the server replies 0 to every command.
 #include <redlatch/redlatch.hpp>
 
 #include <array>
@@ -25,7 +25,7 @@ using test::ScriptedReply;
 
 namespace {
 
-// The server's side of one run. `mutex` guards all: the server has a thread of its own.
+// The server's side of one run. `mutex_` guards all members, because the server has its own thread.
 class Script {
 public:
     void begin(std::string_view bytes) {
@@ -90,7 +90,7 @@ private:
         return bytes;
     }
 
-    // What a good server might say, where it knows how.
+    // A valid confirmation, followed by a message.
     static std::string confirm(const CommandWords& command, const std::string& payload) {
         const std::string channel = command.size() > 1 ? command[1] : "";
         const auto frame = [&](const std::string& what, const std::string& last) {
@@ -150,7 +150,7 @@ ClientOptions impatient() {
     return options;
 }
 
-// Whatever a call does, it ends in time, and fails by an Error that may be shown.
+// Every call ends in time, and any exception is an Error whose message is printable.
 template <class Call>
 void attempt(Call call) {
     const auto begun = std::chrono::steady_clock::now();
@@ -159,7 +159,7 @@ void attempt(Call call) {
     } catch (const Error& error) {
         expect_printable(error.what());
     }
-    // Generous: the machine may have other things to do.
+    // Generous, because the machine may be busy.
     expect(std::chrono::steady_clock::now() - begun < 10s, "a call goes on long after its deadline");
 }
 
@@ -183,7 +183,7 @@ void use_lock(L& lock, std::string_view grant) {
 
 template <class C>
 void use(C& client, unsigned which) {
-    // Nil may be said in two ways.
+    // Nil has two forms on the wire, which both end like this.
     constexpr std::string_view nil = "-1\r\n";
     switch (which % 8) {
         case 0: {
@@ -252,6 +252,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         use(client, data[0]);
     }
     server.close_all();
-    script.begin({});  // the bytes are ours only until we return
+    script.begin({});  // the bytes are valid only until this function returns
     return 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Any text as what a program gives us: URLs, names, permit ids.
+// Passes any text as a program's input: URLs, names, permit ids.
 // fuzz: max_len=256
 #include <redlatch/base/names.hpp>
 #include <redlatch/base/url.hpp>
@@ -39,7 +39,7 @@ void parse(std::string_view text, bool with_secret) {
     }
 }
 
-// The part of a key that decides about its slot in a cluster.
+// The part of a key that determines its cluster slot.
 std::string_view tag_of(std::string_view key) {
     const auto open = key.find('{');
     if (open == std::string_view::npos) return key;
