@@ -17,7 +17,7 @@
 #include "integration/rlock_helpers.hpp"
 #include "support/proxy.hpp"
 
-// What the tests of RedLock share: some servers, and one who takes a lock on all of them.
+// Shared by the tests of RedLock: a number of servers, and a party that locks all of them.
 namespace redlatch::test {
 
 using namespace std::chrono_literals;
@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 using SteadyClock = std::chrono::steady_clock;
 using Urls = std::vector<std::string>;
 
-/// Servers that vote for leases of up to `lease`, each behind a proxy that does nothing as long as it is not told to.
+/// Servers that may vote for leases of up to `lease`, each behind a proxy that passes everything on by default.
 class Fleet {
 public:
     Fleet(std::size_t size, std::chrono::milliseconds lease, RedisServerOptions options = {}) : lease_(lease) {
@@ -37,7 +37,7 @@ public:
         for (std::size_t i = 0; i < size; ++i) wait_until_old(i);
     }
 
-    /// Until the server of that number may vote, too.
+    /// Waits until server `i` is old enough to vote, too.
     void wait_until_old(std::size_t i) {
         const auto enough = std::chrono::ceil<std::chrono::seconds>(lease_ + lease_ / 100 + 2ms) + 1s;
         RawRedis look{servers[i]};
@@ -57,7 +57,7 @@ public:
         return all;
     }
 
-    /// On how many servers somebody has it.
+    /// Returns on how many servers the lock is held.
     std::size_t holders(const std::string& name) {
         return static_cast<std::size_t>(
             std::count_if(looks.begin(), looks.end(), [&](RawRedis& look) { return look.exists(name); }));
@@ -68,15 +68,15 @@ public:
     }
 
     std::deque<RedisServer> servers;
-    std::deque<RawRedis> looks;  // past the proxies
+    std::deque<RawRedis> looks;  // not through the proxies
     std::deque<Proxy> proxies;
 
 private:
     std::chrono::milliseconds lease_;
 };
 
-/// One who takes a lock on all servers: a client and a lock each, and the RedLock over them. Servers that do well have
-/// much time to answer, for the machine may be busy.
+/// A party that locks all servers: a client and a lock for each, and the RedLock over them. Healthy servers have much
+/// time to reply, because the machine may be busy.
 template <class Lock = HiredisRLock>
 struct Party {
     Party(const Urls& urls, const std::string& name, const ClientOptions& options,
@@ -96,7 +96,7 @@ struct Party {
     std::unique_ptr<RedLock> lock;
 };
 
-/// start_waiting() for one who may have to wait at any of the servers.
+/// start_waiting() for a party that may have to wait at any of the servers.
 template <class Lock, class Function>
 auto start_waiting(const Party<Lock>& party, Function&& function) {
     const auto waits = [&party] {
@@ -110,7 +110,7 @@ auto start_waiting(const Party<Lock>& party, Function&& function) {
     return future;
 }
 
-/// For servers that do badly.
+/// For tests with faulty servers.
 inline ClientOptions quick_options(std::chrono::milliseconds watchdog = short_lease) {
     ClientOptions options = with_watchdog(watchdog);
     options.command_timeout = patient(1500ms);
@@ -121,7 +121,7 @@ inline ClientOptions quick_options(std::chrono::milliseconds watchdog = short_le
 inline const std::string acquire_digest{digested<scripts::rlock_acquire>.digest()};
 inline const std::string release_digest{digested<scripts::rlock_release>.digest()};
 
-/// How long the call took.
+/// Returns how long the call took.
 template <class Function>
 std::chrono::milliseconds time_of(Function&& function) {
     const Stopwatch watch;
@@ -129,8 +129,8 @@ std::chrono::milliseconds time_of(Function&& function) {
     return watch.elapsed_ms();
 }
 
-/// Whether a call takes less than that. One that takes longer is made again, a few times: the machine may have been busy
-/// with something else.
+/// Returns true if a call takes less than `bound`. A longer call is repeated a few times, because the machine may have
+/// been busy.
 template <class Function>
 bool takes_less_than(std::chrono::milliseconds bound, Function&& function) {
     for (int tries = 0; tries < 4; ++tries)

@@ -37,13 +37,13 @@ using HiredisRLock = RLock<HiredisTransport>;
 using Fields = std::map<std::string, std::string>;
 using Words = std::vector<std::string>;
 
-/// How the server calls the hold that the calling thread has of this lock; ends in ":0" when it has none.
+/// Returns the owner on the server for this thread's hold of the lock. It ends in ":0" if there is none.
 template <class AnyClient, class Lock>
 std::string owner_of(const AnyClient& client, Lock& lock) {
     return client.id() + ":" + std::to_string(lock.state().part(this_thread_number()).hold);
 }
 
-/// Until when a command is wanted, where that is not the subject: far in the future of every server's clock.
+/// The time until which a command is wanted, in tests that do not test it: far in the future of every server's clock.
 inline constexpr std::int64_t always = 9'000'000'000'000;
 
 inline std::string channel_of(const std::string& key) { return prefixed_key("redisson_lock__channel", key); }
@@ -54,24 +54,24 @@ inline ClientOptions with_watchdog(std::chrono::milliseconds timeout) {
     return options;
 }
 
-/// A lease that is short for a test and still long enough to be renewed in time on a busy machine, where a thread may
-/// get no CPU for more than a second.
+/// A lease that is short for a test, and long enough to be renewed in time on a busy machine, where a thread may get no
+/// CPU for more than a second.
 inline constexpr std::chrono::milliseconds short_lease{slow_build_factor > 1 ? 4000 : 2000};
 
-/// start(), and waits for it: "another thread does this".
+/// Calls start() and waits for the result: another thread runs the function.
 template <class Function>
 auto elsewhere(Function&& function) {
     return start(std::forward<Function>(function)).get();
 }
 
-/// Whether the result is there in time. A test that fails here may hang in the future's destructor: that is for ctest's
-/// time limit, because a thread cannot be ended from outside.
+/// Returns true if the result arrives in time. A test that fails here may hang in the future's destructor. ctest's time
+/// limit ends it, because a thread cannot be ended from outside.
 template <class Result>
 bool ready(const std::future<Result>& future, std::chrono::milliseconds deadline = std::chrono::seconds{20}) {
     return future.wait_for(deadline) == std::future_status::ready;
 }
 
-/// True when a thread of this process sleeps in the kernel.
+/// Returns true if this thread of the process sleeps in the kernel.
 inline bool is_asleep(pid_t thread) {
     std::ifstream file{"/proc/self/task/" + std::to_string(thread) + "/stat"};
     const std::string text{std::istreambuf_iterator<char>{file}, {}};
@@ -81,7 +81,7 @@ inline bool is_asleep(pid_t thread) {
 
 inline pid_t this_thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 
-/// The ids of this process's threads.
+/// Returns the ids of the threads of this process.
 inline std::set<std::string> threads() {
     std::set<std::string> ids;
     for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/task"})
@@ -89,14 +89,13 @@ inline std::set<std::string> threads() {
     return ids;
 }
 
-/// Waits until that many acquisitions of the client have had to wait, in total.
+/// Waits until `total` acquisitions of the client have had to wait.
 template <class AnyClient>
 bool has_waiters(const AnyClient& client, std::uint64_t total) {
     return eventually([&] { return client.stats().waits >= total; }, std::chrono::seconds{20});
 }
 
-/// Runs the function, which will have to wait for a lock, in a thread of its own; returns when that thread stands in
-/// line.
+/// Runs the function, which has to wait for a lock, in a new thread. Returns when that thread is in the queue.
 template <class AnyClient, class Function>
 auto start_waiting(const AnyClient& client, Function&& function) {
     const std::uint64_t waits = client.stats().waits;
@@ -105,15 +104,15 @@ auto start_waiting(const AnyClient& client, Function&& function) {
         *thread = this_thread_id();
         return function();
     });
-    // The wait is counted just before the thread joins the line and goes to sleep.
+    // The wait is counted just before the thread joins the queue and goes to sleep.
     if (!has_waiters(client, waits + 1) || !eventually([&] { return is_asleep(*thread); }, std::chrono::seconds{20}))
         throw std::runtime_error("the thread does not wait");
     return future;
 }
 
-/// Locks, has another thread run the function, which locks too, and unlocks: again and again until that unlock handed
-/// the hold over inside the process. A first in line that is just asking the server is passed over, which happens in
-/// the first rounds. Gives what the function returned, and in `giver` who handed over.
+/// Locks, lets another thread run the function, which locks too, and unlocks. Repeats that until the unlock hands the
+/// hold over within the process: a representative that is asking the server is skipped, as in the first rounds. Returns
+/// the function's result; `giver` is the owner that handed over.
 template <class Function>
 auto handed_over(HiredisClient& client, HiredisRLock& lock, std::string& giver, Function&& function) {
     for (int round = 0; round < 100; ++round) {
@@ -134,7 +133,7 @@ auto handed_over(HiredisClient& client, HiredisRLock& lock, Function&& function)
     return handed_over(client, lock, giver, std::forward<Function>(function));
 }
 
-/// Waits until somebody, of whatever process, listens to the releases of this key.
+/// Waits until `listeners` clients of any process are subscribed to the releases of this key.
 inline bool is_listened_to(RawRedis& redis, const std::string& key, long long listeners = 1) {
     return eventually(
         [&] {
@@ -143,7 +142,7 @@ inline bool is_listened_to(RawRedis& redis, const std::string& key, long long li
         std::chrono::seconds{20});
 }
 
-/// Whether one of a few tries goes well: for what a machine that is busy at that moment may spoil, but not every time.
+/// Returns true if one of a few tries succeeds. For checks that a busy machine may spoil, but not every time.
 template <class Try>
 bool succeeds_once(Try&& attempt, int tries = 10) {
     for (; tries > 0; --tries)
@@ -151,7 +150,7 @@ bool succeeds_once(Try&& attempt, int tries = 10) {
     return false;
 }
 
-/// Whether a CommandMonitor comes to see nothing for a while. What was still on its way may come late.
+/// Returns true once a CommandMonitor counts nothing for a while. Commands in flight may arrive late.
 template <class Monitor>
 bool falls_silent(Monitor& monitor) {
     return succeeds_once(
@@ -163,7 +162,7 @@ bool falls_silent(Monitor& monitor) {
         5);
 }
 
-/// What is published on a channel.
+/// Collects the messages of a channel.
 class Messages {
 public:
     Messages(const RedisServer& server, std::string channel)
@@ -171,7 +170,7 @@ public:
         stream_.call("SUBSCRIBE", channel_);
     }
 
-    /// The messages since the last take; all that were published before are in it.
+    /// Returns the messages since the last take, including all that were published before this call.
     std::vector<std::string> take() {
         const std::string end = "end of take " + std::to_string(++takes_);
         publisher_.integer("PUBLISH", channel_, end);
@@ -190,7 +189,7 @@ private:
     int takes_ = 0;
 };
 
-/// The writes that scripts do, in their order, word by word.
+/// Collects the writes of scripts, in order, word by word.
 class ScriptWrites {
 public:
     explicit ScriptWrites(const RedisServer& server) : stream_(server), marker_(server) { stream_.call("MONITOR"); }
@@ -227,7 +226,7 @@ private:
     int takes_ = 0;
 };
 
-/// What on_event was told, for any thread.
+/// Collects the events passed to on_event. Thread-safe.
 class EventLog {
 public:
     std::function<void(const Event&)> handler() {
@@ -253,7 +252,7 @@ private:
     std::vector<Event> events_;
 };
 
-/// The code of the Error that the call throws; no code when it throws none.
+/// Returns the code of the Error that the call throws, or no error.
 template <class Call>
 std::error_code error_of_call(Call&& call) {
     try {
@@ -264,7 +263,7 @@ std::error_code error_of_call(Call&& call) {
     return {};
 }
 
-/// The text of the Error that the call throws.
+/// Returns the text of the Error that the call throws.
 template <class Call>
 std::string text_of_error(Call&& call) {
     try {

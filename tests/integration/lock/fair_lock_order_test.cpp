@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The order of service of a FairLock, with 32 waiters in four processes that come one by one, each when it is called.
+// The order of service of a FairLock: 32 waiters in four processes, which the test calls one by one.
 #include <doctest/doctest.h>
 #include <redlatch/redlatch.hpp>
 
@@ -28,7 +28,7 @@ constexpr std::size_t processes = 4;
 constexpr std::size_t threads_each = 8;
 constexpr std::size_t everybody = processes * threads_each;
 
-// A slot is a sixth of it. Two thirds of that a process may be left without a processor, and keeps its places.
+// A slot lasts a sixth of it. A process may get no CPU for two thirds of a slot and still keeps its slots.
 constexpr std::chrono::milliseconds quick_watchdog{slow_build_factor > 1 ? 24'000 : 15'000};
 constexpr std::chrono::milliseconds quick_slot = quick_watchdog / 6;
 
@@ -36,8 +36,8 @@ const std::string queue = "redisson_lock_queue:{orders}";
 
 std::string call_of(std::size_t number) { return "call:" + std::to_string(number); }
 
-// Customers, a thread each, with numbers from args[1] on: whenever one is called it waits for the lock, and writes its
-// number into the list "served" while it holds it. They go home when they are told to.
+// Customers with numbers from args[1] on, one thread each. A customer that is called waits for the lock, and appends
+// its number to the list "served" while it holds it. It ends when it is sent home.
 const Role customers{"customers of a fair lock", [](std::span<const std::string> args) {
                          Client client{args[0], with_watchdog(std::chrono::milliseconds{std::stoi(args[2])})};
                          FairLock orders{client, "orders"};
@@ -54,7 +54,7 @@ const Role customers{"customers of a fair lock", [](std::span<const std::string>
                          return 0;
                      }};
 
-// A lock that is held here, and four processes of customers.
+// A lock that this process holds, and four processes of customers.
 class Shop {
 public:
     explicit Shop(std::chrono::milliseconds watchdog) {
@@ -63,7 +63,7 @@ public:
                                                                     std::to_string(watchdog.count())}));
     }
 
-    // All come, in this order: none before the one before it stands in the queue.
+    // Calls all customers in this order, each after the one before is in the queue.
     bool fill_queue(const std::vector<std::size_t>& order) {
         for (std::size_t i = 0; i < order.size(); ++i) {
             redis.integer("RPUSH", call_of(order[i]), "come");
@@ -73,7 +73,7 @@ public:
         return true;
     }
 
-    // Those that were served, when there are so many and the last one has given the lock back.
+    // Returns the customers served, once there are `count` of them and the last one has released the lock.
     Words served(std::size_t count) {
         eventually(
             [&] { return redis.integer("LLEN", "served") >= static_cast<long long>(count) && !redis.exists("orders"); },
@@ -90,7 +90,7 @@ public:
     std::vector<ChildProcess> crews;
 };
 
-// Another order every time, mixed over the processes, and the same in every run of the test.
+// Another order for each seed, mixed over the processes, and the same in every run of the test.
 std::vector<std::size_t> mixed(unsigned seed) {
     std::vector<std::size_t> order(everybody);
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -115,7 +115,7 @@ Words words(const std::vector<std::size_t>& numbers) {
 
 }  // namespace
 
-TEST_CASE("32 waiters of four processes are served in the order of their arrival, twenty times in a row") {
+TEST_CASE("32 waiters of four processes are served in order of arrival, twenty times in a row") {
     Shop shop{30s};
     constexpr long long rounds = 20;
     long long commands = 0;
@@ -135,7 +135,7 @@ TEST_CASE("32 waiters of four processes are served in the order of their arrival
     CHECK(shop.redis.keys().empty());
 }
 
-TEST_CASE("a killed process that stands in the queue eight times, at its head too, costs the others one slot in all") {
+TEST_CASE("a killed process with eight waiters, the head among them, delays the others by one slot in all") {
     Shop shop{quick_watchdog};
     shop.orders.lock();
     REQUIRE(shop.fill_queue(taking_turns()));
@@ -146,7 +146,7 @@ TEST_CASE("a killed process that stands in the queue eight times, at its head to
     const Stopwatch watch;
     shop.orders.unlock();
     CHECK(shop.served(living.size()) == words(living));
-    // The slots of the dead end at the same time, and the next refresh of somebody alive finds that.
+    // The slots of the dead waiters end at the same time, and the next refresh of a living one detects that.
     CHECK(watch.within(quick_slot + quick_slot / 3 + patient(3000ms)));
     CHECK(shop.redis.keys().empty());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The scripts of the fair lock, call by call: what they answer, what they leave in Redis, and whom they tell. Owners of
-// ours refresh their slots; a foreign one is of the kind that Redisson's clients are.
+// The scripts of the fair lock, call by call: their replies, their effects in Redis, and their notifications. Our
+// waiters refresh their slots. A foreign waiter is like one of Redisson's clients.
 #include <doctest/doctest.h>
 #include <redlatch/redlatch.hpp>
 
@@ -25,7 +25,7 @@ const std::string timeouts = "redisson_lock_timeout:{orders}";
 const std::string slots = "redlatch_lock_slots:{orders}";
 const std::string channels = "redisson_lock__channel:{orders}:";
 
-// Longer than the machine may be busy with other things between two calls.
+// Longer than a busy machine may delay the next call.
 constexpr long long slot = 20'000;
 constexpr long long redisson_patience = 300'000;
 
@@ -33,7 +33,7 @@ struct Bench {
     RedisServer server;
     RawRedis redis{server};
 
-    // Whatever the answer is.
+    // Returns any reply, errors included.
     RawReply send(const redlatch::Script& script, const Words& arguments) {
         Words words{"EVAL", std::string(script.text), "4", "orders", queue, timeouts, slots, "PUBLISH", channels};
         words.insert(words.end(), arguments.begin(), arguments.end());
@@ -58,7 +58,7 @@ struct Bench {
     RawReply release(const std::string& owner, int remaining = 0) {
         return run(digested<scripts::fair_release>, {owner, std::to_string(remaining), "30000"});
     }
-    // Answered with the server's clock.
+    // The reply is the server's time.
     void leave(const std::string& owner) {
         const long long before = now();
         const RawReply answer = run(digested<scripts::fair_leave>, {owner});
@@ -77,7 +77,7 @@ struct Bench {
         return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
     }
 
-    // What a client of Redisson's writes, by its clock.
+    // Writes what a client of Redisson writes, by the client's clock.
     void foreigner_waits(const std::string& owner, long long until) {
         redis.call("RPUSH", queue, owner);
         redis.call("ZADD", timeouts, until, owner);
@@ -107,14 +107,14 @@ struct Bench {
 
 bool is_about(long long value, long long expected) { return value <= expected && value > expected - 4000; }
 
-// One message, which says after how many milliseconds it is time to ask.
+// Returns true for one message that reports in how many milliseconds to ask.
 bool tells_to_ask_in(const Words& messages, long long ms) {
     return messages.size() == 1 && is_about(std::stoll(messages[0]), ms) && std::stoll(messages[0]) >= 2;
 }
 
 }  // namespace
 
-TEST_CASE("a free lock without a queue is taken, and leaves a plain Redisson hash") {
+TEST_CASE("acquiring a free lock without a queue creates a plain Redisson hash") {
     Bench bench;
     CHECK(bench.wait("a").is_nil());
     CHECK(bench.redis.keys() == Words{"orders"});
@@ -127,7 +127,7 @@ TEST_CASE("a free lock without a queue is taken, and leaves a plain Redisson has
     CHECK(bench.redis.keys().empty());
 }
 
-TEST_CASE("waiters stand in the list in the order of their arrival, with times of the server's clock") {
+TEST_CASE("waiters are listed in order of arrival, with times by the server's clock") {
     Bench bench;
     bench.wait("a");
     const long long before = bench.now();
@@ -140,7 +140,7 @@ TEST_CASE("waiters stand in the list in the order of their arrival, with times o
     }
 }
 
-TEST_CASE("asking twice is standing once, and refreshes the slot") {
+TEST_CASE("a waiter that asks twice is in the queue once, and its slot is refreshed") {
     Bench bench;
     bench.wait("a");
     bench.wait("b", slot / 4);
@@ -155,7 +155,7 @@ TEST_CASE("asking twice is standing once, and refreshes the slot") {
     CHECK(bench.waiting() == Words{"c"});
 }
 
-TEST_CASE("who does not wait does not queue up, and passes nobody") {
+TEST_CASE("a single try neither joins the queue nor passes a waiter") {
     Bench bench;
     bench.wait("a");
     CHECK_FALSE(bench.ask("b").is_nil());
@@ -168,7 +168,7 @@ TEST_CASE("who does not wait does not queue up, and passes nobody") {
     CHECK(bench.redis.keys() == Words{"orders"});
 }
 
-TEST_CASE("behind a free lock a waiter is told to sleep until the head's slot ends") {
+TEST_CASE("behind a free lock the reply to a waiter is the time until the head's slot ends") {
     Bench bench;
     bench.wait("a");
     bench.wait("b");
@@ -182,9 +182,9 @@ TEST_CASE("behind a free lock a waiter is told to sleep until the head's slot en
     CHECK(bench.waiting() == Words{"foreign", "d"});
 }
 
-TEST_CASE("a key that never comes free is refused, and nothing is queued, whoever waits already") {
+TEST_CASE("a key without a TTL is refused, and nothing is queued, even if there are waiters") {
     Bench bench;
-    bench.redis.call("HSET", "orders", "a", 1);  // without a TTL
+    bench.redis.call("HSET", "orders", "a", 1);  // no TTL
     const auto refused = [&](const std::string& owner) {
         return bench.send(digested<scripts::fair_acquire>, Bench::waiting_as(owner)).string.starts_with("WRONGTYPE");
     };
@@ -204,7 +204,7 @@ TEST_CASE("a key that never comes free is refused, and nothing is queued, whoeve
     CHECK(bench.redis.hgetall("orders") == Fields{{"a", "1"}});
 }
 
-TEST_CASE("a release tells the head alone, by its own channel") {
+TEST_CASE("a release notifies the head alone, on its own channel") {
     Bench bench;
     bench.wait("a");
     bench.wait("b");
@@ -215,14 +215,14 @@ TEST_CASE("a release tells the head alone, by its own channel") {
     CHECK(to_b.take() == Words{"0"});
     CHECK(to_c.take().empty());
     CHECK(bench.wait("b").is_nil());
-    CHECK(tells_to_ask_in(to_c.take(), 30'000));  // from here on it is the first
-    bench.leave("b");                             // its hold is given up by name
+    CHECK(tells_to_ask_in(to_c.take(), 30'000));  // c is the head now
+    bench.leave("b");                             // releases the hold of that owner
     CHECK_FALSE(bench.redis.exists("orders"));
     CHECK(to_c.take() == Words{"0"});
     CHECK(to_b.take().empty());
 }
 
-TEST_CASE("who becomes the first while the lock is held is told when to ask, and nobody else is told") {
+TEST_CASE("a waiter that becomes the head while the lock is held is notified of when to ask, and no other is") {
     for (const std::string by : {"the head takes the lock", "the head leaves", "the head is dead"}) {
         CAPTURE(by);
         Bench bench;
@@ -248,8 +248,8 @@ TEST_CASE("who becomes the first while the lock is held is told when to ask, and
     }
 }
 
-// One of Redisson's knows no such message.
-TEST_CASE("a foreign waiter that becomes the first while the lock is held is told nothing") {
+// Redisson's clients do not know this message.
+TEST_CASE("a foreign waiter that becomes the head while the lock is held is not notified") {
     Bench bench;
     bench.wait("a");
     bench.wait("b");
@@ -263,7 +263,7 @@ TEST_CASE("a foreign waiter that becomes the first while the lock is held is tol
     CHECK(to_c.take().empty());
 }
 
-TEST_CASE("a head that leaves a free lock passes the turn on, and leaves nothing behind") {
+TEST_CASE("a head that leaves a free lock notifies the next waiter, and leaves nothing behind") {
     Bench bench;
     bench.wait("a");
     bench.wait("b");
@@ -283,7 +283,7 @@ TEST_CASE("a head that leaves a free lock passes the turn on, and leaves nothing
     CHECK(bench.redis.keys().empty());
 }
 
-TEST_CASE("leaving gives back a hold that nobody knew of") {
+TEST_CASE("leaving releases a hold of the owner, too") {
     Bench bench;
     bench.wait("a");
     bench.wait("b");
@@ -293,7 +293,7 @@ TEST_CASE("leaving gives back a hold that nobody knew of") {
     CHECK_FALSE(bench.redis.exists("orders"));
 }
 
-TEST_CASE("whoever takes a dead head out tells the next one") {
+TEST_CASE("removing a dead head notifies the next waiter, in every script") {
     for (const std::string by : {"a poll", "a newcomer", "a refresh", "a release that is too late"}) {
         CAPTURE(by);
         Bench bench;
@@ -314,14 +314,14 @@ TEST_CASE("whoever takes a dead head out tells the next one") {
     }
 }
 
-TEST_CASE("an entry of which no time is known blocks nobody") {
+TEST_CASE("a queue entry without a time does not block the lock") {
     Bench bench;
     bench.redis.call("RPUSH", queue, "left over");
     CHECK(bench.wait("a").is_nil());
     CHECK(bench.redis.keys() == Words{"orders"});
 }
 
-TEST_CASE("a time without an entry in the list does not keep its owner out of the queue") {
+TEST_CASE("a waiter with a time but without a queue entry joins the queue") {
     Bench bench;
     bench.wait("a");
     bench.redis.call("ZADD", timeouts, bench.now() + 60'000, "b");
@@ -329,7 +329,7 @@ TEST_CASE("a time without an entry in the list does not keep its owner out of th
     CHECK(bench.waiting() == Words{"b"});
 }
 
-TEST_CASE("giving back what ran out is no success, and tells the head") {
+TEST_CASE("releasing an expired hold is no success, and notifies the head") {
     Bench bench;
     bench.wait("a");
     bench.wait("b");
@@ -343,8 +343,8 @@ TEST_CASE("giving back what ran out is no success, and tells the head") {
     CHECK(bench.redis.hgetall("orders") == Fields{{"b", "1"}});
 }
 
-// Each hold and each place has an owner of its own, and with it what is sent about it.
-TEST_CASE("a late copy of a release or of leaving does nothing to what came later") {
+// Each hold and each slot has its own owner, and commands name that owner.
+TEST_CASE("a late copy of a release or of leaving does not affect later holds or slots") {
     Bench bench;
     bench.wait("a:1");
     bench.release("a:1");
@@ -360,7 +360,7 @@ TEST_CASE("a late copy of a release or of leaving does nothing to what came late
     CHECK(bench.waiting() == Words{"b:2"});
 }
 
-TEST_CASE("a question or a refresh that comes later than it is wanted changes nothing") {
+TEST_CASE("an acquire or a refresh that arrives too late changes nothing") {
     Bench bench;
     const auto late = [](const RawReply& reply) { return reply.is_error() && reply.string.starts_with("LATE "); };
     const auto ask_late = [&](const std::string& owner) {
@@ -383,7 +383,7 @@ TEST_CASE("a question or a refresh that comes later than it is wanted changes no
     CHECK(bench.waiting() == Words{"b"});
 }
 
-TEST_CASE("nobody's time changes when others come, take the lock or leave") {
+TEST_CASE("a waiter's time does not change when others arrive, acquire the lock or leave") {
     Bench bench;
     bench.wait("a");
     bench.wait("b");
@@ -400,7 +400,7 @@ TEST_CASE("nobody's time changes when others come, take the lock or leave") {
     CHECK(bench.score("d") == last);
 }
 
-TEST_CASE("a refresh keeps those who wait, says who does not, and puts nobody back") {
+TEST_CASE("a refresh keeps the waiters in the queue, reports the others, and puts none of them back") {
     Bench bench;
     bench.wait("a");
     bench.wait("b", slot / 4);
@@ -418,7 +418,7 @@ TEST_CASE("a refresh keeps those who wait, says who does not, and puts nobody ba
     CHECK(bench.waiting() == Words{"c"});
 }
 
-TEST_CASE("a refresh tells a head that its lock is free, should no message have reached it") {
+TEST_CASE("a refresh notifies the head of a free lock, in case an earlier message was lost") {
     Bench bench;
     bench.wait("a");
     bench.wait("b");
@@ -430,7 +430,7 @@ TEST_CASE("a refresh tells a head that its lock is free, should no message have 
     CHECK(to_b.take() == Words{"0"});
 }
 
-TEST_CASE("behind a foreign waiter our places outlast what it takes off when its turn comes") {
+TEST_CASE("our slots behind a foreign waiter outlast the time that it subtracts when its turn comes") {
     Bench bench;
     bench.wait("a");
     bench.foreigner_waits("foreign 1", bench.now() + redisson_patience);
@@ -442,7 +442,7 @@ TEST_CASE("behind a foreign waiter our places outlast what it takes off when its
         CAPTURE(round);
         CHECK(is_about(bench.score("b"), bench.now() + slot + 2 * redisson_patience));
         CHECK(is_about(bench.score("c"), bench.now() + slot + 3 * redisson_patience));
-        bench.refresh({"b", "c"});  // gives them the same again
+        bench.refresh({"b", "c"});  // has the same result again
     }
     for (const std::string foreign : {"foreign 1", "foreign 2"}) {
         bench.redis.call("DEL", "orders");
@@ -461,7 +461,7 @@ TEST_CASE("behind a foreign waiter our places outlast what it takes off when its
     CHECK(bench.wait("c").is_nil());
 }
 
-TEST_CASE("a dead waiter behind a foreign one is forgotten when its own slot ends, whatever its shared time says") {
+TEST_CASE("a dead waiter behind a foreign one is removed when its own slot ends, whatever time Redisson's set has") {
     Bench bench;
     bench.wait("a");
     bench.foreigner_waits("foreign", bench.now() + redisson_patience);
@@ -477,7 +477,7 @@ TEST_CASE("a dead waiter behind a foreign one is forgotten when its own slot end
     CHECK(to_c.take() == Words{"0"});
 }
 
-TEST_CASE("slots of waiters that a foreign client has taken out are forgotten, too") {
+TEST_CASE("the slots of waiters that a foreign client has removed are removed, too") {
     Bench bench;
     bench.wait("a");
     bench.wait("b", 3000);
@@ -491,7 +491,7 @@ TEST_CASE("slots of waiters that a foreign client has taken out are forgotten, t
     CHECK(bench.score("c") > bench.now() + redisson_patience);
 }
 
-TEST_CASE("queues that everybody has forgotten end, but not before a foreign waiter's time") {
+TEST_CASE("an abandoned queue expires, but not before a foreign waiter's time") {
     Bench bench;
     bench.wait("a");
     bench.foreigner_waits("foreign", bench.now() + 10'000'000);
@@ -502,7 +502,7 @@ TEST_CASE("queues that everybody has forgotten end, but not before a foreign wai
     }
 }
 
-TEST_CASE("without memory nobody queues up, but waiters are refreshed, leave, and are served") {
+TEST_CASE("without memory no waiter joins the queue, but waiters are refreshed, leave, and are served") {
     Bench bench;
     bench.wait("a");
     bench.wait("b");
@@ -519,7 +519,7 @@ TEST_CASE("without memory nobody queues up, but waiters are refreshed, leave, an
     CHECK(to_c.take() == Words{"0"});
 }
 
-TEST_CASE("a key that a read-write lock uses is refused, and nothing is queued") {
+TEST_CASE("a key of a read-write lock is refused, and nothing is queued") {
     Bench bench;
     bench.redis.call("HSET", "orders", "mode", "read", "a", 1);
     const RawReply refused = bench.send(digested<scripts::fair_acquire>, Bench::waiting_as("d"));

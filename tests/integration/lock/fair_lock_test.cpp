@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// FairLock on a real server: the order of service over threads and processes, waiters that die, freeze or leave, and
-// what all that costs.
+// FairLock on a real server: the order of service across threads and processes, waiters that die, freeze or leave, and
+// the number of commands.
 #include <doctest/doctest.h>
 #include <redlatch/redlatch.hpp>
 
@@ -39,13 +39,13 @@ const std::string timeouts = "redisson_lock_timeout:{orders}";
 const std::string slots = "redlatch_lock_slots:{orders}";
 const std::string channels = "redisson_lock__channel:{orders}:";
 
-// A slot is a sixth of it. Two thirds of that a process may be left without a processor, and keeps its places.
+// A slot lasts a sixth of it. A process may get no CPU for two thirds of a slot and still keeps its slots.
 constexpr std::chrono::milliseconds quick_watchdog{slow_build_factor > 1 ? 24'000 : 15'000};
 constexpr std::chrono::milliseconds quick_slot = quick_watchdog / 6;
 
 Words waiting(RawRedis& redis) { return redis.list("LRANGE", queue, 0, -1); }
 
-// Waits until so many stand in the queue, and all that are ours listen.
+// Waits until `count` waiters are in the queue, all of them subscribed except `foreign` ones.
 bool are_waiting(RawRedis& redis, std::size_t count, std::size_t foreign = 0) {
     return eventually(
         [&] {
@@ -59,8 +59,8 @@ long long server_ms(RawRedis& redis) {
     return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
 }
 
-// Scripts that were called since the last look. A refresh may find the lock free before the head, who was told, comes
-// for it: then the head is told again, and asks once more for that.
+// Counts the script calls since the last look. A refresh may find the lock free before its notified head has acquired
+// it. Then the head is notified again, and asks once more.
 struct ScriptCalls {
     explicit ScriptCalls(CommandMonitor& monitor) {
         for (const std::string& line : monitor.take_lines()) {
@@ -73,7 +73,7 @@ struct ScriptCalls {
     long long refreshes = 0;
 };
 
-// Who had the lock, in this order.
+// The names of the holders, in order.
 class Served {
 public:
     void add(const std::string& name) {
@@ -90,7 +90,7 @@ private:
     Words names_;
 };
 
-// A thread that waits for the lock, notes that it was served, and gives it back. It stands in the queue when made.
+// A thread that waits for the lock, records its name, and releases the lock. It is in the queue once constructed.
 class Visitor {
 public:
     Visitor(RawRedis& redis, FairLock<>& lock, std::string name, Served& served) {
@@ -118,8 +118,8 @@ struct Shop {
     PlainCounter counter;
 };
 
-// Threads that wait for the lock, each `times` times, and write themselves into the list "served" while they hold it.
-// The process stays until it may go.
+// Threads that wait for the lock `times` times each, and append themselves to the list "served" while they hold it. The
+// process runs until `go` is set.
 const Role crowd{"a crowd before a fair lock", [](std::span<const std::string> args) {
                      auto shop = SharedMemory<Shop>::open(args[1]);
                      Client client{args[0]};
@@ -139,7 +139,7 @@ const Role crowd{"a crowd before a fair lock", [](std::span<const std::string> a
                      return eventually([&] { return shop->go.load(); }, 60s) ? 0 : 1;
                  }};
 
-// Waits for the lock, and keeps it until it is killed.
+// Waits for the lock, records that it was served, and releases it.
 const Role customer{"one customer", [](std::span<const std::string> args) {
                         Client client{args[0], with_watchdog(quick_watchdog)};
                         FairLock lock{client, "orders"};
@@ -151,7 +151,7 @@ const Role customer{"one customer", [](std::span<const std::string> args) {
 
 }  // namespace
 
-TEST_CASE("a fair lock is a lock like the others") {
+TEST_CASE("a fair lock behaves like any other lock") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -165,7 +165,7 @@ TEST_CASE("a fair lock is a lock like the others") {
         Client other{server.url()};
         CHECK_FALSE(FairLock(other, "orders").try_lock());
         CHECK_FALSE(RLock(other, "orders").try_lock());
-        // Within one client another kind of lock of that name is a mistake.
+        // Within one client, another kind of lock with that name is an error.
         CHECK(elsewhere([&] { return error_of_call([&] { return RLock(client, "orders").try_lock(); }); }) ==
               errc::wrong_type);
         CHECK(redis.keys() == Words{"orders"});
@@ -191,7 +191,7 @@ TEST_CASE("a fair lock is a lock like the others") {
     CHECK(error_of_call([&] { FairLock(client, ""); }) == errc::invalid_argument);
 }
 
-TEST_CASE("the watchdog keeps a fair hold") {
+TEST_CASE("the watchdog renews a fair hold") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -218,7 +218,7 @@ TEST_CASE("an uncontended fair lock and unlock are two commands") {
     CHECK(redis.client_commands() - before == 200);
 }
 
-TEST_CASE("waiters of four processes are served in the order of their arrival, for at most three commands a hand-off") {
+TEST_CASE("waiters of four processes are served in order of arrival, with at most three commands per hand-off") {
     for (const int threads : {8, 1}) {
         CAPTURE(threads);
         RedisServer server;
@@ -228,7 +228,7 @@ TEST_CASE("waiters of four processes are served in the order of their arrival, f
         Client client{server.url()};
         FairLock orders{client, "orders"};
         orders.lock();
-        orders.unlock();  // the server knows the scripts
+        orders.unlock();  // the server has the scripts cached
         orders.lock();
         const int processes = threads == 1 ? 2 : 4;
         const int all = processes * threads;
@@ -238,7 +238,7 @@ TEST_CASE("waiters of four processes are served in the order of their arrival, f
             children.push_back(spawn_self("a crowd before a fair lock",
                                           {server.url(), dir.file("shop"), std::to_string(threads), "1"}));
         REQUIRE(are_waiting(redis, static_cast<std::size_t>(all)));
-        long long asked = 0;  // once more each, when it is confirmed that they listen
+        long long asked = 0;  // one more command each, when their subscription is confirmed
         REQUIRE(eventually([&] { return (asked += ScriptCalls{monitor}.others) >= 2 * all; }, 20s));
         const Words arrived = waiting(redis);
         const auto subscriptions = redis.subscribe_calls();
@@ -257,7 +257,7 @@ TEST_CASE("waiters of four processes are served in the order of their arrival, f
     }
 }
 
-TEST_CASE("threads that come again and again get the lock in turn, for at most three commands each time") {
+TEST_CASE("threads that wait repeatedly get the lock in turn, with at most three commands each time") {
     RedisServer server;
     RawRedis redis{server};
     TempDir dir;
@@ -279,7 +279,7 @@ TEST_CASE("threads that come again and again get the lock in turn, for at most t
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("nobody passes a waiter: neither try_lock() nor a thread of the process that gives the lock back") {
+TEST_CASE("neither try_lock() nor a thread of the releasing process passes a waiter") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -301,8 +301,7 @@ TEST_CASE("nobody passes a waiter: neither try_lock() nor a thread of the proces
 }
 
 TEST_CASE(
-    "fault: head of the queue killed or frozen: the next is delayed by a slot at most, and keeps its place while it "
-    "lives") {
+    "fault: head of the queue killed or frozen: the next waiter is delayed by one slot at most, and keeps its place") {
     for (const bool kill : {true, false}) {
         CAPTURE(kill);
         RedisServer server;
@@ -317,7 +316,7 @@ TEST_CASE(
         Visitor third{redis, orders, "third", served};
         REQUIRE(are_waiting(redis, 3));
         const Words arrived = waiting(redis);
-        // Longer than a slot: all three are refreshed.
+        // Longer than a slot, so all three are refreshed.
         const auto until = server_ms(redis) + quick_slot.count() * 3 / 2;
         REQUIRE(eventually([&] { return server_ms(redis) > until; }, 20s));
         CHECK(waiting(redis) == arrived);
@@ -334,7 +333,7 @@ TEST_CASE(
         CHECK(redis.script_calls() - before < 20);
         CHECK(served.names() == Words{"second", "third"});
         if (!kill) {
-            // It finds that its place is gone, queues up again, and is served.
+            // It finds its slot gone, joins the queue again, and is served.
             child.cont();
             CHECK(child.wait(20s) == ExitStatus{0, 0});
             CHECK(redis.exists("customer served"));
@@ -344,14 +343,14 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a holder that is killed delays the queue by its lease, and the queue goes on in order") {
+TEST_CASE("a killed holder delays the queue by its lease, and the order stays") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(quick_watchdog)};
     FairLock orders{client, "orders"};
     Served served;
     redis.call("HSET", "orders", "killed", 1);
-    redis.call("PEXPIRE", "orders", 3000);  // by then they stand in the queue
+    redis.call("PEXPIRE", "orders", 3000);  // by then both are in the queue
     Visitor first{redis, orders, "first", served};
     Visitor second{redis, orders, "second", served};
     const Stopwatch watch;
@@ -361,7 +360,7 @@ TEST_CASE("a holder that is killed delays the queue by its lease, and the queue 
     CHECK(served.names() == Words{"first", "second"});
 }
 
-TEST_CASE("a waiter that gives up leaves no trace, and passes the turn on") {
+TEST_CASE("a waiter that gives up leaves nothing on the server, and the next one gets the turn") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -377,8 +376,8 @@ TEST_CASE("a waiter that gives up leaves no trace, and passes the turn on") {
         CHECK(stopped.has_left());
         CHECK(eventually(held_only, 20s));
     }
-    // The lock is free, and nobody is told: so the head, which would take it a little later, leaves it. Unless a
-    // refresh comes just then, which tells the first one, too.
+    // The lock is free without a message. The head, which would acquire it a little later, leaves, and the next waiter
+    // is notified. A refresh just then would notify the head, too.
     CommandMonitor monitor{server};
     const auto passes_on = [&] {
         Visitor head{redis, orders, "head", served};
@@ -402,7 +401,7 @@ TEST_CASE("a waiter that gives up leaves no trace, and passes the turn on") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a waiter that may not listen fails, and leaves no trace") {
+TEST_CASE("a waiter that may not subscribe fails, and leaves nothing on the server") {
     RedisServer server;
     RawRedis redis{server};
     redis.call("ACL", "SETUSER", "deaf", "on", "nopass", "~*", "resetchannels", "+@all");
@@ -417,7 +416,7 @@ TEST_CASE("a waiter that may not listen fails, and leaves no trace") {
     CHECK(eventually([&] { return redis.keys() == Words{"orders"}; }, 20s));
 }
 
-TEST_CASE("a foreign waiter in the queue has its turn") {
+TEST_CASE("a foreign waiter in the queue gets its turn") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -435,11 +434,11 @@ TEST_CASE("a foreign waiter in the queue has its turn") {
     orders.unlock();
     const Words told = to_foreigner.take();
     CHECK_FALSE(told.empty());
-    CHECK(told == Words(told.size(), "0"));  // again by each refresh, should one come before it takes its turn
+    CHECK(told == Words(told.size(), "0"));  // again by each refresh before its turn
     CHECK(to_ours.take().empty());
     CHECK_FALSE(orders.try_lock());
     CHECK(redis.integer("ZSCORE", timeouts, "foreign:1") == until);
-    // It takes the lock as Redisson does, in one step, and gives it back.
+    // It acquires the lock as Redisson does, in one step, and releases it.
     const char* const take =
         "redis.call('lpop', KEYS[1]) redis.call('zrem', KEYS[2], ARGV[1]) "
         "redis.call('zincrby', KEYS[2], '-300000', redis.call('lindex', KEYS[1], 0)) "
@@ -452,7 +451,7 @@ TEST_CASE("a foreign waiter in the queue has its turn") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a foreign waiter that does not come is waited for until its time is over, asleep") {
+TEST_CASE("a foreign waiter that does not come blocks the queue until its time is over, while the others sleep") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(quick_watchdog)};
@@ -460,7 +459,7 @@ TEST_CASE("a foreign waiter that does not come is waited for until its time is o
     Served served;
     redis.call("RPUSH", queue, "foreign:1");
     const Stopwatch watch;
-    redis.call("ZADD", timeouts, server_ms(redis) + 3000, "foreign:1");  // by then ours stand in the queue
+    redis.call("ZADD", timeouts, server_ms(redis) + 3000, "foreign:1");  // by then our waiters are in the queue
     const auto before = redis.script_calls();
     Visitor first{redis, orders, "first", served};
     Visitor second{redis, orders, "second", served};
@@ -472,7 +471,7 @@ TEST_CASE("a foreign waiter that does not come is waited for until its time is o
     CHECK(served.names() == Words{"first", "second"});
 }
 
-TEST_CASE("waiters survive a server that comes back empty") {
+TEST_CASE("waiters survive a server that restarts empty") {
     RedisServer server;
     Client client{server.url(), with_watchdog(quick_watchdog)};
     FairLock orders{client, "orders"};
@@ -482,7 +481,7 @@ TEST_CASE("waiters survive a server that comes back empty") {
         redis.call("HSET", "orders", "somebody", 1);
         redis.call("PEXPIRE", "orders", 600'000);
         Visitor visitor{redis, orders, "visitor", served};
-        // Its place is gone, which the next refresh finds at the latest.
+        // Its slot is gone, which the next refresh detects at the latest.
         redis.call("DEL", queue, timeouts, slots);
         REQUIRE(are_waiting(redis, 1));
         server.restart();
@@ -491,7 +490,7 @@ TEST_CASE("waiters survive a server that comes back empty") {
     CHECK(served.names() == Words{"visitor"});
 }
 
-TEST_CASE("a forked child stands in the queue with a name of its own") {
+TEST_CASE("a forked child has its own name in the queue") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// FencedLock: tokens that only grow, and otherwise the reentrant lock.
+// FencedLock: increasing tokens, and a reentrant lock otherwise.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -37,7 +37,7 @@ const Role holder{"hold a fenced lock", [](std::span<const std::string> args) {
 
 }  // namespace
 
-TEST_CASE("each hold gets a greater token, from whatever client") {
+TEST_CASE("each hold gets a greater token than the last one, whatever client it is of") {
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -74,7 +74,7 @@ TEST_CASE("a nested lock keeps the token of its hold") {
     CHECK(redis.text("GET", counter) == std::to_string(token));
 }
 
-TEST_CASE("a hold that is handed over inside the process gets its own token") {
+TEST_CASE("a hold that is handed over within the process gets its own token") {
     RedisServer server;
     Client client{server.url()};
     FencedLock orders{client, "orders"};
@@ -91,7 +91,7 @@ TEST_CASE("a hold that is handed over inside the process gets its own token") {
     CHECK(client.stats().handoffs > 0);
 }
 
-TEST_CASE("fault: token counter lost: tokens go on growing") {
+TEST_CASE("fault: token counter lost: tokens still increase") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -107,12 +107,12 @@ TEST_CASE("fault: token counter lost: tokens go on growing") {
     CHECK(ec == errc::hold_lost);
 }
 
-TEST_CASE("the counter goes on from where Redisson left it, and never gets a TTL") {
+TEST_CASE("the counter continues from Redisson's value, and never gets a TTL") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
     FencedLock orders{client, "orders"};
-    const std::string far = "4503599627370496";  // 2^52: ahead of any clock
+    const std::string far = "4503599627370496";  // 2^52, ahead of any clock
     redis.text("SET", counter, far);
     CHECK(orders.lock_and_get_token(Lease{5s}) == 4503599627370497);
     orders.unlock();
@@ -132,7 +132,7 @@ TEST_CASE("an RLock and a FencedLock of one name exclude each other") {
     CHECK_FALSE(elsewhere([&] { return plain.try_lock(); }));
 }
 
-TEST_CASE("an acquire whose answer is lost is one hold with one token") {
+TEST_CASE("an acquire whose reply is lost is one hold with one token") {
     RedisServer server;
     RawRedis redis{server};
     Proxy proxy{server.url()};
@@ -150,8 +150,8 @@ TEST_CASE("an acquire whose answer is lost is one hold with one token") {
     CHECK_FALSE(orders.is_locked());
 }
 
-// The server refuses the release, so it keeps the hold for a while, which is none of the same thread's next one.
-TEST_CASE("a hold gets a greater token also where the server still has the last one of the same thread") {
+// The server refuses the release, so it keeps the hold for a while. It does not count as the thread's next hold.
+TEST_CASE("a hold gets a greater token even if the server still has the previous hold of the same thread") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -172,8 +172,8 @@ TEST_CASE("a hold gets a greater token also where the server still has the last 
     CHECK_FALSE(redis.exists("orders"));
 }
 
-// A hand-over whose replies are lost is sent again and again, and much may happen in between.
-TEST_CASE("a hand-over that is sent again has the token that the hold has, and after the hold's end it is void") {
+// A hand-over whose replies are lost is resent several times, and much may happen in between.
+TEST_CASE("a resent hand-over returns the token of the hold, and is void after the end of the hold") {
     RedisServer server;
     RawRedis redis{server};
     const std::string script{redlatch::scripts::fenced_hand_over};
@@ -190,7 +190,7 @@ TEST_CASE("a hand-over that is sent again has the token that the hold has, and a
     CHECK(hand_over() == handed);
     CHECK(hand_over() == handed);
     CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
-    // Somebody ends the heir's hold, and another one gets the next token.
+    // The heir's hold ends, and another owner gets the next token.
     redis.integer("DEL", "orders");
     redis.integer("HSET", "orders", "another", 1);
     const long long next = redis.integer("INCR", counter);
@@ -200,9 +200,9 @@ TEST_CASE("a hand-over that is sent again has the token that the hold has, and a
     CHECK(redis.text("GET", counter) == std::to_string(next));
 }
 
-// An owner is the name of one hold, and each hold draws one token: that it has the lock means that it has the last one.
-// Also after a restart with the end of the append-only file cut off, which takes the hold and its token together.
-TEST_CASE("an acquire that is sent again has the token that the hold has") {
+// An owner names one hold, and each hold draws one token. So the holder has the latest token. That is also true after a
+// restart with a truncated append-only file, which loses the hold and its token together.
+TEST_CASE("a resent acquire returns the token of the hold") {
     RedisServer server;
     RawRedis redis{server};
     const std::string script{redlatch::scripts::fenced_acquire};
@@ -213,7 +213,7 @@ TEST_CASE("an acquire that is sent again has the token that the hold has") {
     REQUIRE(held.elements.size() == 2);
     CHECK(held.elements[0].integer == 1);
     CHECK(acquire("me", 1) == held);
-    CHECK(acquire("me", 2) == held);  // a level more is the same hold
+    CHECK(acquire("me", 2) == held);  // one more level of the same hold
     CHECK(redis.text("GET", counter) == std::to_string(held.elements[1].integer));
     const RawReply blocked = acquire("another", 1);
     CHECK(blocked.elements.at(0).integer == 0);
@@ -223,7 +223,7 @@ TEST_CASE("an acquire that is sent again has the token that the hold has") {
     CHECK(another.elements.at(1).integer > held.elements.at(1).integer);
 }
 
-TEST_CASE("what comes later than it is wanted draws no token") {
+TEST_CASE("a command that arrives too late draws no token") {
     RedisServer server;
     RawRedis redis{server};
     redis.text("SET", counter, "7");
@@ -243,11 +243,11 @@ TEST_CASE("what comes later than it is wanted draws no token") {
     CHECK(redis.hgetall("orders") == Fields{{"me", "1"}});
 }
 
-TEST_CASE("the token of a dead holder is smaller than its successor's") {
+TEST_CASE("the token of a killed holder is smaller than its successor's") {
     RedisServer server;
     RawRedis redis{server};
     ChildProcess child = spawn_self("hold a fenced lock", {server.url(), "500"});
-    REQUIRE(eventually([&] { return redis.exists(counter); }, 20s));  // which lasts, however late this looks
+    REQUIRE(eventually([&] { return redis.exists(counter); }, 20s));  // the counter remains, however late this check is
     const std::int64_t theirs = std::stoll(redis.text("GET", counter));
     child.kill();
     Client client{server.url()};

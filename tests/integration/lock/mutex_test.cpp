@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: long
-// Mutex: the SET NX PX lock, among our own and with others who lock that way.
+// Mutex: the SET NX PX lock, among our own clients and with others that lock in this way.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -40,20 +40,20 @@ using HiredisMutex = Mutex<HiredisTransport>;
 
 const std::string acquire_digest{digested<redlatch::scripts::mutex_acquire>.digest()};
 const std::string release_digest{digested<redlatch::scripts::mutex_release>.digest()};
-const std::string plain_acquire = "\r\nNX\r\n";  // what no other command here holds
+const std::string plain_acquire = "\r\nNX\r\n";  // occurs in no other command here
 
-// The command that a new server has for deleting by value, in lower case; else EVALSHA.
+// Returns the server's own command for deleting by value, in lower case, or EVALSHA.
 std::string release_command(RawRedis& redis) {
     for (const char* name : {"delex", "delifeq"})
         if (!redis.command({"COMMAND", "INFO", name}).elements.at(0).is_nil()) return name;
     return "evalsha";
 }
 
-// How the Redis documentation releases, as so many libraries do.
+// The release of the Redis documentation, which many libraries use.
 const std::string documented_release =
     "if redis.call(\"get\",KEYS[1]) == ARGV[1] then return redis.call(\"del\",KEYS[1]) else return 0 end";
 
-// Time-outs of the library that are quick, and not too quick for a busy machine.
+// Short timeouts of the library, but not too short for a busy machine.
 ClientOptions quick() {
     ClientOptions options;
     options.command_timeout = 2s;
@@ -61,8 +61,8 @@ ClientOptions quick() {
     return options;
 }
 
-// A server that knows the scripts, so that each operation is one command, and a client behind a proxy that has found
-// out whether the server has a command for deleting by value.
+// A server with the scripts cached, so that each operation is one command. The client, behind a proxy, already knows
+// whether the server has a command for deleting by value.
 struct FaultyPath {
     FaultyPath() {
         for (const redlatch::Script* script :
@@ -80,7 +80,7 @@ struct FaultyPath {
     RedisServer server;
     RawRedis redis{server};
     const std::string command = release_command(redis);
-    std::string release = release_digest;  // what its requests hold
+    std::string release = release_digest;  // the text by which the proxy recognizes a release
     Proxy proxy{server.url()};
     EventLog events;
     HiredisClient client{proxy.url(), with_events()};
@@ -128,14 +128,14 @@ const Role holding{"hold a mutex", [](std::span<const std::string> args) {
 
 // --- exclusion ------------------------------------------------------------------------------------------------
 
-TEST_CASE("threads of one process and of two clients count under a mutex without losing a step") {
+TEST_CASE("threads of one process and of two clients count under a mutex without a lost update") {
     RedisServer server;
     RawRedis redis{server};
     for (const int clients : {1, 2}) {
         PlainCounter counter;
         std::vector<std::unique_ptr<HiredisClient>> all;
         for (int c = 0; c < clients; ++c) all.push_back(std::make_unique<HiredisClient>(server.url()));
-        std::latch all_there{4};  // lest one be through before another begins
+        std::latch all_there{4};  // so that none finishes before another begins
         std::vector<std::future<bool>> threads;
         for (std::size_t thread = 0; thread < 4; ++thread)
             threads.push_back(start([&, thread] {
@@ -154,7 +154,7 @@ TEST_CASE("threads of one process and of two clients count under a mutex without
     }
 }
 
-TEST_CASE("processes count under a mutex without losing a step") {
+TEST_CASE("processes count under a mutex without a lost update") {
     RedisServer server;
     RawRedis redis{server};
     TempDir dir;
@@ -168,7 +168,7 @@ TEST_CASE("processes count under a mutex without losing a step") {
     CHECK(redis.pubsub_channels().empty());
 }
 
-TEST_CASE("a mutex works in the guards of the standard library") {
+TEST_CASE("a mutex works with the guards of the standard library") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -194,7 +194,7 @@ TEST_CASE("a mutex works in the guards of the standard library") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("its holder cannot take it again, and keeps it") {
+TEST_CASE("a holder cannot acquire the mutex again, and keeps it") {
     RedisServer server;
     Client client{server.url()};
     Mutex orders{client, "orders"};
@@ -213,7 +213,7 @@ TEST_CASE("its holder cannot take it again, and keeps it") {
 
 // --- on the wire, and with others -----------------------------------------------------------------------------
 
-TEST_CASE("a hold is one string with a lease under the plain name, and nothing is left of it") {
+TEST_CASE("a hold is one string with a lease under the plain name, and a release leaves nothing") {
     RedisServer server;
     RawRedis redis{server};
     ClientOptions options;
@@ -252,7 +252,7 @@ TEST_CASE("uncontended lock and unlock are two commands, the first of them a pla
     CHECK(monitor.take() == std::map<std::string, long long>{{"set", 10}, {release, 10}});
 }
 
-TEST_CASE("somebody else who locks by SET NX PX is respected, and releases as documented") {
+TEST_CASE("another client that locks by SET NX PX excludes us, and releases as documented") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -274,7 +274,7 @@ TEST_CASE("somebody else who locks by SET NX PX is respected, and releases as do
     REQUIRE(ready(waiting));
     CHECK(waiting.get().starts_with(client.id()));
 
-    // And the other way round.
+    // And the reverse.
     orders.lock();
     CHECK(redis.call("SET", "orders", "their value", "NX", "PX", 1000).is_nil());
     CHECK(redis.integer("EVAL", documented_release, 1, "orders", "their value") == 0);
@@ -285,7 +285,7 @@ TEST_CASE("somebody else who locks by SET NX PX is respected, and releases as do
     orders.unlock();
 }
 
-TEST_CASE("a release by an old value ends no later hold") {
+TEST_CASE("a release with an old value ends no later hold") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -302,7 +302,7 @@ TEST_CASE("a release by an old value ends no later hold") {
     orders.unlock();
 }
 
-TEST_CASE("anyone's hold can be ended by force") {
+TEST_CASE("force_unlock() ends the hold of any client") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -321,7 +321,7 @@ TEST_CASE("anyone's hold can be ended by force") {
     CHECK(ec == errc::hold_lost);
 }
 
-TEST_CASE("a key that is something else is an error that names it, and stays as it is") {
+TEST_CASE("a key of another type is an error that names it, and the key stays unchanged") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -354,7 +354,7 @@ TEST_CASE("a key that is something else is an error that names it, and stays as 
     CHECK(client.stats().lost_holds == 1);
 }
 
-TEST_CASE("a mutex can be a member of a lock over several, which then is not reentrant either") {
+TEST_CASE("a mutex can be a member of a MultiLock, which is then not reentrant") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -383,7 +383,7 @@ TEST_CASE("a mutex can be a member of a lock over several, which then is not ree
 
 // --- leases and the watchdog ----------------------------------------------------------------------------------
 
-TEST_CASE("a lease ends by itself, and the unlock that comes later ends nobody's hold") {
+TEST_CASE("a lease expires by itself, and a later unlock() does not end another thread's hold") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -392,7 +392,7 @@ TEST_CASE("a lease ends by itself, and the unlock that comes later ends nobody's
     const std::stop_token lost = orders.lost();
     CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
     CHECK(elsewhere([&] {
-        orders.lock();  // waits for the rest, if there is any
+        orders.lock();  // waits for the rest of the lease, if there is any
         return orders.is_held();
     }));
     const std::string theirs = redis.text("GET", "orders");
@@ -403,7 +403,7 @@ TEST_CASE("a lease ends by itself, and the unlock that comes later ends nobody's
     CHECK(client.stats().renewals == 0);
 }
 
-TEST_CASE("the watchdog keeps a hold beyond its lease, under the same value") {
+TEST_CASE("the watchdog keeps a hold beyond its lease, with the same value") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(2 * short_lease)};
@@ -421,7 +421,7 @@ TEST_CASE("the watchdog keeps a hold beyond its lease, under the same value") {
     CHECK(client.stats().lost_holds == 0);
 }
 
-TEST_CASE("a renewal prolongs no other hold, creates no key, and shortens nothing") {
+TEST_CASE("a renewal prolongs no other hold, creates no key, and shortens no lease") {
     RedisServer server;
     RawRedis redis{server};
     redis.text("SET", "theirs", "their value", "PX", 5000);
@@ -441,7 +441,7 @@ TEST_CASE("a renewal prolongs no other hold, creates no key, and shortens nothin
     CHECK_FALSE(redis.exists("none"));
 }
 
-TEST_CASE("losing it is told: to a deleted key, and to one that somebody overwrote") {
+TEST_CASE("a deleted or overwritten key is reported as a lost hold") {
     for (const bool overwritten : {false, true}) {
         CAPTURE(overwritten);
         RedisServer server;
@@ -460,7 +460,7 @@ TEST_CASE("losing it is told: to a deleted key, and to one that somebody overwro
         CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
         CHECK(orders.valid_until() == redlatch::Instant::min());
         CHECK(eventually([&] { return events.count(Event::Kind::hold_lost) == 1; }, 20s));
-        // It is nobody's any more, so this thread may ask again.
+        // The hold is gone, so this thread may try again.
         CHECK(orders.try_lock() != overwritten);
         std::error_code ec;
         if (!overwritten) orders.unlock();
@@ -471,7 +471,7 @@ TEST_CASE("losing it is told: to a deleted key, and to one that somebody overwro
     }
 }
 
-TEST_CASE("the hold of a killed process ends with its lease") {
+TEST_CASE("the hold of a killed process expires with its lease") {
     RedisServer server;
     RawRedis redis{server};
     ChildProcess child = spawn_self("hold a mutex", {server.url()});
@@ -486,7 +486,7 @@ TEST_CASE("the hold of a killed process ends with its lease") {
 
 // --- waiting --------------------------------------------------------------------------------------------------
 
-TEST_CASE("a wait ends at the deadline, by a stop, and leaves nothing") {
+TEST_CASE("a wait ends at the deadline or by a stop request, and leaves nothing") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -511,7 +511,7 @@ TEST_CASE("a wait ends at the deadline, by a stop, and leaves nothing") {
     theirs.unlock();
 }
 
-TEST_CASE("a waiter with long pauses is there when the holder's lease is over") {
+TEST_CASE("a waiter with long pauses retries when the holder's lease is over") {
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -525,13 +525,13 @@ TEST_CASE("a waiter with long pauses is there when the holder's lease is over") 
 
 // --- lost replies ---------------------------------------------------------------------------------------------
 
-TEST_CASE("an acquire whose reply is lost is held once, and freed by one unlock") {
+TEST_CASE("an acquire whose reply is lost is one hold, and one unlock() releases it") {
     FaultyPath path;
     path.proxy.drop_next_replies(1, plain_acquire);
     path.proxy.drop_next_replies(1, acquire_digest);
     path.orders.lock();
     CHECK(path.proxy.counts().dropped == 2);
-    CHECK(path.client.stats().waits == 0);  // not even for itself
+    CHECK(path.client.stats().waits == 0);  // not even for its own hold
     CHECK(path.orders.is_held());
     const std::string value = path.value();
     CHECK_FALSE(elsewhere([&] { return path.orders.try_lock(); }));
@@ -541,7 +541,7 @@ TEST_CASE("an acquire whose reply is lost is held once, and freed by one unlock"
     CHECK(path.events.count(Event::Kind::hold_lost) == 0);
 }
 
-TEST_CASE("an acquire whose request is lost is sent again") {
+TEST_CASE("an acquire whose request is lost is resent") {
     FaultyPath path;
     path.proxy.drop_next_requests(1, plain_acquire);
     path.orders.lock();
@@ -551,11 +551,11 @@ TEST_CASE("an acquire whose request is lost is sent again") {
     CHECK(path.redis.keys().empty());
 }
 
-TEST_CASE("an acquire that nobody waits for any more is given back") {
+TEST_CASE("an acquire without a waiting caller is released") {
     FaultyPath path;
     path.proxy.hold_next_replies(1, plain_acquire);
     const auto taken = path.redis.command_calls()["set"];
-    // On a busy machine the time may be over before anything was sent.
+    // On a busy machine the time may be over before anything is sent.
     REQUIRE(succeeds_once([&] {
         CHECK_FALSE(path.orders.try_lock_for(100ms));
         return eventually([&] { return path.proxy.counts().held == 1; }, 1s);
@@ -568,16 +568,16 @@ TEST_CASE("an acquire that nobody waits for any more is given back") {
     CHECK(path.redis.keys().empty());
 }
 
-TEST_CASE("a release whose reply is lost succeeds, and ends nobody else's hold") {
+TEST_CASE("a release whose reply is lost succeeds, and ends no other hold") {
     FaultyPath path;
     path.orders.lock();
     path.proxy.hold_next_replies(1, path.release);
     auto released = start([&, owner = redlatch::this_thread_number()] { return path.orders.release(owner); });
-    // It is done, but its thread does not know, and will send it again.
+    // It is done, but its thread has no reply and will resend it.
     REQUIRE(eventually([&] { return !path.redis.exists("orders"); }, 20s));
     REQUIRE(path.redis.text("SET", "orders", "their value", "NX", "PX", 100'000) == "OK");
     const std::error_code ec = released.get();
-    // Where there was no time for a second try in the foreground, it is made in the background, which is not counted.
+    // Without time for a second try in the foreground, it is made in the background, which is not counted.
     if (ec != errc::unreachable) {
         CHECK_FALSE(ec);
         CHECK(path.client.stats().resends + path.client.stats().reconnects > 0);
@@ -587,7 +587,7 @@ TEST_CASE("a release whose reply is lost succeeds, and ends nobody else's hold")
     CHECK(path.events.count(Event::Kind::hold_lost) == 0);
 }
 
-TEST_CASE("a delayed copy of a release does nothing to a later hold of the same thread") {
+TEST_CASE("a delayed copy of a mutex's release does not affect a later hold of the same thread") {
     FaultyPath path;
     path.orders.lock();
     path.proxy.hold_next_requests(1, path.release);
@@ -604,9 +604,9 @@ TEST_CASE("a delayed copy of a release does nothing to a later hold of the same 
     CHECK(path.redis.keys().empty());
 }
 
-// --- a troubled server ----------------------------------------------------------------------------------------
+// --- a server without memory ----------------------------------------------------------------------------------
 
-TEST_CASE("without memory a mutex is refused, but renewed, handed over and given back") {
+TEST_CASE("without memory a mutex is refused, but renewals, hand-overs and releases still work") {
     FaultyPath path;
     Client client{path.server.url(), with_watchdog(4 * short_lease)};
     Mutex stock{client, "stock", {.initial_delay = 1ms, .max_delay = 4ms}};
@@ -614,7 +614,7 @@ TEST_CASE("without memory a mutex is refused, but renewed, handed over and given
     path.orders.lock();
     fill_memory(path.redis);
     Mutex fresh{path.client, "fresh"};
-    // A last try that comes too late for its answer says only that there was none.
+    // A last try without time for its reply reports only that there was none.
     CHECK(eventually([&] { return error_of_call([&] { return fresh.try_lock_for(1s); }) == errc::overloaded; }, 20s));
 
     std::error_code ec;
@@ -634,7 +634,7 @@ TEST_CASE("without memory a mutex is refused, but renewed, handed over and given
     });
     stock.unlock(ec);
     CHECK_FALSE(ec);
-    // Handed over, unless the waiter was just asking, which is in vain.
+    // Handed over, unless the waiter was just asking, without success.
     path.redis.text("CONFIG", "SET", "maxmemory", 0);
     CHECK(heir.get());
     CHECK(path.redis.keys() == Words{"ballast"});
@@ -650,7 +650,7 @@ TEST_CASE("a hold can be handed over without memory") {
     CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the heir's", 9000, always) == 1);
     CHECK(redis.text("GET", "orders") == "the heir's");
     CHECK(redis.pttl("orders") > 5000);
-    // Sent again it has the same answer, and prolongs nothing.
+    // A resend has the same reply, and prolongs nothing.
     CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the heir's", 90'000, always) == 1);
     CHECK(redis.pttl("orders") <= 9000);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A ReadWriteLock on real servers: who may be in at the same time, who is woken, what stands in Redis.
+// ReadWriteLock on real servers: exclusion, wake-ups, and its keys in Redis.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -36,12 +36,12 @@ std::string timeout_key(const std::string& owner, int level = 1) {
     return "{orders}:" + owner + ":rwlock_timeout:" + std::to_string(level);
 }
 
-/// A TTL that was just set to this value.
+/// Returns true for a TTL that was set to this value just now.
 bool is_fresh(long long pttl, std::chrono::milliseconds lease) {
     return pttl <= lease.count() && pttl > lease.count() - patient(5s).count();
 }
 
-/// Ample for a wake-up on a busy machine, and less than any wait or lease that would end without one.
+/// Ample for a wake-up on a busy machine, and less than any wait or lease that would end otherwise.
 constexpr auto woken = 10s;
 
 Words sorted(Words words) {
@@ -49,7 +49,7 @@ Words sorted(Words words) {
     return words;
 }
 
-/// Whether somebody of whatever process listens for the end of holds.
+/// Waits until clients of any process are subscribed to the end of holds.
 bool is_listened_to(RawRedis& redis, long long listeners = 1) {
     return eventually(
         [&] {
@@ -58,7 +58,7 @@ bool is_listened_to(RawRedis& redis, long long listeners = 1) {
         20s);
 }
 
-/// Reads for as long as the process lives.
+/// Holds the read side as long as the process runs.
 const Role reader{"read for ever", [](std::span<const std::string> args) {
                       Client client{args[0], with_watchdog(short_lease)};
                       ReadWriteLock orders{client, "orders"};
@@ -75,16 +75,16 @@ struct Fixture {
     Client<redlatch::HiredisTransport> elsewhere_client{server.url()};
     ReadWriteLock<redlatch::HiredisTransport> orders_elsewhere{elsewhere_client, "orders"};
 
-    // How the server calls what this thread holds of either side.
+    // The owners of this thread's holds on the server.
     std::string reader() { return owner_of(client, orders.read_lock()); }
     std::string writer() { return owner_of(client, orders.write_lock()) + ":write"; }
 };
 
 }  // namespace
 
-// --- what stands in Redis ------------------------------------------------------------------------------------------
+// --- keys in Redis -------------------------------------------------------------------------------------------------
 
-TEST_CASE("a reader leaves in Redis what Redisson's reader leaves there, a timeout key for each level") {
+TEST_CASE("a reader creates the same keys as Redisson's reader, with a timeout key for each level") {
     Fixture f;
     Messages messages{f.server, channel};
     f.orders.lock_shared();
@@ -101,7 +101,7 @@ TEST_CASE("a reader leaves in Redis what Redisson's reader leaves there, a timeo
     CHECK(f.orders.read_lock().hold_count() == 2);
     CHECK(sorted(f.redis.keys()) == sorted({"orders", timeout_key(f.reader(), 1), timeout_key(f.reader(), 2)}));
 
-    // A hold lasts as long as the longest lease of all its levels, so the level below inherits.
+    // A hold lasts as long as the longest lease of all its levels, so the level below inherits it.
     f.orders.unlock_shared();
     CHECK(f.redis.hgetall("orders") == Fields{{"mode", "read"}, {f.reader(), "1"}});
     CHECK(is_fresh(f.redis.pttl("orders"), 600s));
@@ -114,7 +114,7 @@ TEST_CASE("a reader leaves in Redis what Redisson's reader leaves there, a timeo
     CHECK(messages.take() == Words{"0"});
 }
 
-TEST_CASE("a writer leaves in Redis what Redisson's writer leaves there, and its re-entry adds no leases") {
+TEST_CASE("a writer creates the same keys as Redisson's writer, and its reentry does not add up leases") {
     Fixture f;
     Messages messages{f.server, channel};
     f.orders.lock();
@@ -140,7 +140,7 @@ TEST_CASE("a writer leaves in Redis what Redisson's writer leaves there, and its
     CHECK(messages.take() == Words{"1"});
 }
 
-TEST_CASE("a writer that also reads may give back the read side first") {
+TEST_CASE("a writer that also reads may release the read side first") {
     Fixture f;
     f.orders.lock();
     f.orders.lock_shared();
@@ -151,7 +151,7 @@ TEST_CASE("a writer that also reads may give back the read side first") {
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("a name with a tag of its own gets no more braces in any key") {
+TEST_CASE("a name with its own hash tag gets no further braces in any key") {
     Fixture f;
     Messages messages{f.server, "redisson_rwlock:{shop}orders"};
     ReadWriteLock tagged{f.client, "{shop}orders"};
@@ -176,7 +176,7 @@ TEST_CASE("the TTL of the lock is that of the longest reader, and falls when tha
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("what a reader in Java left counts: its lease keeps writers out, and nothing else of it does") {
+TEST_CASE("the lease of a reader in Java excludes writers, and its other keys do not") {
     Fixture f;
     f.redis.integer("HSET", "orders", "mode", "read", java_owner, 2);
     f.redis.integer("PEXPIRE", "orders", 600'000);
@@ -196,9 +196,9 @@ TEST_CASE("what a reader in Java left counts: its lease keeps writers out, and n
     f.orders.unlock();
 }
 
-TEST_CASE("either side costs two commands, a lock and an unlock") {
+TEST_CASE("a lock and an unlock are two commands, on either side") {
     Fixture f;
-    // The scripts are known from here on.
+    // From here on the scripts are cached.
     f.orders.lock();
     f.orders.unlock();
     f.orders.lock_shared();
@@ -212,9 +212,9 @@ TEST_CASE("either side costs two commands, a lock and an unlock") {
     CHECK(monitor.take_total() == 2);
 }
 
-// --- who is in -----------------------------------------------------------------------------------------------------
+// --- exclusion -----------------------------------------------------------------------------------------------------
 
-TEST_CASE("many readers of many threads and clients are in at the same time") {
+TEST_CASE("readers of many threads and clients hold the lock at the same time") {
     Fixture f;
     constexpr int readers = 12;
     std::atomic<int> inside = 0;
@@ -230,7 +230,7 @@ TEST_CASE("many readers of many threads and clients are in at the same time") {
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("a writer is alone: no other writer, no reader") {
+TEST_CASE("a writer excludes other writers and readers") {
     Fixture f;
     constexpr int rounds = 60;
     PlainCounter counter;
@@ -259,7 +259,7 @@ TEST_CASE("a writer is alone: no other writer, no reader") {
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("a waiting writer is woken by the last reader, and waiting readers all by the writer") {
+TEST_CASE("the last reader wakes a waiting writer, and a writer wakes all waiting readers") {
     Fixture f;
     f.orders.lock_shared();
     elsewhere([&] {
@@ -268,7 +268,7 @@ TEST_CASE("a waiting writer is woken by the last reader, and waiting readers all
         REQUIRE(is_listened_to(f.redis));
         f.orders.unlock_shared();
         CHECK_FALSE(ready(writer, 30ms));
-        // Left by the other thread, the last one.
+        // The hold of the other thread, which is the last one.
         f.redis.integer("PUBLISH", "unrelated", "0");
         f.orders.read_lock().force_unlock();
         CHECK(ready(writer, woken));
@@ -296,9 +296,9 @@ TEST_CASE("a waiting writer is woken by the last reader, and waiting readers all
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("a waiting reader and a waiting writer of one process are both told") {
+TEST_CASE("a waiting reader and a waiting writer of one process are both notified") {
     Fixture f;
-    // Two in line on one channel, of which only one can receive its messages itself. The best of some rounds.
+    // Two waiters on one channel, only one of which can receive its messages itself. The best of some rounds.
     std::chrono::milliseconds best = 1h;
     for (int round = 0; round < 5; ++round) {
         f.orders.lock();
@@ -324,7 +324,7 @@ TEST_CASE("a waiting reader and a waiting writer of one process are both told") 
     CHECK(best < patient(100ms));
 }
 
-TEST_CASE("fault: writer becomes a reader: readers are woken, while it reads on") {
+TEST_CASE("fault: writer becomes a reader: it wakes other readers, and stays a reader") {
     Fixture f;
     f.orders.lock();
     f.orders.lock_shared();
@@ -341,7 +341,7 @@ TEST_CASE("fault: writer becomes a reader: readers are woken, while it reads on"
     f.orders_elsewhere.read_lock().force_unlock();
 }
 
-TEST_CASE("after a downgrade the lock lasts no longer than the readers that are left") {
+TEST_CASE("after a downgrade the lock lasts no longer than its remaining readers") {
     Fixture f;
     f.orders.lock(Lease{600s});
     f.orders.lock_shared(Lease{40s});
@@ -352,7 +352,7 @@ TEST_CASE("after a downgrade the lock lasts no longer than the readers that are 
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("fault: reader asks for the write side: refused at once") {
+TEST_CASE("fault: reader requests the write side: refused at once") {
     Fixture f;
     const std::shared_lock reading{f.orders};
     CHECK(error_of_call([&] { f.orders.lock(); }) == errc::would_deadlock);
@@ -360,7 +360,7 @@ TEST_CASE("fault: reader asks for the write side: refused at once") {
     CHECK(f.orders.read_lock().is_held());
 }
 
-TEST_CASE("either side can be ended by force, and the other one stays") {
+TEST_CASE("force_unlock() ends one side, and the other one stays") {
     Fixture f;
     f.orders.lock();
     f.orders.lock_shared();
@@ -386,7 +386,7 @@ TEST_CASE("either side can be ended by force, and the other one stays") {
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("the questions of each side are answered for that side") {
+TEST_CASE("the queries of each side are about that side") {
     Fixture f;
     CHECK_FALSE(f.orders.is_locked());
     CHECK_FALSE(f.orders.read_lock().is_locked());
@@ -409,14 +409,14 @@ TEST_CASE("the questions of each side are answered for that side") {
     f.orders.unlock();
 }
 
-TEST_CASE("fault: key of another kind of lock: an RLock and a read-write lock of one name refuse each other") {
+TEST_CASE("fault: key of another kind of lock: an RLock and a read-write lock with one name refuse each other") {
     Fixture f;
     RLock plain{f.client, "orders"};
     plain.lock();
     CHECK(error_of_call([&] { f.orders.lock(); }) == errc::wrong_type);
     CHECK(error_of_call([&] { f.orders.lock_shared(); }) == errc::wrong_type);
     CHECK(text_of_error([&] { return f.orders.try_lock(); }).find("RLock") != std::string::npos);
-    // Other clients hear it from the server.
+    // Other clients get the error from the server.
     CHECK(text_of_error([&] { return f.orders_elsewhere.try_lock(); }).find("no read-write lock") != std::string::npos);
     CHECK(text_of_error([&] { f.orders_elsewhere.lock_shared(); }).find("no read-write lock") != std::string::npos);
     CHECK(elsewhere([&] { return error_of_call([&] { f.orders_elsewhere.lock_shared(); }); }) == errc::wrong_type);
@@ -460,7 +460,7 @@ TEST_CASE("the watchdog keeps read and write holds, and shortens no other reader
     CHECK(redis.pttl(timeout_key(owner_of(client, orders.read_lock()), 2)) > 0);
     CHECK(orders.read_lock().is_held());
     CHECK(stock.is_held());
-    // Renewed early enough: nothing was ever about to end.
+    // Renewed early enough, so nothing was about to end.
     CHECK(orders.read_lock().valid_until() > redlatch::Clock::now());
     orders.unlock_shared();
     orders.unlock_shared();
@@ -469,7 +469,7 @@ TEST_CASE("the watchdog keeps read and write holds, and shortens no other reader
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a renewal never brings back a read hold that has ended") {
+TEST_CASE("a renewal never restores a read hold that has ended") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -492,7 +492,7 @@ TEST_CASE("a renewal never brings back a read hold that has ended") {
     orders.read_lock().force_unlock();
 }
 
-TEST_CASE("a reader whose process is killed keeps writers out until its lease is over, and not longer") {
+TEST_CASE("a killed reader excludes writers until its lease is over, and no longer") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -509,7 +509,7 @@ TEST_CASE("a reader whose process is killed keeps writers out until its lease is
     orders.force_unlock();
 }
 
-TEST_CASE("fault: reader killed among living ones: it blocks nobody once they have left") {
+TEST_CASE("fault: reader killed among others: it blocks no writer once the others have left") {
     Fixture f;
     elsewhere([&] { f.orders_elsewhere.lock_shared(Lease{50ms}); });
     f.orders.lock_shared();
@@ -520,7 +520,7 @@ TEST_CASE("fault: reader killed among living ones: it blocks nobody once they ha
     }();
     REQUIRE(eventually([&] { return !f.redis.exists(timeout_key(dead)); }));
     CHECK(f.orders.read_lock().remaining_lease().value() > 20s);
-    // As a peer might have left it.
+    // Another client may have left it like this.
     f.redis.integer("PEXPIRE", "orders", 600'000);
     auto writer = start_waiting(f.elsewhere_client, [&] { return f.orders_elsewhere.try_lock_for(20s); });
     REQUIRE(is_listened_to(f.redis));
@@ -531,11 +531,11 @@ TEST_CASE("fault: reader killed among living ones: it blocks nobody once they ha
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("a write hold whose lease is over lets readers in, though its owner reads on") {
+TEST_CASE("a write hold with an expired lease lets readers in, while its owner still reads") {
     Fixture f;
     f.orders.lock(Lease{60ms});
     f.orders.lock_shared();
-    CHECK(f.orders_elsewhere.try_lock_shared_for(20s));  // and the lease of the read hold is longer
+    CHECK(f.orders_elsewhere.try_lock_shared_for(20s));  // although the lease of the read hold is longer
     CHECK(f.orders.read_lock().is_held());
     std::error_code ec;
     f.orders.unlock(ec);
@@ -545,7 +545,7 @@ TEST_CASE("a write hold whose lease is over lets readers in, though its owner re
     CHECK(f.redis.keys().empty());
 }
 
-// --- a writer that waits -------------------------------------------------------------------------------------------
+// --- a waiting writer ----------------------------------------------------------------------------------------------
 
 TEST_CASE("with writer preference a stream of readers does not starve a writer") {
     Fixture f;
@@ -553,7 +553,7 @@ TEST_CASE("with writer preference a stream of readers does not starve a writer")
     std::atomic<bool> over = false;
     std::atomic<int> reads = 0;
     std::vector<std::future<void>> readers;
-    // They overlap at any time: one leaves only when another one came after it.
+    // They always overlap: each leaves only after another one came.
     for (int i = 0; i < 4; ++i)
         readers.push_back(start([&] {
             while (!over) {
@@ -569,7 +569,7 @@ TEST_CASE("with writer preference a stream of readers does not starve a writer")
         if (!held) break;
         const int before = reads;
         preferred.unlock();
-        // And the readers get their turn.
+        // The readers get their turn, too.
         CHECK(eventually([&] { return reads > before; }, 20s));
     }
     over = true;
@@ -577,7 +577,7 @@ TEST_CASE("with writer preference a stream of readers does not starve a writer")
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("a waiting writer keeps out new readers, not those who are in, and not when it has given up") {
+TEST_CASE("a waiting writer excludes new readers, not present ones, and none once it has given up") {
     Fixture f;
     ReadWriteLock preferred{f.elsewhere_client, "orders", {.writer_preference = true}};
     f.orders.lock_shared();
@@ -585,12 +585,11 @@ TEST_CASE("a waiting writer keeps out new readers, not those who are in, and not
     auto writer = start_waiting(f.elsewhere_client, [&] { return preferred.lock(stop.get_token()); });
     REQUIRE(eventually([&] { return f.redis.exists(mark); }, 20s));
     CHECK(f.redis.pttl(mark) <= 5000);
-    // Within is who may read again.
+    // A present reader may read again.
     CHECK(f.orders.try_lock_shared());
     f.orders.unlock_shared();
     CHECK_FALSE(elsewhere([&] { return f.orders.try_lock_shared(); }));
-    // Much earlier than the mark would end by itself, which is after two seconds and a half at least. The best of some
-    // rounds.
+    // Much earlier than the mark would expire, which takes 2.5 seconds at least. The best of some rounds.
     std::chrono::milliseconds best = 1h;
     for (int round = 0; round < 5 && best >= 2s; ++round) {
         if (round > 0) {
@@ -616,7 +615,8 @@ TEST_CASE("a waiting writer keeps out new readers, not those who are in, and not
     CHECK(f.redis.keys().empty());
 }
 
-TEST_CASE("a writer with precedence is told to come again in time to renew its mark, and is alone to take it away") {
+TEST_CASE(
+    "a writer with preference is asked to retry in time to renew its mark, and only its own withdrawal removes it") {
     namespace scripts = redlatch::scripts;
     using redlatch::digested;
     Fixture f;
@@ -641,7 +641,7 @@ TEST_CASE("a writer with precedence is told to come again in time to renew its m
     f.orders.unlock_shared();
 }
 
-TEST_CASE("a waiting writer sends nothing until something happens") {
+TEST_CASE("a waiting writer sends nothing until it is notified") {
     Fixture f;
     f.orders.lock_shared();
     CommandMonitor monitor{f.server};
@@ -657,7 +657,7 @@ TEST_CASE("a waiting writer sends nothing until something happens") {
 
 // --- lost replies, and no memory -----------------------------------------------------------------------------------
 
-TEST_CASE("fault: reply of a read-write lock lost: each command takes effect once") {
+TEST_CASE("fault: reply to a read-write lock lost: each command takes effect once") {
     namespace scripts = redlatch::scripts;
     using redlatch::digested;
     RedisServer server;
@@ -668,7 +668,7 @@ TEST_CASE("fault: reply of a read-write lock lost: each command takes effect onc
     Proxy proxy{server.url()};
     Messages messages{server, channel};
     redlatch::ClientOptions options;
-    options.command_timeout = 20s;  // a connection that is cut costs none of it
+    options.command_timeout = 20s;  // long enough that a cut connection costs none of it
     Client client{proxy.url(), options};
     ReadWriteLock orders{client, "orders"};
     const auto lose_reply_of = [&](const redlatch::Script& script) {
@@ -716,12 +716,12 @@ TEST_CASE("fault: reply of a read-write lock lost: each command takes effect onc
     orders.unlock_shared();
     CHECK(proxy.counts().dropped == 8);
     CHECK(client.stats().lost_holds == 0);
-    // What is given up once more, when no late copy of an acquire can take anything any more, finds nothing.
+    // The last releases, when no late copy of an acquire can take effect any more, find nothing.
     CHECK(redis.keys().empty());
     CHECK(messages.take() == Words{"1", "0"});
 }
 
-TEST_CASE("a delayed copy of a release does nothing to a later hold of the same thread") {
+TEST_CASE("a delayed copy of a read-write lock's release does not affect a later hold of the same thread") {
     namespace scripts = redlatch::scripts;
     using redlatch::digested;
     RedisServer server;
@@ -742,21 +742,22 @@ TEST_CASE("a delayed copy of a release does nothing to a later hold of the same 
         const redlatch::Script& script = write ? digested<scripts::write_release> : digested<scripts::read_release>;
         proxy.hold_next_requests(1, std::string{script.digest()});
         give(ec);
-        // What was held back is sent anew, and done.
+        // The command that was held back is resent, and done.
         take();
-        // A reader comes in beside its former hold, whose release may still go on in the background.
+        // A reader may enter while the release of its former hold still continues in the background.
         REQUIRE(eventually([&] { return redis.hgetall("orders").size() == 2; }));
         const Fields held = redis.hgetall("orders");
         proxy.release();
-        // The copy has arrived when the next command on its connection is answered; nobody can tell, so a while.
+        // The copy has arrived when the next command on its connection is answered. No reply shows that, so wait a
+        // while.
         CHECK_FALSE(eventually([&] { return redis.hgetall("orders") != held; }, 100ms));
         give(ec);
-        CHECK(ec != errc::hold_lost);  // and on a busy machine it may be in time no more
+        CHECK(ec != errc::hold_lost);  // on a busy machine it may be too late
         CHECK(eventually([&] { return !redis.exists("orders"); }));
     }
 }
 
-TEST_CASE("without memory acquires are refused, and renewals and releases are not") {
+TEST_CASE("without memory acquires are refused, but renewals and releases still work") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -777,7 +778,7 @@ TEST_CASE("without memory acquires are refused, and renewals and releases are no
     REQUIRE(redis.call("SET", "more", "x").string.starts_with("OOM"));
 
     ReadWriteLock fresh{client, "fresh"};
-    // The last question may have no time left for an answer.
+    // The last try may have no time left for a reply.
     CHECK(eventually([&] { return error_of_call([&] { return fresh.try_lock(); }) == errc::overloaded; }));
     CHECK(eventually([&] { return error_of_call([&] { return fresh.try_lock_shared(); }) == errc::overloaded; }));
     const std::uint64_t renewals = client.stats().renewals;

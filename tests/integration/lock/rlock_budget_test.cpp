@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How many commands things cost, by the server's own count.
+// The number of commands of each operation, as the server counts them.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -26,7 +26,7 @@ using redlatch::RLock;
 
 namespace {
 
-/// Makes the server know the scripts. Returns when nothing of that is on its way any more.
+/// Lets the server cache the scripts. Returns when no command of that is in flight any more.
 void warm_up(const RedisServer& server, Client<>& client) {
     RawRedis redis{server};
     {
@@ -70,7 +70,7 @@ const Role contender{"contend for a lock", [](std::span<const std::string> args)
 
 }  // namespace
 
-TEST_CASE("an uncontended lock and unlock are two commands") {
+TEST_CASE("an uncontended RLock and its unlock are two commands") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -87,7 +87,7 @@ TEST_CASE("an uncontended lock and unlock are two commands") {
     CHECK(client.stats().commands - counted == 2 * pairs);
 }
 
-TEST_CASE("every operation costs what its comment says") {
+TEST_CASE("every operation needs the documented number of commands") {
     RedisServer server;
     Client client{server.url()};
     RLock orders{client, "orders"};
@@ -118,14 +118,14 @@ TEST_CASE("every operation costs what its comment says") {
     CHECK(cost([&] { orders.unlock(); }) == 1);
     CHECK(cost([&] { orders.unlock(); }) == 1);
     CHECK(cost([&] { orders.unlock(ec); }) == 0);
-    CHECK(cost([&] { orders.force_unlock(); }) == 1);  // nobody holds it
+    CHECK(cost([&] { orders.force_unlock(); }) == 1);  // it is not held
     orders.lock();
     CHECK(cost([&] { orders.force_unlock(); }) == 2);
     orders.unlock(ec);
     CHECK(cost([&] { RLock unused(client, "unused"); }) == 0);
 }
 
-TEST_CASE("eight threads of one process share a lock for at most 1.2 commands an acquisition") {
+TEST_CASE("eight threads of one process share a lock with at most 1.2 commands per acquisition") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -133,7 +133,7 @@ TEST_CASE("eight threads of one process share a lock for at most 1.2 commands an
     warm_up(server, client);
     constexpr int threads = 8;
     constexpr int times = 200;
-    // Where threads get no CPU, nobody waits to whom a hold could be handed: the best of some rounds.
+    // Without CPU time no thread waits, so there is none to hand a hold to. The best of some rounds.
     double best = 1e9;
     for (int round = 0; round < 4 && best > 1.2; ++round) {
         PlainCounter counter;
@@ -159,7 +159,7 @@ TEST_CASE("eight threads of one process share a lock for at most 1.2 commands an
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("four processes share a lock for at most P + 2 commands an acquisition") {
+TEST_CASE("four processes share a lock with at most P + 2 commands per acquisition") {
     RedisServer server;
     RawRedis redis{server};
     TempDir dir;
@@ -175,10 +175,10 @@ TEST_CASE("four processes share a lock for at most P + 2 commands an acquisition
     for (ChildProcess& child : children) CHECK(child.wait(60s) == ExitStatus{0, 0});
     const auto commands = static_cast<double>(redis.client_commands() - before);
     CHECK(race->counter.value() == processes * times);
-    CHECK(commands / (processes * times) <= processes - 1 + 2);  // one holds, the others wait
+    CHECK(commands / (processes * times) <= processes - 1 + 2);  // one process holds the lock, the others wait
 }
 
-TEST_CASE("twenty waiting threads send nothing but their first tries and one SUBSCRIBE") {
+TEST_CASE("twenty waiting threads send only their first tries and one SUBSCRIBE") {
     RedisServer server;
     RawRedis redis{server};
     Client holder{server.url()};
@@ -186,7 +186,7 @@ TEST_CASE("twenty waiting threads send nothing but their first tries and one SUB
     held.lock(Lease{60s});
     Client client{server.url()};
     RLock orders{client, "orders"};
-    CHECK_FALSE(orders.try_lock());  // the client knows the server's clock
+    CHECK_FALSE(orders.try_lock());  // the client knows the server's clock from here on
     CommandMonitor monitor{server};
     constexpr int threads = 20;
     std::vector<std::future<void>> waiters;
@@ -201,7 +201,7 @@ TEST_CASE("twenty waiting threads send nothing but their first tries and one SUB
     const auto collect = [&] {
         long long sum = 0;
         for (const auto& [name, count] : monitor.take()) {
-            if (name == "pubsub") continue;  // our own question
+            if (name == "pubsub") continue;  // this test's own query
             calls[name] += count;
             sum += count;
         }
@@ -236,12 +236,12 @@ TEST_CASE("a waiting process tries once when the holder's lease ends") {
             orders.unlock();
         }));
     for (auto& waiter : waiters) REQUIRE(ready(waiter));
-    // Each may try once before anybody is known to wait, then the second try, the one at the end of the lease, four
-    // hand-overs and the release. One more, because the server may round the lease the other way.
+    // Each thread may try once before the queue is known. Then come the second try, the one at the end of the lease,
+    // four hand-overs and the release. One more, because the server may round the lease the other way.
     CHECK(monitor.take()["evalsha"] <= 5 + 1 + 1 + 4 + 1 + 1);
 }
 
-TEST_CASE("a thousand holds are renewed by ten commands a period") {
+TEST_CASE("a thousand holds are renewed by ten commands per period") {
     RedisServer server;
     const auto watchdog_timeout = 2 * short_lease;
     Client client{server.url(), with_watchdog(watchdog_timeout)};
@@ -251,9 +251,9 @@ TEST_CASE("a thousand holds are renewed by ten commands a period") {
         locks.emplace_back(client, "lock " + std::to_string(i));
         locks.back().lock();
     }
-    // Holds taken at different times find together in the first rounds.
+    // In the first rounds, holds acquired at different times come together.
     REQUIRE(eventually([&] { return client.stats().renewals >= 2 * holds; }, 60s));
-    // A busy machine may need some more rounds for that, or have to send some of them again.
+    // A busy machine may need some more rounds for that, or have to resend some of them.
     bool are_full = false;
     for (int round = 0; round < 4 && !are_full; ++round) {
         const auto commands = client.stats().commands;
@@ -265,7 +265,7 @@ TEST_CASE("a thousand holds are renewed by ten commands a period") {
         const auto sent = client.stats().commands - commands;
         const auto renewed = client.stats().renewals - renewals;
         are_full = static_cast<double>(sent) <= 10 * (periods + 2) &&
-                   renewed + 100 >= (sent - 10) * 100;  // those of one round may be on their way
+                   renewed + 100 >= (sent - 10) * 100;  // the renewals of one round may be in flight
     }
     CHECK(are_full);
     CHECK(client.stats().lost_holds == 0);
@@ -274,7 +274,7 @@ TEST_CASE("a thousand holds are renewed by ten commands a period") {
     CHECK(RawRedis{server}.keys().empty());
 }
 
-TEST_CASE("a fresh server learns the scripts by one more command each, and tells its time once") {
+TEST_CASE("a fresh server needs one more command per script, and one query of its time") {
     RedisServer server;
     CommandMonitor monitor{server};
     Client client{server.url()};

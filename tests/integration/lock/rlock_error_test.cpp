@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What is refused, by whom, in which words, and that nothing is harmed by it.
+// Refusals: their codes and texts, and that they do no harm.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -23,7 +23,7 @@ using redlatch::RLock;
 
 namespace {
 
-/// Far below the 30 s after which a server would be unreachable: nobody tried again.
+/// Far below the 30 s after which a server counts as unreachable, so there was no retry.
 constexpr auto at_once = 20s;
 
 bool holds_text(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -33,14 +33,14 @@ std::string url_with_login(const RedisServer& server, const std::string& login) 
     return "redis://" + login + "@127.0.0.1:" + std::to_string(server.port());
 }
 
-/// A user of the server that may do what the command list says, on all keys and channels.
+/// Creates a user with the rights of the command list on all keys and channels.
 void make_user(RawRedis& redis, const std::string& name, const std::vector<std::string>& commands) {
     Words words{"ACL", "SETUSER", name, "reset", "on", ">secret", "~*", "&*"};
     words.insert(words.end(), commands.begin(), commands.end());
     REQUIRE_FALSE(redis.command(words).is_error());
 }
 
-/// All that an RLock needs.
+/// All rights that an RLock needs.
 const std::vector<std::string> minimal_rights{"+evalsha", "+eval",    "+exists",    "+hget",       "+hexists", "+hlen",
                                               "+pttl",    "+hincrby", "+hdel",      "+pexpire",    "+del",     "+time",
                                               "+hkeys",   "+publish", "+subscribe", "+unsubscribe"};
@@ -53,7 +53,7 @@ std::vector<std::string> without(const std::string& right) {
 
 }  // namespace
 
-TEST_CASE("unlock by a thread that never took the lock throws not_owner and harms nobody") {
+TEST_CASE("unlock() by a thread that never acquired the lock throws not_owner and changes nothing") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -71,7 +71,7 @@ TEST_CASE("unlock by a thread that never took the lock throws not_owner and harm
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("bad names throw before anything is sent") {
+TEST_CASE("bad names are refused before anything is sent") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -98,7 +98,7 @@ TEST_CASE("bad names throw before anything is sent") {
     longest.unlock();
 }
 
-TEST_CASE("leases that are no positive number of milliseconds throw before anything is sent") {
+TEST_CASE("leases below one millisecond, or not a number, are refused before anything is sent") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -128,7 +128,7 @@ TEST_CASE("leases that are no positive number of milliseconds throw before anyth
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("bad URLs are refused without a connection, and without a word of the login") {
+TEST_CASE("bad URLs are refused without a connection, and the message does not contain the login") {
     for (const char* url :
          {"", "localhost", "http://localhost", "redis://", "redis://user:hunter2@", "redis://user:hunter2@host:port",
           "redis://:hunter2@host:99999", "redis://:hunter2@host/db", "unix://", "unix://relative", "unix:///s?db=x",
@@ -141,7 +141,7 @@ TEST_CASE("bad URLs are refused without a connection, and without a word of the 
     }
 }
 
-TEST_CASE("a key of another type is told by its name, and left as it is") {
+TEST_CASE("a key of another type is an error that names it, and stays unchanged") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -180,7 +180,7 @@ TEST_CASE("a key of another type is told by its name, and left as it is") {
     CHECK(client.stats().acquisitions == 0);
 }
 
-TEST_CASE("inquiries about a key of another type say so, too") {
+TEST_CASE("queries about a key of another type report wrong_type, too") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -200,7 +200,7 @@ TEST_CASE("inquiries about a key of another type say so, too") {
     CHECK(redis.text("GET", "text") == "value");
 }
 
-TEST_CASE("force_unlock does not delete what is no lock") {
+TEST_CASE("force_unlock() does not delete a key of another type") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -210,7 +210,7 @@ TEST_CASE("force_unlock does not delete what is no lock") {
     CHECK(redis.text("GET", "text") == "value");
 }
 
-TEST_CASE("a key that becomes something else while it is held is a lost hold, and is left alone") {
+TEST_CASE("a held key that changes its type is a lost hold, and stays unchanged") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -226,14 +226,14 @@ TEST_CASE("a key that becomes something else while it is held is a lost hold, an
     orders.lock();
     const std::stop_token lost = orders.lost();
     redis.text("SET", "orders", "value");
-    // The watchdog cannot renew it: it is over at the end of the lease, at the latest.
+    // The watchdog cannot renew it, so it is lost at the end of the lease at the latest.
     CHECK(eventually([&] { return lost.stop_requested(); }, short_lease + 10s));
     CHECK_NOTHROW(orders.unlock());
     CHECK(redis.text("GET", "orders") == "value");
     CHECK(redis.pttl("orders") == -1);
 }
 
-TEST_CASE("one hold whose key became something else does not end the renewal of others") {
+TEST_CASE("a held key that changes its type does not end the renewal of other holds") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -250,7 +250,7 @@ TEST_CASE("one hold whose key became something else does not end the renewal of 
     CHECK(redis.text("GET", "bad") == "value");
 }
 
-TEST_CASE("a wrong or missing password is rejected at once, in words without it") {
+TEST_CASE("a wrong or missing password is rejected at once, and the message does not contain it") {
     RedisServer server{{.tcp = true, .args = {"--requirepass", "open sesame"}}};
     EventLog log;
     ClientOptions options;
@@ -279,7 +279,7 @@ TEST_CASE("a wrong or missing password is rejected at once, in words without it"
     for (const auto& event : log.all()) CHECK_FALSE(holds_text(event.name + event.detail, "hunter2"));
 }
 
-TEST_CASE("an unreachable server is told without the password") {
+TEST_CASE("the message about an unreachable server does not contain the password") {
     TempDir dir;
     EventLog log;
     ClientOptions options;
@@ -299,7 +299,7 @@ TEST_CASE("an unreachable server is told without the password") {
     for (const auto& event : log.all()) CHECK_FALSE(holds_text(event.name + event.detail, "hunter2"));
 }
 
-TEST_CASE("a call without a deadline throws unreachable when its time is over, and a timed one at its deadline") {
+TEST_CASE("an unreachable server: a call throws after unreachable_timeout, or at its deadline if it has one") {
     TempDir dir;
     ClientOptions options;
     options.unreachable_timeout = 200ms;
@@ -355,7 +355,7 @@ TEST_CASE("a user with the minimal rights can do everything") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a user without a right that the lock needs is rejected, and nothing is left half done") {
+TEST_CASE("a user without a necessary right is rejected, and nothing is left half done") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     for (const std::string right : {"+hincrby", "+pexpire", "+evalsha", "+exists", "+time"}) {
@@ -374,7 +374,7 @@ TEST_CASE("a user without a right that the lock needs is rejected, and nothing i
     }
 }
 
-TEST_CASE("a user that may not subscribe is told so by the first wait") {
+TEST_CASE("a user without the right to subscribe is rejected by the first wait") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     make_user(redis, "locker", without("+subscribe"));
@@ -393,7 +393,7 @@ TEST_CASE("a user that may not subscribe is told so by the first wait") {
     orders.unlock();
 }
 
-TEST_CASE("a user that may not use the channel is told so by the first wait") {
+TEST_CASE("a user without the right to the channel is rejected by the first wait") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     make_user(redis, "locker", minimal_rights);

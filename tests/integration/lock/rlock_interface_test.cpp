@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every member and overload of RLock, and the standard library's tools on top of it.
+// Every member and overload of RLock, and the standard library's tools with it.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -50,7 +50,7 @@ concept TriesWith = requires(L& lock, Tail&&... tail) {
 template <class... Tail>
 using LockResult = decltype(std::declval<HiredisRLock&>().lock(std::declval<Tail>()...));
 
-// Only a call that can be stopped tells whether it got the lock.
+// Only a call that can be stopped returns whether it acquired the lock.
 static_assert(std::is_void_v<LockResult<>>);
 static_assert(std::is_void_v<LockResult<Lease>>);
 static_assert(std::is_void_v<LockResult<std::error_code&>>);
@@ -60,7 +60,7 @@ static_assert(std::same_as<LockResult<Lease, std::stop_token>, bool>);
 static_assert(std::same_as<LockResult<std::stop_token, std::error_code&>, bool>);
 static_assert(std::same_as<LockResult<const Lease&, const std::stop_token&, std::error_code&>, bool>);
 
-// The order of the trailing arguments is fixed, each comes once, and nothing else passes for one.
+// The order of the trailing arguments is fixed, each occurs once at most, and no other type is accepted.
 static_assert(!LocksWith<HiredisRLock, std::stop_token, Lease>);
 static_assert(!LocksWith<HiredisRLock, std::error_code&, Lease>);
 static_assert(!LocksWith<HiredisRLock, std::error_code&, std::stop_token>);
@@ -72,17 +72,17 @@ static_assert(!LocksWith<HiredisRLock, const std::error_code&>);
 static_assert(!TriesWith<HiredisRLock, std::stop_token>, "it does not wait, so there is nothing to stop");
 static_assert(!TriesWith<HiredisRLock, std::chrono::seconds>);
 
-/// One way to take the lock, and what it promises.
+/// One way to acquire the lock, and its properties.
 struct Way {
     const char* text;
-    bool leased;     // the hold has the lease below; otherwise the watchdog keeps it
-    bool stoppable;  // waits until the token is requested
-    bool timed;      // waits until some_time is over
+    bool leased;     // the hold has some_lease; otherwise the watchdog keeps it
+    bool stoppable;  // waits until a stop is requested
+    bool timed;      // waits for some_time at most
     std::function<bool(HiredisRLock&, std::stop_token, std::error_code&)> take;
 };
 
 const Lease some_lease{7000ms};
-// Ample where the lock can be had; less where it cannot.
+// Ample where the lock is free; less where it is not.
 std::chrono::milliseconds some_time = 20s;
 
 auto soon() { return std::chrono::steady_clock::now() + some_time; }
@@ -143,7 +143,7 @@ bool takes_code(const Way& way) { return std::string{way.text}.find("ec)") != st
 
 }  // namespace
 
-TEST_CASE("every way to take a free lock takes it, with the lease that it says") {
+TEST_CASE("every overload acquires a free lock, with the lease that it was given") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -162,7 +162,7 @@ TEST_CASE("every way to take a free lock takes it, with the lease that it says")
     }
 }
 
-TEST_CASE("every way to take a lock re-enters it") {
+TEST_CASE("every overload re-enters the lock") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -182,7 +182,7 @@ TEST_CASE("every way to take a lock re-enters it") {
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("a held lock refuses those who wait for a time, when it is over and not before") {
+TEST_CASE("every timed overload returns false at its deadline if the lock is held, and not before") {
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -207,7 +207,7 @@ TEST_CASE("a held lock refuses those who wait for a time, when it is over and no
     CHECK(RawRedis{server}.keys().empty());
 }
 
-TEST_CASE("whoever may be stopped gives up when the stop is requested, whether before or meanwhile") {
+TEST_CASE("every stoppable overload returns false once a stop is requested, before or during the wait") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -238,7 +238,7 @@ TEST_CASE("whoever may be stopped gives up when the stop is requested, whether b
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("whoever waits without end gets the lock when it is free") {
+TEST_CASE("every overload without a deadline acquires the lock when it becomes free") {
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -264,7 +264,7 @@ TEST_CASE("whoever waits without end gets the lock when it is free") {
     }
 }
 
-TEST_CASE("waits of any chrono type are understood, and those that are over are one try") {
+TEST_CASE("waits of any chrono type work, and those in the past are one try") {
     RedisServer server;
     Client client{server.url()};
     RLock orders{client, "orders"};
@@ -275,8 +275,8 @@ TEST_CASE("waits of any chrono type are understood, and those that are over are 
         if (got) orders.unlock();
         return got;
     };
-    // Long and endless waits must not overflow into the past: a free lock is got by one try, so that alone proves
-    // little; another holder lets go of it meanwhile.
+    // Long and endless waits must not overflow into the past. One try would acquire a free lock, so another holder
+    // releases it during the wait.
     Client other{server.url()};
     RLock held{other, "orders"};
     const std::vector<std::function<bool()>> endless{
@@ -317,7 +317,7 @@ TEST_CASE("waits of any chrono type are understood, and those that are over are 
     }
 }
 
-TEST_CASE("inquiries tell what the server says, of anybody's hold") {
+TEST_CASE("queries report the server's state, for any holder") {
     RedisServer server;
     Client client{server.url()};
     RLock orders{client, "orders"};
@@ -352,7 +352,7 @@ TEST_CASE("inquiries tell what the server says, of anybody's hold") {
     CHECK(orders.name() == "orders");
 }
 
-TEST_CASE("valid_until is on the safe side, and says min when nothing is held") {
+TEST_CASE("valid_until() is never too late, and time_point::min() without a hold") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -370,7 +370,7 @@ TEST_CASE("valid_until is on the safe side, and says min when nothing is held") 
     CHECK(orders.valid_until() == Time::min());
 }
 
-TEST_CASE("lost() is requested already when nothing is held, and not while something is") {
+TEST_CASE("lost() has a stop requested without a hold, and not during one") {
     RedisServer server;
     Client client{server.url()};
     RLock orders{client, "orders"};
@@ -384,11 +384,11 @@ TEST_CASE("lost() is requested already when nothing is held, and not while somet
     orders.unlock();
     CHECK_FALSE(lost.stop_requested());
     orders.unlock();
-    CHECK_FALSE(lost.stop_requested());  // given back is not lost
+    CHECK_FALSE(lost.stop_requested());  // a released hold is not lost
     CHECK(orders.lost().stop_requested());
 }
 
-TEST_CASE("force_unlock ends a hold of anybody's, of any depth, and tells whether there was one") {
+TEST_CASE("force_unlock() ends the hold of any owner, at any depth, and returns whether there was one") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -407,7 +407,7 @@ TEST_CASE("force_unlock ends a hold of anybody's, of any depth, and tells whethe
     const std::stop_token lost = orders.lost();
     CHECK(orders.force_unlock(ec));
     CHECK_FALSE(ec);
-    CHECK(eventually([&] { return lost.stop_requested(); }));  // our own hold: known at once
+    CHECK(eventually([&] { return lost.stop_requested(); }));  // our own hold: reported at once
     CHECK_FALSE(orders.force_unlock(ec = stale));
     CHECK_FALSE(ec);
     orders.unlock(ec);
@@ -417,7 +417,7 @@ TEST_CASE("force_unlock ends a hold of anybody's, of any depth, and tells whethe
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("unlock with an error code tells all and throws nothing") {
+TEST_CASE("unlock(ec) reports every error and throws nothing") {
     RedisServer server;
     Client client{server.url()};
     RLock orders{client, "orders"};
@@ -436,7 +436,7 @@ TEST_CASE("unlock with an error code tells all and throws nothing") {
     CHECK(ec == errc::not_owner);
 }
 
-TEST_CASE("two objects of one name are one lock, and a hold survives the object that took it") {
+TEST_CASE("two objects with one name are one lock, and a hold survives the object that acquired it") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -461,7 +461,7 @@ TEST_CASE("two objects of one name are one lock, and a hold survives the object 
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("lock_guard, and an exception inside it") {
+TEST_CASE("std::lock_guard works, also with an exception inside") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -482,7 +482,7 @@ TEST_CASE("lock_guard, and an exception inside it") {
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("unique_lock in all its forms") {
+TEST_CASE("std::unique_lock works in all its forms") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -519,7 +519,7 @@ TEST_CASE("unique_lock in all its forms") {
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("scoped_lock takes two locks in any order without a deadlock") {
+TEST_CASE("scoped_lock acquires two locks in any order without a deadlock") {
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -547,7 +547,7 @@ TEST_CASE("scoped_lock takes two locks in any order without a deadlock") {
     CHECK(RawRedis{server}.keys().empty());
 }
 
-TEST_CASE("condition_variable_any waits on it") {
+TEST_CASE("std::condition_variable_any waits on an RLock") {
     RedisServer server;
     Client client{server.url()};
     RLock orders{client, "orders"};
@@ -577,15 +577,15 @@ TEST_CASE("condition_variable_any waits on it") {
     CHECK(orders.hold_count() == 1);
 }
 
-// So that whatever comes late names a hold that is gone.
-TEST_CASE("each first hold has an owner of its own, whoever takes it, and no number is ever used again") {
+// So a late command names a hold that is gone.
+TEST_CASE("each first hold has its own owner, in any thread, and no number is used twice") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
     RLock orders{client, "orders"};
     const auto holder = [&] {
         orders.lock();
-        orders.lock();  // a level more is the same hold
+        orders.lock();  // one more level of the same hold
         const Fields held = redis.hgetall("orders");
         CHECK(held == Fields{{owner_of(client, orders), "2"}});
         orders.unlock();

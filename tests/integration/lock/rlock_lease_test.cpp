@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Holds with a lease of their own, alone and mixed with those that the watchdog keeps.
+// Holds with a lease of their own, alone and mixed with those under the watchdog.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -25,7 +25,7 @@ bool outlives(RawRedis& redis, const std::string& key, std::chrono::milliseconds
 
 }  // namespace
 
-TEST_CASE("a hold with a lease ends by itself and is never renewed") {
+TEST_CASE("a hold with a lease expires by itself and is never renewed") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease / 3)};
@@ -52,7 +52,7 @@ TEST_CASE("a hold with a lease ends by itself and is never renewed") {
     std::error_code ec;
     orders.unlock(ec);
     CHECK(ec == errc::hold_lost);
-    CHECK(redis.exists("orders"));  // what is there now belongs to the other thread
+    CHECK(redis.exists("orders"));  // the key belongs to the other thread now
 }
 
 TEST_CASE("leases are rounded down to milliseconds") {
@@ -72,7 +72,7 @@ TEST_CASE("leases are rounded down to milliseconds") {
     CHECK(lease_of(Lease{std::chrono::duration<int, std::ratio<86400>>{36500}}) == "3153600000000");
 }
 
-TEST_CASE("re-entry with a shorter lease never shortens the hold, nor does giving it back") {
+TEST_CASE("reentry with a shorter lease never shortens the hold, nor does releasing that level") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -97,7 +97,7 @@ TEST_CASE("re-entry with a shorter lease never shortens the hold, nor does givin
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("re-entry with a longer lease prolongs the hold") {
+TEST_CASE("reentry with a longer lease prolongs the hold") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -111,7 +111,7 @@ TEST_CASE("re-entry with a longer lease prolongs the hold") {
     orders.unlock();
 }
 
-TEST_CASE("lock, lock with a lease, unlock: the watchdog keeps the hold that remains") {
+TEST_CASE("lock(), lock(lease), unlock(): the watchdog keeps the remaining hold") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -128,7 +128,7 @@ TEST_CASE("lock, lock with a lease, unlock: the watchdog keeps the hold that rem
     CHECK(client.stats().lost_holds == 0);
 }
 
-TEST_CASE("a hold with a lease that is re-entered without one is renewed until that level is given back") {
+TEST_CASE("a hold with a lease that is re-entered without one is renewed until that level is released") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -142,12 +142,12 @@ TEST_CASE("a hold with a lease that is re-entered without one is renewed until t
     const std::stop_token lost = orders.lost();
     const auto renewals = client.stats().renewals;
     CHECK(eventually([&] { return !redis.exists("orders"); }, short_lease + 10s));
-    CHECK(client.stats().renewals <= renewals + 1);  // one may have been on its way
+    CHECK(client.stats().renewals <= renewals + 1);  // one may have been in flight
     CHECK(eventually([&] { return lost.stop_requested(); }));
     orders.unlock();
 }
 
-TEST_CASE("lock, lock with a longer lease: renewals never shorten it") {
+TEST_CASE("lock(), lock(longer lease): renewals never shorten it") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -170,7 +170,7 @@ TEST_CASE("threads with different leases on one object do not influence each oth
     RLock orders{client, "orders"};
     orders.lock(Lease{600s});
     orders.lock(Lease{600s});
-    // Attempts that fail leave nothing of their lease behind.
+    // Failed tries leave nothing of their lease behind.
     elsewhere([&] {
         CHECK_FALSE(orders.try_lock(Lease{1s}));
         CHECK_FALSE(orders.try_lock());
@@ -194,7 +194,7 @@ TEST_CASE("threads with different leases on one object do not influence each oth
     CHECK(lease_elsewhere() <= 20'000);
 }
 
-TEST_CASE("a hold that is handed over inside the process has the lease of its new owner") {
+TEST_CASE("a hold handed over within the process has the lease of its new owner") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -204,7 +204,7 @@ TEST_CASE("a hold that is handed over inside the process has the lease of its ne
             orders.lock(lease...);
             const long long first = redis.pttl("orders");
             const auto renewals = client.stats().renewals;
-            // A hold of another name shows when renewals have come by.
+            // A hold of another name shows when renewals have happened.
             RLock clock{client, "clock"};
             clock.lock();
             eventually([&] { return client.stats().renewals >= renewals + 3; }, 20s);
@@ -224,8 +224,8 @@ TEST_CASE("a hold that is handed over inside the process has the lease of its ne
     CHECK(watched_later > 0);
 }
 
-// Who waits in another process was told how long the first holder's lease was, and would sleep until its end.
-TEST_CASE("a hold that is handed over with a shorter lease keeps others waiting no longer than that") {
+// A waiter in another process knew the lease of the first holder, and would have slept until its end.
+TEST_CASE("a hold handed over with a shorter lease delays others no longer than that") {
     RedisServer server;
     const auto waits_out = [&](auto& lock, Client<>& client, auto& others, Client<>& other_client) {
         for (int round = 0; round < 100; ++round) {
@@ -233,7 +233,7 @@ TEST_CASE("a hold that is handed over with a shorter lease keeps others waiting 
             lock.lock(Lease{600s});
             auto heir = start_waiting(client, [&] {
                 lock.lock(Lease{100ms});
-                // Its lease ends, and nobody is told.
+                // Its lease expires, without a message.
                 eventually([&] { return lock.lost().stop_requested(); }, 20s);
                 lock.unlock();
             });
@@ -256,7 +256,7 @@ TEST_CASE("a hold that is handed over with a shorter lease keeps others waiting 
     CHECK(waits_out(my_fenced, one, your_fenced, two));
 }
 
-TEST_CASE("an ended lease lets the next one in, and the late unlock does not harm it") {
+TEST_CASE("an expired lease lets the next client in, and a late unlock() does not harm it") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -265,7 +265,7 @@ TEST_CASE("an ended lease lets the next one in, and the late unlock does not har
     RLock theirs{other, "orders"};
     orders.lock(Lease{200ms});
     const Stopwatch watch;
-    theirs.lock();  // the server knows when; no message comes
+    theirs.lock();  // the server knows when the lease ends; no message comes
     CHECK(watch.elapsed() < patient(5s));
     std::error_code ec;
     orders.unlock(ec);
@@ -275,7 +275,7 @@ TEST_CASE("an ended lease lets the next one in, and the late unlock does not har
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a thread whose lease ended takes the lock anew, and each unlock belongs to its lock") {
+TEST_CASE("a thread whose lease expired acquires the lock again, and each unlock() belongs to its lock()") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};

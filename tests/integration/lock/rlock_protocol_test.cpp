@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What an RLock leaves in Redis, and what it makes of what Redisson leaves there.
+// The keys of an RLock in Redis, and how it handles those of Redisson.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -18,12 +18,12 @@ using redlatch::RLock;
 
 namespace {
 
-/// A TTL that was just set to this value.
+/// Returns true for a TTL that was set to this value just now.
 bool is_fresh(long long pttl, std::chrono::milliseconds lease) {
     return pttl <= lease.count() && pttl > lease.count() - patient(5s).count();
 }
 
-/// Takes the lock as a Java client does whose id this is.
+/// Acquires the lock like the Java client with this id.
 void hold_like_redisson(RawRedis& redis, const std::string& key, const std::string& owner,
                         std::chrono::milliseconds lease) {
     redis.integer("HSET", key, owner, 1);
@@ -32,12 +32,12 @@ void hold_like_redisson(RawRedis& redis, const std::string& key, const std::stri
 
 const std::string java_owner = "b983c153-7421-469a-addb-44fb92259a1b:42";
 
-/// A promise about time is shown by the best of some rounds: the others may have met a busy machine.
+/// The best of some rounds must be in time, because a busy machine may delay the others.
 constexpr int rounds = 5;
 
 }  // namespace
 
-TEST_CASE("lock, reentry, partial unlock and unlock leave in Redis what Redisson leaves there") {
+TEST_CASE("lock, reentry, partial unlock and unlock create the same keys as Redisson") {
     RedisServer server;
     RawRedis redis{server};
     Messages messages{server, "redisson_lock__channel:{orders}"};
@@ -68,7 +68,7 @@ TEST_CASE("lock, reentry, partial unlock and unlock leave in Redis what Redisson
     CHECK(messages.take() == Words{"0"});
 }
 
-TEST_CASE("the server sees the writes of the wire format and no others") {
+TEST_CASE("the server executes the writes of the wire format and no others") {
     RedisServer server;
     ScriptWrites writes{server};
     Client client{server.url()};
@@ -82,7 +82,7 @@ TEST_CASE("the server sees the writes of the wire format and no others") {
     orders.lock();
     CHECK(writes.take() == std::vector<Words>{{"hincrby", "orders", owner, "1"}, {"pexpire", "orders", "30000"}});
 
-    // Giving back begins with a PEXPIRE or DEL: a server that is out of memory lets no other first write through.
+    // A release begins with PEXPIRE or DEL, because a server without memory permits no other first write.
     RawRedis{server}.integer("PEXPIRE", "orders", 7000);
     orders.unlock();
     CHECK(writes.take() == std::vector<Words>{{"pexpire", "orders", "30000"}, {"hincrby", "orders", owner, "-1"}});
@@ -110,8 +110,8 @@ TEST_CASE("a renewal is a PEXPIRE of the whole watchdog timeout") {
     orders.unlock();
 }
 
-// The hold ran out while the hand-over was sent again and again: the heir must not take the third answer for a grant.
-TEST_CASE("a hand-over that nobody held is told so, however often it is sent") {
+// The hold expired while the hand-over was resent several times. The heir must not take the third reply for a grant.
+TEST_CASE("a hand-over without a hold returns nil, however often it is sent") {
     RedisServer server;
     RawRedis redis{server};
     const std::string script{redlatch::scripts::rlock_hand_over};
@@ -126,13 +126,13 @@ TEST_CASE("a hand-over that nobody held is told so, however often it is sent") {
     redis.integer("HSET", "orders", "me", 1);
     for (int sending = 0; sending < 3; ++sending) CHECK(hand_over().integer == 1);
     CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
-    // The heir is through with it.
+    // The heir has released it.
     redis.call("DEL", "orders");
     CHECK(hand_over().is_nil());
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("what comes later than it is wanted says what the server's clock shows, and changes nothing") {
+TEST_CASE("a command that arrives too late returns the server's time and changes nothing") {
     namespace scripts = redlatch::scripts;
     RedisServer server;
     RawRedis redis{server};
@@ -156,7 +156,7 @@ TEST_CASE("what comes later than it is wanted says what the server's clock shows
             CHECK(redis.hgetall("orders") == before);
             CHECK(redis.pttl("orders") <= 5000);
         };
-        // A first hold, and a level more.
+        // A first hold, and one more level.
         for (const int count : {1, 2}) {
             const long long now = server_ms();
             late(redis.command({"EVAL", std::string{scripts::rlock_acquire}, "1", "orders", "me", std::to_string(count),
@@ -178,7 +178,7 @@ TEST_CASE("what comes later than it is wanted says what the server's clock shows
     }
 }
 
-TEST_CASE("giving up ends what the named owners have, and nobody else's hold, and answers what the clock shows") {
+TEST_CASE("giving up ends the holds of the named owners only, and returns the server's time") {
     RedisServer server;
     RawRedis redis{server};
     Messages messages{server, channel_of("orders")};
@@ -204,7 +204,7 @@ TEST_CASE("giving up ends what the named owners have, and nobody else's hold, an
     }
 }
 
-TEST_CASE("a hand-over inside a process replaces the owner, renews the lease and publishes nothing") {
+TEST_CASE("a hand-over within a process replaces the owner, renews the lease and publishes nothing") {
     RedisServer server;
     RawRedis redis{server};
     Messages messages{server, channel_of("orders")};
@@ -227,11 +227,11 @@ TEST_CASE("a hand-over inside a process replaces the owner, renews the lease and
         {"pexpire", "orders", "30000"}, {"hincrby", "orders", heir, "1"}, {"hdel", "orders", giver}};
     REQUIRE(seen.size() >= 3);
     CHECK(std::vector<Words>(seen.end() - 3, seen.end()) == expected);
-    CHECK(messages.take() == Words{"0"});  // that of the second unlock
+    CHECK(messages.take() == Words{"0"});  // that of the second unlock()
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("names with a hash tag, and prefixes, form keys and channels by Redisson's rules") {
+TEST_CASE("keys and channels of names with a hash tag or a prefix follow Redisson's rules") {
     RedisServer server;
     RawRedis redis{server};
     redlatch::ClientOptions options;
@@ -264,7 +264,7 @@ TEST_CASE("names with a hash tag, and prefixes, form keys and channels by Rediss
     }
 }
 
-TEST_CASE("a name may hold any bytes") {
+TEST_CASE("a name may contain any bytes") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -277,7 +277,7 @@ TEST_CASE("a name may hold any bytes") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("the vectors of acquire and release hold, script by script") {
+TEST_CASE("acquire and release, script by script: replies, keys and messages") {
     RedisServer server;
     RawRedis redis{server};
     Messages messages{server, channel_of("L")};
@@ -295,13 +295,13 @@ TEST_CASE("the vectors of acquire and release hold, script by script") {
     CHECK(acquire(a, 2).is_nil());
     CHECK(is_fresh(acquire(b, 1).integer, 30s));
     CHECK(redis.hgetall("L") == Fields{{a, "2"}});
-    CHECK(acquire(a, 2).is_nil());  // sent again: not counted again
+    CHECK(acquire(a, 2).is_nil());  // resent: not counted again
     CHECK(redis.hgetall("L") == Fields{{a, "2"}});
 
     CHECK(release(a, 1).integer == -1);
-    CHECK(release(a, 1).integer == -1);  // likewise
+    CHECK(release(a, 1).integer == -1);  // resent, too
     CHECK(redis.hgetall("L") == Fields{{a, "1"}});
-    CHECK(release(b, 0).is_nil());  // a stranger changes nothing
+    CHECK(release(b, 0).is_nil());  // another owner changes nothing
     CHECK(redis.hgetall("L") == Fields{{a, "1"}});
     CHECK(messages.take().empty());
 
@@ -309,17 +309,17 @@ TEST_CASE("the vectors of acquire and release hold, script by script") {
     CHECK_FALSE(redis.exists("L"));
     CHECK(messages.take() == Words{"0"});
 
-    CHECK(release(a, 0).is_nil());  // sent again: told nobody again
+    CHECK(release(a, 0).is_nil());  // resent: publishes nothing again
     CHECK(redis.keys().empty());
     CHECK(messages.take().empty());
 
-    // A re-entry into a hold that is gone is told apart from being blocked.
+    // A reentry into a hold that is gone has another reply than being blocked.
     CHECK(acquire(a, 2).integer == -2);
     CHECK_FALSE(redis.exists("L"));
     CHECK(acquire(b, 1).is_nil());
     CHECK(acquire(a, 2).integer == -2);
     CHECK(redis.hgetall("L") == Fields{{b, "1"}});
-    // A key that never comes free is no lock, but its holder goes on.
+    // A key without a TTL is not a lock, but its holder may continue.
     redis.integer("PERSIST", "L");
     CHECK(redis
               .command({"EVAL", std::string{redlatch::scripts::rlock_acquire}, "1", "L", a, "1", "30000",
@@ -363,7 +363,7 @@ TEST_CASE("a Redisson holder blocks us, and its release wakes us within 100 ms")
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a Redisson holder that just expires lets us in, without any message") {
+TEST_CASE("a Redisson holder whose lease expires lets us in without a message") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -380,8 +380,8 @@ TEST_CASE("a Redisson holder that just expires lets us in, without any message")
     CHECK(best <= 400ms);
 }
 
-// Neither Redisson nor we ever leave one: nobody would come for it, so that every wait for it would last for ever.
-TEST_CASE("a holder without a lease is no holder: every way to take the lock says so at once, and changes nothing") {
+// Neither Redisson nor redlatch leaves such a key. It would never expire, so every wait for it would be endless.
+TEST_CASE("a holder without a lease: every way to acquire the lock reports wrong_type at once, and changes nothing") {
     RedisServer server;
     RawRedis redis{server};
     redis.integer("HSET", "orders", java_owner, 1);
@@ -393,7 +393,7 @@ TEST_CASE("a holder without a lease is no holder: every way to take the lock say
     CHECK(orders.remaining_lease() == std::chrono::milliseconds::max());
     CHECK(redis.hgetall("orders") == Fields{{java_owner, "1"}});
     CHECK(redis.pttl("orders") == -1);
-    // One who waits already is told when it asks again.
+    // A thread that already waits gets the error at its next try.
     redis.integer("PEXPIRE", "orders", 600'000);
     auto waiter = start([&] { return error_of_call([&] { orders.lock(); }); });
     REQUIRE(is_listened_to(redis, "orders"));
@@ -406,7 +406,7 @@ TEST_CASE("a holder without a lease is no holder: every way to take the lock say
     orders.unlock();
 }
 
-TEST_CASE("a Redisson re-entry under our owner id works on our hash") {
+TEST_CASE("a Redisson reentry under our owner id works on our hash") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -435,7 +435,7 @@ TEST_CASE("our release wakes a Redisson waiter") {
     CHECK(message->elements.at(2).string == "0");
 }
 
-TEST_CASE("unknown payloads, and messages while nobody waits, harm nobody") {
+TEST_CASE("unknown payloads, and messages without a waiter, do no harm") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -452,7 +452,7 @@ TEST_CASE("unknown payloads, and messages while nobody waits, harm nobody") {
     redis.integer("DEL", "orders");
     redis.integer("PUBLISH", channel_of("orders"), "0");
     CHECK(ready(waiter));
-    redis.integer("PUBLISH", channel_of("orders"), "0");  // the channel is kept warm
+    redis.integer("PUBLISH", channel_of("orders"), "0");  // the channel is still subscribed
     CHECK(orders.try_lock());
     orders.unlock();
 }

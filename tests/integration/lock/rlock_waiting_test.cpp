@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Waiting for another holder: who gets the lock and when, and what those leave behind who give up.
+// Waiting for another holder: the order of service, timing, and waiters that give up.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -30,13 +30,13 @@ using redlatch::RLock;
 
 namespace {
 
-/// Told between this process and a child that holds or wants the lock.
+/// Shared by this process and a child that holds or wants the lock.
 struct Shared {
     std::atomic<bool> entered = false;
     std::atomic<bool> may_leave = false;
     std::atomic<int> turns = 0;
     std::atomic<long long> here = 0;   // acquisitions of this process
-    std::atomic<long long> usual = 0;  // acquisitions here while the child waited once: fewer in half of its turns
+    std::atomic<long long> usual = 0;  // acquisitions here during one wait of the child, at the median
     std::atomic<bool> done = false;
     PlainCounter counter;
 };
@@ -71,12 +71,12 @@ const Role visitor{"take a lock now and then", [](std::span<const std::string> a
                        return 0;
                    }};
 
-/// The best of some rounds shows that a promise about time is kept: the others may have met a busy machine.
+/// The best of some rounds must be in time, because a busy machine may delay the others.
 constexpr int rounds = 5;
 
 }  // namespace
 
-TEST_CASE("a second holder waits until the first lets go: two threads of one client") {
+TEST_CASE("a second thread of one client waits until the first releases the lock") {
     RedisServer server;
     Client client{server.url()};
     RLock orders{client, "orders"};
@@ -94,7 +94,7 @@ TEST_CASE("a second holder waits until the first lets go: two threads of one cli
     CHECK(second.get() == 2);
 }
 
-TEST_CASE("a second holder waits until the first lets go: two clients") {
+TEST_CASE("a second client waits until the first releases the lock") {
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -111,7 +111,7 @@ TEST_CASE("a second holder waits until the first lets go: two clients") {
     CHECK(ready(second));
 }
 
-TEST_CASE("a second holder waits until the first lets go: two processes") {
+TEST_CASE("a second process waits until the first releases the lock") {
     RedisServer server;
     TempDir dir;
     auto shared = SharedMemory<Shared>::create(dir.file("shared"));
@@ -154,7 +154,7 @@ TEST_CASE("a release wakes a waiter of another client within 50 ms") {
     CHECK(best <= 50ms);
 }
 
-TEST_CASE("threads of one process get the lock in the order of their arrival") {
+TEST_CASE("threads of one process get the lock in order of arrival") {
     RedisServer server;
     Client client{server.url()};
     RLock orders{client, "orders"};
@@ -171,13 +171,13 @@ TEST_CASE("threads of one process get the lock in the order of their arrival") {
     }
     orders.unlock();
     for (auto& waiter : waiters) waiter.get();
-    // The first may be asking the server at the moment of the unlock, and then the second is served before it.
+    // The first one may be asking the server at the moment of the unlock(). Then the second is served before it.
     if (order.front() == 1) std::swap(order[0], order[1]);
     CHECK(order == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
     CHECK(client.stats().handoffs >= threads - 1);
 }
 
-TEST_CASE("all of eight threads get their turn, and the lock orders what they write") {
+TEST_CASE("all of eight threads get their turn, and the lock synchronizes their writes") {
     RedisServer server;
     Client client{server.url()};
     RLock orders{client, "orders"};
@@ -227,7 +227,7 @@ TEST_CASE("local_handoff_limit lets another process in") {
     for (auto& worker : workers) worker.get();
     CHECK(child.wait() == ExitStatus{0, 0});
     CHECK(shared->turns == 20);
-    // Each release gives it an honest chance, no more; and now and then it gets no CPU.
+    // Each release gives the child a chance only, and it may get no CPU at times.
     CHECK(shared->usual <= 60 * (4 + 1));
     CHECK(shared->counter.value() == static_cast<std::uint64_t>(shared->here + shared->turns));
     const auto stats = client.stats();
@@ -235,7 +235,7 @@ TEST_CASE("local_handoff_limit lets another process in") {
     CHECK(stats.handoffs <= 4 * (stats.acquisitions - stats.handoffs));
 }
 
-TEST_CASE("with a local_handoff_limit of zero every release is a real one") {
+TEST_CASE("with a local_handoff_limit of 0 every release reaches the server") {
     RedisServer server;
     ClientOptions options;
     options.local_handoff_limit = 0;
@@ -270,7 +270,7 @@ TEST_CASE("timed waits end on time") {
     held.unlock();
 }
 
-TEST_CASE("timed waits of many threads end on time, each at its own") {
+TEST_CASE("timed waits of many threads end on time, each at its own deadline") {
     RedisServer server;
     Client client{server.url()};
     RLock orders{client, "orders"};
@@ -298,7 +298,7 @@ TEST_CASE("timed waits of many threads end on time, each at its own") {
     CHECK(RawRedis{server}.keys().empty());
 }
 
-TEST_CASE("a stop request ends a wait promptly and leaves nothing") {
+TEST_CASE("a stop request ends a wait promptly, and leaves nothing") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -322,12 +322,12 @@ TEST_CASE("a stop request ends a wait promptly and leaves nothing") {
         best = std::min(best, ended - asked);
     }
     CHECK(best <= 50ms);
-    orders.unlock();  // to nobody
+    orders.unlock();  // without a hand-over
     CHECK(client.stats().handoffs == 0);
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a stop request, or a deadline, that removes the first in line does not stall the next") {
+TEST_CASE("a stop request or a deadline that removes the first waiter does not delay the next") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -353,7 +353,7 @@ TEST_CASE("a stop request, or a deadline, that removes the first in line does no
     }
 }
 
-TEST_CASE("force_unlock wakes the waiters") {
+TEST_CASE("force_unlock() wakes the waiters") {
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -368,19 +368,19 @@ TEST_CASE("force_unlock wakes the waiters") {
     RLock key{third, "orders"};
     CHECK(key.force_unlock());
     CHECK(ready(there));
-    CHECK(ready(here));  // although this thread's hold, which ended without its doing, is not given back yet
+    CHECK(ready(here));  // although this thread has not unlocked its hold yet, which force_unlock() ended
     CHECK_NOTHROW(orders.unlock());
     CHECK(RawRedis{server}.keys().empty());
 }
 
-// The waiter that force_unlock wakes may have the lock before the answer to that call has come; its hold is not the one
-// that was ended.
-TEST_CASE("a thread that gets the lock by a force_unlock of its own process keeps it") {
+// The waiter that force_unlock() wakes may acquire the lock before the reply to that command arrives. Its hold is not
+// the one that was ended.
+TEST_CASE("a thread that acquires the lock by a force_unlock() of its own process keeps it") {
     RedisServer server;
     RawRedis redis{server};
     Proxy proxy{server.url()};
     ClientOptions options;
-    options.command_timeout = 20s;  // so that what is held back is not sent again
+    options.command_timeout = 20s;  // so that the held-back command is not resent
     Client client{proxy.url(), options};
     RLock orders{client, "orders"};
     const auto somebody_holds_it = [&] {
@@ -388,7 +388,7 @@ TEST_CASE("a thread that gets the lock by a force_unlock of its own process keep
         redis.integer("PEXPIRE", "orders", 600'000);
     };
     somebody_holds_it();
-    CHECK(orders.force_unlock());  // the server knows the script
+    CHECK(orders.force_unlock());  // the server has the script cached
     for (int round = 0; round < 4; ++round) {
         CAPTURE(round);
         somebody_holds_it();
@@ -410,7 +410,7 @@ TEST_CASE("a thread that gets the lock by a force_unlock of its own process keep
         proxy.hold_next_replies(1, std::string{redlatch::digested<redlatch::scripts::rlock_give_up>.digest()});
         auto force = start([&] { return orders.force_unlock(); });
         REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
-        // The two threads may share a connection, and then the waiter's answer comes after the other: not in all
+        // The two threads may share a connection. Then the waiter's reply comes after the other one, but not in all
         // rounds.
         eventually([&] { return entered.load(); }, 500ms);
         proxy.release();
@@ -424,8 +424,8 @@ TEST_CASE("a thread that gets the lock by a force_unlock of its own process keep
     CHECK(client.stats().lost_holds == 0);
 }
 
-// One waiting thread receives the messages for all: it must pass on what is for others, and must be missed by nobody
-// when it leaves.
+// One waiting thread receives the messages for all. It must pass on those of other locks, and another thread must take
+// its place when it leaves.
 TEST_CASE("two threads that wait for different locks are woken in either order") {
     RedisServer server;
     Client other{server.url()};
@@ -496,7 +496,7 @@ TEST_CASE("the end of another thread's lease lets a waiting thread of the same p
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a wait that is too short to connect is a failed try, not an unreachable server") {
+TEST_CASE("a wait too short to connect is a failed try, not an unreachable server") {
     RedisServer server;
     for (int round = 0; round < 20; ++round) {
         CAPTURE(round);
@@ -510,7 +510,7 @@ TEST_CASE("a wait that is too short to connect is a failed try, not an unreachab
     CHECK(eventually([&] { return RawRedis{server}.keys().empty(); }));
 }
 
-TEST_CASE("fault: release between try and subscription: it is not missed") {
+TEST_CASE("fault: release between try and subscription: the waiter still acquires the lock") {
     RedisServer server;
     RawRedis redis{server};
     Proxy proxy{server.url()};
@@ -526,16 +526,16 @@ TEST_CASE("fault: release between try and subscription: it is not missed") {
         REQUIRE(has_waiters(client, waits + 1));  // the first try is over
         REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
         redis.integer("DEL", name);
-        CHECK(redis.integer("PUBLISH", channel_of(name), "0") == 0);  // nobody hears it
+        CHECK(redis.integer("PUBLISH", channel_of(name), "0") == 0);  // there is no subscriber
         CHECK_FALSE(ready(waiter, 20ms));
         proxy.release();
         CHECK(ready(waiter));
     }
 }
 
-// A releasing thread keeps the others of its process from asking until it knows the outcome, and leaves it to the
-// message to tell them when other processes listen, too. The message may come before the answer.
-TEST_CASE("a release whose message is faster than its answer is not missed") {
+// While a release is in flight, the other threads of the process do not ask. If other processes listen too, the message
+// has to wake them, and it may come before the reply.
+TEST_CASE("a release whose message arrives before its reply still wakes the local waiter") {
     RedisServer server;
     RawRedis redis{server};
     Proxy proxy{server.url()};
@@ -545,7 +545,7 @@ TEST_CASE("a release whose message is faster than its answer is not missed") {
     RLock orders{client, "orders"};
     Messages others{server, channel_of("orders")};
     orders.lock();
-    orders.unlock();  // the server knows the script
+    orders.unlock();  // the server has the script cached
     CHECK(others.take() == Words{"0"});
     for (int round = 0; round < rounds; ++round) {
         orders.lock();
@@ -554,7 +554,7 @@ TEST_CASE("a release whose message is faster than its answer is not missed") {
         proxy.hold_next_replies(1, std::string{redlatch::digested<redlatch::scripts::rlock_release>.digest()});
         auto network = start([&] {
             REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
-            // The message has its own connection. One that follows it shows that it is through.
+            // The message has its own connection. Another message after it shows that it has arrived.
             const auto before = proxy.counts().bytes_to_client;
             redis.integer("PUBLISH", channel_of("orders"), "0");
             eventually([&] { return proxy.counts().bytes_to_client > before; }, 20s);
@@ -590,7 +590,7 @@ TEST_CASE("one subscription serves all waiting threads, and is kept for a while"
     CHECK(redis.subscribe_calls() == 1);
 }
 
-TEST_CASE("cancellation at random moments leaves no key, no queue and, after a while, no channel") {
+TEST_CASE("cancellation at random times leaves no key, no queue and, after a while, no channel") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -600,7 +600,7 @@ TEST_CASE("cancellation at random moments leaves no key, no queue and, after a w
     std::atomic<bool> enough = false;
     PlainCounter counter;
     std::atomic<std::uint64_t> turns = 0;
-    // Two that hold the lock now and then: hand-overs within the client, and releases from outside.
+    // Two threads that hold the lock now and then, for hand-overs within the client and releases from outside.
     const auto hold_now_and_then = [&](HiredisRLock& lock) {
         return start([&] {
             while (!enough) {
@@ -648,14 +648,14 @@ TEST_CASE("cancellation at random moments leaves no key, no queue and, after a w
     CHECK(got + gave_up == 300);
     CHECK(gave_up > 0);
     CHECK(client.stats().lost_holds == 0);
-    CHECK(eventually([&] { return redis.keys().empty(); }));  // an acquire that nobody wants is taken back at once
+    CHECK(eventually([&] { return redis.keys().empty(); }));  // an unwanted acquire is released at once
     CHECK(orders.try_lock());
     orders.unlock();
     CHECK(eventually([&] { return redis.pubsub_channels().empty(); }, 5s + patient(5s), 20ms));
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a waiter that goes away with its lock object leaves no channel") {
+TEST_CASE("a waiter that is destroyed with its lock object leaves no channel") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};

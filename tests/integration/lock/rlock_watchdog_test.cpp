@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: long
-// The watchdog keeps what is held, lets go of what is not, and tells what was lost.
+// The watchdog renews holds, stops after a release, and reports lost holds.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -35,11 +35,11 @@ ClientOptions logged(EventLog& log, std::chrono::milliseconds timeout = short_le
     return options;
 }
 
-/// A timeout of which a third, and what a busy machine adds, is still much less than the whole.
+/// A third of it, plus the delay of a busy machine, is still much less than the whole.
 constexpr auto long_timeout = short_lease * 3;
 constexpr auto next_renewal = long_timeout / 3 + 2500ms;
 
-/// Never false for the whole time.
+/// Returns true if the predicate holds all the time.
 template <class Predicate>
 bool holds_for(std::chrono::milliseconds time, Predicate&& predicate) {
     return !eventually([&] { return !predicate(); }, time, 5ms);
@@ -47,7 +47,7 @@ bool holds_for(std::chrono::milliseconds time, Predicate&& predicate) {
 
 }  // namespace
 
-TEST_CASE("a hold outlives several watchdog timeouts") {
+TEST_CASE("a hold lasts for several watchdog timeouts") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -65,7 +65,7 @@ TEST_CASE("a hold outlives several watchdog timeouts") {
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("a hold of several levels is one renewal, and is renewed down to the last level") {
+TEST_CASE("a hold of several levels needs one renewal, and is renewed until the last level is released") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -83,7 +83,7 @@ TEST_CASE("a hold of several levels is one renewal, and is renewed down to the l
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("nothing is renewed after unlock") {
+TEST_CASE("after unlock() there is no renewal") {
     RedisServer server;
     Client client{server.url(), with_watchdog(short_lease)};
     RLock orders{client, "orders"};
@@ -95,7 +95,7 @@ TEST_CASE("nothing is renewed after unlock") {
     CHECK(monitor.take_total() == 0);
 }
 
-TEST_CASE("a lock that is taken and given back all the time is not renewed, and never lost") {
+TEST_CASE("a lock that is acquired and released all the time is neither renewed nor lost") {
     RedisServer server;
     EventLog log;
     Client client{server.url(), logged(log)};
@@ -109,7 +109,8 @@ TEST_CASE("a lock that is taken and given back all the time is not renewed, and 
     CHECK(log.all().empty());
 }
 
-TEST_CASE("fault: key of a hold deleted: told within a third of the timeout by lost() and event, silent unlock") {
+TEST_CASE(
+    "fault: key of a hold deleted: lost() and an event within a third of the timeout, and unlock() does not throw") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -135,7 +136,7 @@ TEST_CASE("fault: key of a hold deleted: told within a third of the timeout by l
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("after a loss each lock has its silent unlock, and unlock with an error code says hold_lost") {
+TEST_CASE("after a loss each lock() allows one unlock() without an exception, and unlock(ec) reports hold_lost") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -153,7 +154,7 @@ TEST_CASE("after a loss each lock has its silent unlock, and unlock with an erro
     CHECK(ec == errc::not_owner);
 }
 
-TEST_CASE("a guard whose hold was lost ends in peace, whether the loss is known or not") {
+TEST_CASE("a guard of a lost hold does not throw, whether the loss is known or not") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -174,7 +175,7 @@ TEST_CASE("a guard whose hold was lost ends in peace, whether the loss is known 
     CHECK(redis.hgetall("orders") == Fields{{"somebody:1", "1"}});
 }
 
-TEST_CASE("fault: key of a hold foreign: no renewal creates a key or prolongs somebody else's") {
+TEST_CASE("fault: key of a hold deleted or foreign: no renewal creates a key or prolongs another hold") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -196,10 +197,10 @@ TEST_CASE("fault: key of a hold foreign: no renewal creates a key or prolongs so
     CHECK(redis.hgetall("taken") == Fields{{"somebody:1", "1"}});
 }
 
-// Redisson tried to renew only the thread that had registered first under a name, and forgot one of its levels a
-// period: a thread that took the lock after another one had lost it three levels deep was not renewed for three
-// periods, and lost it.
-TEST_CASE("after a hold of three levels was lost, the next thread of the process is renewed") {
+// Redisson renewed only the thread that had registered first under a name, and dropped one of its levels per period. A
+// thread that acquired the lock after another one had lost it three levels deep was not renewed for three periods, and
+// lost it.
+TEST_CASE("after the loss of a hold of three levels the next thread of the process is renewed") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -231,7 +232,7 @@ TEST_CASE("after a hold of three levels was lost, the next thread of the process
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a thread that lost its hold and took the lock again is renewed") {
+TEST_CASE("a thread that lost its hold and acquired the lock again is renewed") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -246,10 +247,10 @@ TEST_CASE("a thread that lost its hold and took the lock again is renewed") {
     CHECK(holds_for(short_lease * 2, [&] { return redis.exists("orders"); }));
     orders.unlock();
     CHECK_FALSE(redis.exists("orders"));
-    CHECK_NOTHROW(orders.unlock());  // of the first lock()
+    CHECK_NOTHROW(orders.unlock());  // for the first lock()
 }
 
-TEST_CASE("a re-entry that finds the hold gone takes the lock anew") {
+TEST_CASE("a reentry that finds the hold gone acquires the lock again") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -268,7 +269,7 @@ TEST_CASE("a re-entry that finds the hold gone takes the lock anew") {
     CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
 }
 
-TEST_CASE("the end of a lease is told before another client can enter") {
+TEST_CASE("the end of a lease is reported before another client can enter") {
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -295,11 +296,11 @@ TEST_CASE("the end of a lease is told before another client can enter") {
         if (telling.get() < entered) ++in_time;
         orders.unlock();
     }
-    // It takes a thread to tell, and on a busy machine that thread may come late; the instant itself never does.
+    // A thread makes the report, and may be late on a busy machine. valid_until() is never late.
     CHECK(in_time >= 2);
 }
 
-TEST_CASE("a hold is lost for its owner when the server is silent for as long as the lease lasts") {
+TEST_CASE("a hold is lost for its owner when the server does not reply for as long as the lease lasts") {
     RedisServer server;
     EventLog log;
     ClientOptions options = logged(log);
@@ -316,14 +317,14 @@ TEST_CASE("a hold is lost for its owner when the server is silent for as long as
     CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
     server.cont();
     CHECK_NOTHROW(orders.unlock());
-    // Renewals that waited in the server's socket must not leave a hold behind that nobody knows of.
+    // Renewals that waited in the server's socket must not leave a hold behind that has no owner.
     RawRedis redis{server};
     CHECK(eventually([&] { return !redis.exists("orders"); }, short_lease * 3));
     CHECK(orders.try_lock_for(20s));
     orders.unlock();
 }
 
-TEST_CASE("force_unlock of another client is noticed at the next renewal") {
+TEST_CASE("the next renewal detects a force_unlock() of another client") {
     RedisServer server;
     Client client{server.url(), with_watchdog(long_timeout)};
     Client other{server.url()};
@@ -338,7 +339,7 @@ TEST_CASE("force_unlock of another client is noticed at the next renewal") {
     CHECK_NOTHROW(orders.unlock());
 }
 
-TEST_CASE("fault: user's handler throws: renewals are not harmed, and it may use the library") {
+TEST_CASE("fault: event handler throws: renewals continue, and the handler may use the library") {
     RedisServer server;
     RawRedis redis{server};
     std::atomic<int> calls = 0;
@@ -367,7 +368,7 @@ TEST_CASE("fault: user's handler throws: renewals are not harmed, and it may use
     kept.unlock();
 }
 
-TEST_CASE("fault: user's handler blocks: neither renewals nor wake-ups are delayed") {
+TEST_CASE("fault: event handler blocks: neither renewals nor wake-ups are delayed") {
     RedisServer server;
     RawRedis redis{server};
     std::promise<void> end;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// SpinLock: an RLock that is waited for by asking again.
+// SpinLock: an RLock whose waiters retry after pauses.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -40,7 +40,7 @@ TEST_CASE("a spin lock waits without a subscription") {
     CHECK(waiting.get());
 }
 
-TEST_CASE("the pauses between the questions double, up to the longest") {
+TEST_CASE("the pauses between tries double, up to the longest") {
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -48,7 +48,8 @@ TEST_CASE("the pauses between the questions double, up to the longest") {
     orders.lock();
     for (const auto longest : {10ms, 200ms}) {
         SpinLock theirs{other, "orders", {.initial_delay = 1ms, .max_delay = longest}};
-        // At least: pauses of full length; at most: of half. A busy machine asks less often, so the best of some rounds.
+        // The bounds: pauses of full length, and of half. A busy machine tries less often, so the best of some rounds
+        // counts.
         std::uint64_t most = 0;
         for (int round = 0; round < 5 && most < 4; ++round) {
             const auto before = other.stats().commands;
@@ -62,8 +63,8 @@ TEST_CASE("the pauses between the questions double, up to the longest") {
     orders.unlock();
 }
 
-TEST_CASE("a spin lock goes on asking while other threads of its process try, and are told the holder's lease") {
-    // Their answer was taken for a promise of a message, which comes to nobody here: the waiter slept for that lease.
+TEST_CASE("a spin lock keeps retrying while other threads of its process try and learn the holder's lease") {
+    // That reply counted as a promise of a message, which a spin lock does not get, so the waiter slept for that lease.
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -78,7 +79,7 @@ TEST_CASE("a spin lock goes on asking while other threads of its process try, an
     orders.force_unlock();
 }
 
-TEST_CASE("a spin lock waits on where an RLock of its process fails, because it may not listen") {
+TEST_CASE("a spin lock waits where an RLock of its process fails for lack of the right to subscribe") {
     RedisServer server;
     RawRedis redis{server};
     redis.call("ACL", "SETUSER", "deaf", "on", "nopass", "~*", "resetchannels", "+@all");
@@ -98,7 +99,7 @@ TEST_CASE("a spin lock waits on where an RLock of its process fails, because it 
     redis.call("DEL", "orders");
 }
 
-TEST_CASE("a spin lock and an RLock of one name are one lock, and the release wakes both kinds") {
+TEST_CASE("a spin lock and an RLock with one name are one lock, and a release wakes both kinds") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -117,13 +118,13 @@ TEST_CASE("a spin lock and an RLock of one name are one lock, and the release wa
     spin.unlock();
     CHECK(ready(waiting));
 
-    // In one process, too: a level of the one is a level of the other.
+    // In one process, too: a level of one is a level of the other.
     RLock same{client, "orders"};
     const std::scoped_lock both{spin, same};
     CHECK(spin.hold_count() == 2);
 }
 
-TEST_CASE("threads of two clients count under a spin lock without losing a step") {
+TEST_CASE("threads of two clients count under a spin lock without a lost update") {
     RedisServer server;
     PlainCounter counter;
     std::array<HiredisClient, 2> clients{HiredisClient{server.url()}, HiredisClient{server.url()}};
@@ -142,7 +143,7 @@ TEST_CASE("threads of two clients count under a spin lock without losing a step"
     CHECK(counter.value() == 100);
 }
 
-TEST_CASE("a spin lock's wait ends at the deadline, by a stop, and with the holder's lease") {
+TEST_CASE("a spin lock's wait ends at the deadline, by a stop request, and with the holder's lease") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -165,7 +166,7 @@ TEST_CASE("a spin lock's wait ends at the deadline, by a stop, and with the hold
     orders.unlock();
 }
 
-TEST_CASE("delays that cannot work are refused") {
+TEST_CASE("invalid delays of a spin lock are refused") {
     RedisServer server;
     Client client{server.url()};
     for (const redlatch::SpinOptions options :

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Every kind of lock in the hands of the standard library: its guards, its algorithms, its condition variable, and code
-// that was written for its own mutexes.
+// Every kind of lock with the standard library: guards, algorithms, condition variables, and code written for
+// std::mutex.
 #include <doctest/doctest.h>
 #include <redlatch/redlatch.hpp>
 
@@ -39,7 +39,7 @@ namespace {
 using ReadSide = ReadWriteLock<>::ReadLock;
 using WriteSide = ReadWriteLock<>::WriteLock;
 
-// Any duration and any clock, and no other promise than a mutex makes.
+// Any duration and any clock, and no other guarantee than a mutex gives.
 template <class L>
 constexpr bool like_a_timed_mutex = TimedLockable<L> && !std::copy_constructible<L> && !std::move_constructible<L> &&
                                     !std::is_copy_assignable_v<L> && !std::is_move_assignable_v<L>;
@@ -56,7 +56,7 @@ static_assert(SharedTimedLockable<std::shared_timed_mutex>);
 static_assert(SharedTimedLockable<ReadWriteLock<>>);
 static_assert(!SharedTimedLockable<RLock<>>);
 
-// A lock of some kind, made as its users make it.
+// A lock of some kind, constructed as users construct it.
 template <class L>
 struct Made {
     explicit Made(HiredisClient& client) : lock(client, "orders") {}
@@ -71,7 +71,7 @@ struct Made<WriteSide> {
     ReadWriteLock<> whole;
 };
 
-// Code that knows nothing of us: threads that share a stock, and make sure that they may.
+// Code that is unaware of redlatch: threads that share a stock under a mutex.
 template <class Mutex>
 int sell(Mutex& mutex, int stock) {
     PlainCounter sold;
@@ -90,7 +90,7 @@ int sell(Mutex& mutex, int stock) {
     return static_cast<int>(sold.value());
 }
 
-// Readers beside each other, and a writer alone: two readers meet, and no reader sees half of a pair.
+// Readers together and a writer alone: two readers meet, and no reader sees half of a pair.
 template <class Mutex>
 bool shares(Mutex& mutex) {
     volatile int left = 0, right = 0;
@@ -125,8 +125,8 @@ bool shares(Mutex& mutex) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("guards of the standard library hold it and give it back", L, RLock<>, FairLock<>, FencedLock<>,
-                   SpinLock<>, ReadWriteLock<>, WriteSide) {
+TEST_CASE_TEMPLATE("guards of the standard library hold each kind of lock and release it", L, RLock<>, FairLock<>,
+                   FencedLock<>, SpinLock<>, ReadWriteLock<>, WriteSide) {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -169,7 +169,7 @@ TEST_CASE_TEMPLATE("guards of the standard library hold it and give it back", L,
     CHECK(redis.keys() == (std::same_as<L, FencedLock<>> ? Words{"redisson_lock_token:{orders}"} : Words{}));
 }
 
-TEST_CASE("shared_lock in all its forms") {
+TEST_CASE("std::shared_lock works in all its forms") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -198,13 +198,13 @@ TEST_CASE("shared_lock in all its forms") {
     orders.lock_shared();
     { const Reading adopted{orders, std::adopt_lock}; }
     CHECK(redis.keys().empty());
-    // The read side by itself is a lock like any other.
+    // The read side alone is a lock like any other.
     { const std::lock_guard reading{orders.read_lock()}; }
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE_TEMPLATE("condition_variable_any waits on it", L, RLock<>, FairLock<>, FencedLock<>, SpinLock<>,
-                   ReadWriteLock<>, WriteSide) {
+TEST_CASE_TEMPLATE("std::condition_variable_any waits on each kind of lock", L, RLock<>, FairLock<>, FencedLock<>,
+                   SpinLock<>, ReadWriteLock<>, WriteSide) {
     RedisServer server;
     Client client{server.url()};
     Made<L> orders{client};
@@ -235,7 +235,7 @@ TEST_CASE_TEMPLATE("condition_variable_any waits on it", L, RLock<>, FairLock<>,
     CHECK((*orders).is_held());
 }
 
-TEST_CASE("condition_variable_any lets readers wait together for what a writer does") {
+TEST_CASE("condition_variable_any lets several readers wait for a writer's change") {
     RedisServer server;
     Client client{server.url()};
     ReadWriteLock orders{client, "orders"};
@@ -257,7 +257,7 @@ TEST_CASE("condition_variable_any lets readers wait together for what a writer d
     CHECK(RawRedis{server}.keys().empty());
 }
 
-TEST_CASE("scoped_lock takes locks of every kind, in any order, without a deadlock") {
+TEST_CASE("scoped_lock acquires locks of every kind, in any order, without a deadlock") {
     RedisServer server;
     struct Locks {
         explicit Locks(const std::string& url) : client(url, with_watchdog(240s)) {}
@@ -265,7 +265,7 @@ TEST_CASE("scoped_lock takes locks of every kind, in any order, without a deadlo
         RLock<> plain{client, "plain"};
         FairLock<> fair{client, "fair"};
         FencedLock<> fenced{client, "fenced"};
-        // Much shorter pauses than usual: whoever has the rest is done soon.
+        // Much shorter pauses than usual, because the other locks are soon free.
         SpinLock<> spin{client, "spin", {.initial_delay = 1ms, .max_delay = 2ms}};
         ReadWriteLock<> book{client, "book"};
         ReadWriteLock<> prices{client, "prices"};
@@ -292,13 +292,13 @@ TEST_CASE("scoped_lock takes locks of every kind, in any order, without a deadlo
     threads.push_back(repeatedly(f.right, f.left, f.prices.read_lock(), f.book, f.spin, f.fenced, f.fair, f.plain));
     threads.push_back(repeatedly(n.book.write_lock(), n.both, n.prices, n.fenced, n.plain, n.spin, n.fair));
     threads.push_back(repeatedly(f.fair, f.spin, f.prices.read_lock(), f.plain, f.book, f.both, f.fenced));
-    // Much less than a lease: nobody may have waited for the end of one.
+    // Much less than a lease, so no thread waited for the end of one.
     for (auto& thread : threads) REQUIRE(ready(thread, 60s));
     CHECK(counter.value() == times * threads.size());
     CHECK(RawRedis{server}.keys() == Words{"redisson_lock_token:{fenced}"});
 }
 
-TEST_CASE("std::try_lock says which one it could not have, and keeps none of the others") {
+TEST_CASE("std::try_lock returns the index of the lock that failed, and keeps none of the others") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The look-up of a server's name ends at the caller's deadline, whatever the resolver does.
+// The look-up of a host name ends at the caller's deadline, whatever the resolver does.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <netdb.h>
@@ -18,7 +18,7 @@ using redlatch::ClientOptions;
 using redlatch::errc;
 using redlatch::RLock;
 
-// In place of the system's: names under .slow.invalid take two seconds and are not found.
+// Replaces the system's function: names under .slow.invalid take two seconds and are not found.
 extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
     const bool numeric = hints && (hints->ai_flags & AI_NUMERICHOST) != 0;
     if (host && !numeric && std::strstr(host, ".slow.invalid")) {
@@ -30,7 +30,7 @@ extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo
     return next(host, service, hints, found);
 }
 
-TEST_CASE("fault: host name looked up slowly: a timed call is not prolonged") {
+TEST_CASE("fault: slow name look-up: a timed call still ends at its deadline") {
     ClientOptions options;
     options.command_timeout = 10s;
     CHECK(succeeds_once([&] {
@@ -41,7 +41,7 @@ TEST_CASE("fault: host name looked up slowly: a timed call is not prolonged") {
     }));
 }
 
-TEST_CASE("fault: host name unknown: told as unreachable, by its name") {
+TEST_CASE("fault: unknown host name: errc::unreachable with the host name in its message") {
     ClientOptions options;
     options.unreachable_timeout = 2500ms;
     Client client{"redis://redis.slow.invalid", options};
@@ -51,7 +51,7 @@ TEST_CASE("fault: host name unknown: told as unreachable, by its name") {
     CHECK(text.find("look up") != std::string::npos);
 }
 
-TEST_CASE("a server is found by its name") {
+TEST_CASE("a server is found by its host name") {
     RedisServer server{{.tcp = true}};
     Client client{"redis://localhost:" + std::to_string(server.port())};
     RLock orders{client, "orders"};

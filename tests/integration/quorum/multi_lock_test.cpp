@@ -46,7 +46,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-/// Three locks of one client, and the lock that they make.
+/// Three locks of one client, and the MultiLock over them.
 struct Three {
     explicit Three(HiredisClient& client) : a{client, "a"}, b{client, "b"}, c{client, "c"}, all{a, b, c} {}
 
@@ -60,7 +60,8 @@ Words keys_of(RawRedis& redis) {
     return keys;
 }
 
-/// Nothing but what lasts by design, the counters of fencing tokens. Releases of what nobody wants go in the background.
+/// Waits until only the counters of fencing tokens are left, which remain by design. Unwanted holds are released in the
+/// background.
 bool becomes_clean(RawRedis& redis) {
     return eventually(
         [&] {
@@ -71,7 +72,7 @@ bool becomes_clean(RawRedis& redis) {
         20s);
 }
 
-/// Channels are left some seconds after the last waiter.
+/// Waits until no channel is left. They are unsubscribed some seconds after the last waiter.
 bool becomes_silent(RawRedis& redis) {
     return eventually([&] { return redis.pubsub_channels().empty(); }, 5s + patient(15s), 20ms);
 }
@@ -87,7 +88,7 @@ bool is_free(Lock& lock) {
 
 }  // namespace
 
-TEST_CASE("all members are held by the thread, and given back together") {
+TEST_CASE("all members are held by the thread, and released together") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -117,7 +118,7 @@ TEST_CASE("all members are held by the thread, and given back together") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("members may be on servers of their own") {
+TEST_CASE("members may be on different servers") {
     std::array<RedisServer, 3> servers;
     std::deque<HiredisClient> clients;
     std::deque<HiredisRLock> locks;
@@ -148,7 +149,7 @@ TEST_CASE("members may be on servers of their own") {
     all.unlock();
 }
 
-TEST_CASE("every kind of lock is a member, keeps the others out, and is kept out by them") {
+TEST_CASE("every kind of lock can be a member, and excludes others and is excluded as usual") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -221,7 +222,7 @@ TEST_CASE("every kind of lock is a member, keeps the others out, and is kept out
     shut_out_by(read2);
 }
 
-TEST_CASE("a MultiLock is made of references, and of ranges of locks or of pointers to them") {
+TEST_CASE("a MultiLock takes references, and ranges of locks or of pointers to them") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -259,7 +260,7 @@ TEST_CASE("a MultiLock is made of references, and of ranges of locks or of point
     CHECK(a.is_held());
 }
 
-TEST_CASE("a lock that is named twice is refused, whatever it is called, and so is none at all") {
+TEST_CASE("a lock that is a member twice is refused, under any kind and object, and so is an empty MultiLock") {
     RedisServer server;
     Client client{server.url()};
     Client other{server.url()};
@@ -277,7 +278,7 @@ TEST_CASE("a lock that is named twice is refused, whatever it is called, and so 
     CHECK(client.stats().commands == 0);
 }
 
-TEST_CASE("every form of taking it: tried, timed, until, stopped, with a lease, with an error code") {
+TEST_CASE("every overload works on a MultiLock: try, timed, until, with a stop token, a lease, or an error code") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -331,13 +332,13 @@ TEST_CASE("every form of taking it: tried, timed, until, stopped, with a lease, 
     CHECK(ready(waiting));
     CHECK_FALSE(waiting.get());
     CHECK_FALSE(mine.all.lock(stop.get_token()));
-    // What came after the refusal is given back in the background.
+    // Members acquired after the refusal are released in the background.
     CHECK(eventually([&] { return keys_of(redis) == Words{"b"}; }, 20s));
     theirs.b.unlock();
     CHECK(becomes_clean(redis));
 }
 
-TEST_CASE("it is as reentrant as its members") {
+TEST_CASE("a MultiLock is as reentrant as its members") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -356,19 +357,19 @@ TEST_CASE("it is as reentrant as its members") {
     CHECK_FALSE(mine.all.lost().stop_requested());
     mine.all.unlock();
     CHECK(keys_of(redis) == Words{"b"});
-    // A level of a member from before is kept, also when the whole cannot be had.
+    // An earlier level of a member is kept, even if the MultiLock cannot be acquired.
     Client other{server.url()};
     RLock c{other, "c"};
     c.lock();
     CHECK_FALSE(mine.all.try_lock());
-    // What came after the refusal is given back in the background.
+    // Members acquired after the refusal are released in the background.
     CHECK(eventually([&] { return redis.hgetall("b") == Fields{{owner_of(client, mine.b), "1"}}; }, 20s));
     mine.b.unlock();
     c.unlock();
     CHECK(becomes_clean(redis));
 }
 
-TEST_CASE("std::scoped_lock takes it together with others") {
+TEST_CASE("std::scoped_lock acquires a MultiLock together with other locks") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -382,7 +383,7 @@ TEST_CASE("std::scoped_lock takes it together with others") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("failure, time-out and cancellation leave no key and no subscription behind") {
+TEST_CASE("a failed, timed-out or cancelled wait leaves no key and no subscription") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -410,9 +411,8 @@ TEST_CASE("failure, time-out and cancellation leave no key and no subscription b
     CHECK(redis.keys().empty());
 }
 
-// A lock that is held answers first; those of slower servers have not answered by then, and are not away.
-// Each had the member that is near to it, was refused the others, and gave it back.
-TEST_CASE("of several clients that try at the same time one wins, in whatever order they get at the members") {
+// Each client had the nearest member, was refused the others, and released it again.
+TEST_CASE("of several clients that try at the same time one wins, whatever member each reaches first") {
     constexpr std::size_t parties = 3;
     std::array<RedisServer, parties> servers;
     std::deque<Proxy> far;
@@ -458,11 +458,12 @@ TEST_CASE("of several clients that try at the same time one wins, in whatever or
         most = std::max(most, count_wins(20, [](MultiLock& all) { return all.try_lock(); }));
     MESSAGE("somebody won " << most << " of 20 rounds");
     CHECK(most >= 18);
-    // With time to try again it is certain.
+    // With time for a retry, one of them certainly wins.
     CHECK(count_wins(5, [](MultiLock& all) { return all.try_lock_for(patient(1s)); }) == 5);
 }
 
-TEST_CASE("a refusal is believed at once, though another member's server is slow") {
+// A server that has the lock held replies first. Slower servers have not replied by then, but are not unreachable.
+TEST_CASE("a refusal counts at once, even if another member's server is slow") {
     RedisServer server;
     RedisServer far;
     RawRedis redis{far};
@@ -496,8 +497,8 @@ TEST_CASE("a refusal is believed at once, though another member's server is slow
     CHECK(becomes_clean(redis));
 }
 
-// A wait that ends at its deadline asks nobody any more, and so finds nobody away.
-TEST_CASE("a timed wait for a lock that is merely held ends with false, however long it was") {
+// A wait that ends at its deadline sends no further command, so it finds no server unreachable.
+TEST_CASE("a timed wait for a held lock returns false without an error, however long it was") {
     RedisServer server;
     ClientOptions options;
     options.command_timeout = patient(100ms);
@@ -508,7 +509,7 @@ TEST_CASE("a timed wait for a lock that is merely held ends with false, however 
     b.lock();
     for (const auto wait : {50ms, 100ms, 101ms, 250ms}) {
         CAPTURE(wait.count());
-        // A server that gets no processor for as long as it has for an answer is away indeed.
+        // A server that gets no CPU for the whole time of a reply is indeed unreachable.
         CHECK(succeeds_once([&] {
             std::error_code ec;
             CHECK_FALSE(mine.all.try_lock_for(wait * slow_build_factor, ec));
@@ -517,7 +518,7 @@ TEST_CASE("a timed wait for a lock that is merely held ends with false, however 
     }
 }
 
-TEST_CASE("a hold with a lease ends with it, though its members are held for longer") {
+TEST_CASE("a hold with a lease ends with that lease, although its members are held for longer") {
     RedisServer server;
     Client client{server.url()};
     Three mine{client};
@@ -535,7 +536,7 @@ TEST_CASE("a hold with a lease ends with it, though its members are held for lon
     CHECK(mine.all.hold_count() == 1);
 }
 
-TEST_CASE("a waiter wakes when the last member that others have is released") {
+TEST_CASE("a waiter wakes when the last member that others hold is released") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -555,17 +556,17 @@ TEST_CASE("a waiter wakes when the last member that others have is released") {
     theirs.a.unlock();
     REQUIRE(is_listened_to(redis, "c"));
     CHECK_FALSE(ready(waiting, 50ms));
-    // It waits for c, and keeps nobody from the others meanwhile.
+    // It waits for c, and excludes no other client from the rest meanwhile.
     CHECK(eventually([&] { return is_free(theirs.a) && is_free(theirs.b); }, 20s));
     const auto released = SteadyClock::now();
     theirs.c.unlock();
     REQUIRE(ready(waiting));
     CHECK(waiting.get());
-    CHECK(entered.load() - released < patient(5s));  // the lease would last for half a minute
+    CHECK(entered.load() - released < patient(5s));  // the lease lasts half a minute
     CHECK(becomes_clean(redis));
 }
 
-TEST_CASE("the whole is passed on from holder to holder, each woken by the release") {
+TEST_CASE("a release wakes the next waiter for all members, each time") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -603,7 +604,7 @@ TEST_CASE("the watchdog keeps all members, and valid_until() is that of the shor
     CHECK(both.lost().stop_requested());
     both.lock();
     auto first = both.valid_until();
-    // Unless it is renewed between the two looks.
+    // Unless it is renewed between the two readings.
     CHECK(eventually([&] { return (first = both.valid_until()) == a.valid_until(); }));
     CHECK(first < b.valid_until());
     const std::stop_token lost = both.lost();
@@ -615,7 +616,7 @@ TEST_CASE("the watchdog keeps all members, and valid_until() is that of the shor
     CHECK_FALSE(lost.stop_requested());
 }
 
-TEST_CASE("a hold with a lease ends by itself, is never renewed, and is reported when it ends") {
+TEST_CASE("a MultiLock with a lease expires by itself, is never renewed, and reports its loss") {
     RedisServer server;
     RawRedis redis{server};
     EventLog events;
@@ -636,11 +637,11 @@ TEST_CASE("a hold with a lease ends by itself, is never renewed, and is reported
     CHECK(ec == errc::hold_lost);
     mine.all.unlock(ec);
     CHECK(ec == errc::not_owner);
-    CHECK(eventually([&] { return events.count(Event::Kind::hold_lost) >= 4; }, 20s));  // and each member's
+    CHECK(eventually([&] { return events.count(Event::Kind::hold_lost) >= 4; }, 20s));  // and the event of each member
 }
 
-// Redisson multiplies the lease by its unit again on every round that fails, and so do its members' keys.
-TEST_CASE("the lease does not grow with the rounds that fail") {
+// Redisson multiplies the lease by its unit again in every failed round, and with it the TTL of its members' keys.
+TEST_CASE("the lease does not grow with failed rounds") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -666,7 +667,7 @@ TEST_CASE("the lease does not grow with the rounds that fail") {
     CHECK(becomes_clean(redis));
 }
 
-TEST_CASE("the loss of one member is the loss of the whole; the others are given back by unlock()") {
+TEST_CASE("the loss of one member loses the whole hold, and unlock() releases the other members") {
     RedisServer server;
     RawRedis redis{server};
     EventLog events;
@@ -697,8 +698,7 @@ TEST_CASE("the loss of one member is the loss of the whole; the others are given
     mine.all.unlock();
 }
 
-// The member knows that it was lost, the whole has not looked yet: what is taken again is no continuation.
-TEST_CASE("an object that goes while it is held tells that nobody looks after the hold any more") {
+TEST_CASE("destroying a held MultiLock reports a loss, because nothing supervises the hold any more") {
     RedisServer server;
     Client client{server.url()};
     RLock a{client, "a"};
@@ -710,7 +710,9 @@ TEST_CASE("an object that goes while it is held tells that nobody looks after th
     CHECK(eventually([&] { return lost.stop_requested(); }));
 }
 
-TEST_CASE("to take a lost lock again is a new hold, and the old one's loss is told") {
+// The member's loss is known, but the MultiLock has not noticed it yet. Acquiring it again must not continue the old
+// hold.
+TEST_CASE("acquiring a lost MultiLock again is a new hold, and the loss of the old one is reported") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -732,9 +734,9 @@ TEST_CASE("to take a lost lock again is a new hold, and the old one's loss is to
     CHECK(redis.keys().empty());
 }
 
-// Another one took a member by force, used it and gave it back. The holder does not know, and locks once more: it gets
-// the member anew.
-TEST_CASE("a member that others had meanwhile is no part of the old hold, when it is had again") {
+// Another client acquired a member by force and released it. The holder does not know that and locks once more, which
+// acquires the member again.
+TEST_CASE("a member that another client held meanwhile does not continue the old hold") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -765,7 +767,7 @@ TEST_CASE("a member that others had meanwhile is no part of the old hold, when i
     CHECK(becomes_clean(redis));
 }
 
-TEST_CASE("force_unlock() ends anyone's hold of any member, and says whether there was one") {
+TEST_CASE("force_unlock() ends the holds of all members, by any owner, and returns whether there was one") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -795,7 +797,7 @@ TEST_CASE("force_unlock() ends anyone's hold of any member, and says whether the
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("two commands a member for taking and giving back, and nothing else") {
+TEST_CASE("lock() and unlock() are two commands per member, without any others") {
     RedisServer server;
     Client client{server.url()};
     Three mine{client};
@@ -812,7 +814,7 @@ TEST_CASE("two commands a member for taking and giving back, and nothing else") 
     CHECK(monitor.take_total() == 0);
 }
 
-TEST_CASE("who waits sends nothing until the release") {
+TEST_CASE("a waiter sends nothing until the release") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -826,12 +828,12 @@ TEST_CASE("who waits sends nothing until the release") {
     });
     REQUIRE(is_listened_to(redis, "a"));
     CommandMonitor monitor{server};
-    CHECK(falls_silent(monitor));  // when the question after the subscription is answered
+    CHECK(falls_silent(monitor));  // once the query after the subscription is answered
     theirs.all.unlock();
     CHECK(ready(waiting));
 }
 
-TEST_CASE("a member whose server is away: unreachable in time, and the others are given back") {
+TEST_CASE("a member with an unreachable server is an error in time, and the other members are released") {
     RedisServer server;
     RedisServer doomed;
     RawRedis redis{server};
@@ -893,7 +895,7 @@ TEST_CASE("a member whose server is away: unreachable in time, and the others ar
     CHECK(ready(stopped));
     CHECK_FALSE(stopped.get());
 
-    // And back: what was on its way in this thread's name is settled, and it can be had again.
+    // Afterwards, once the commands in flight for this thread are settled, the lock can be acquired again.
     if (doomed.running())
         doomed.cont();
     else
@@ -902,7 +904,7 @@ TEST_CASE("a member whose server is away: unreachable in time, and the others ar
     CHECK(becomes_clean(redis));
 }
 
-TEST_CASE("a guard ends in peace when a server dies in it, and the error code tells") {
+TEST_CASE("a guard does not throw when a server dies during it, and unlock(ec) reports unreachable") {
     RedisServer server;
     RedisServer doomed;
     RawRedis redis{server};
@@ -929,7 +931,7 @@ TEST_CASE("a guard ends in peace when a server dies in it, and the error code te
     CHECK(becomes_clean(redis));
 }
 
-TEST_CASE("the lost reply of one member's acquire leaves nothing, and counts once") {
+TEST_CASE("a lost reply to one member's acquire leaves nothing behind, and counts no level twice") {
     RedisServer server;
     RedisServer far;
     RawRedis redis{server};
@@ -946,12 +948,12 @@ TEST_CASE("the lost reply of one member's acquire leaves nothing, and counts onc
     const std::string release{redlatch::digested<redlatch::scripts::rlock_release>.digest()};
 
     proxy.drop_next_replies(1, acquire);
-    both.lock();  // asks again, after what may have been had is given back
+    both.lock();  // retries, after the possible hold is released
     CHECK(proxy.counts().dropped == 1);
     CHECK(redis.hgetall("a") == Fields{{owner_of(client, a), "1"}});
     CHECK(there.hgetall("z") == Fields{{owner_of(distant, z), "1"}});
     proxy.drop_next_replies(1, acquire);
-    both.lock();  // a level more
+    both.lock();  // one more level
     CHECK(proxy.counts().dropped == 2);
     CHECK(redis.hgetall("a") == Fields{{owner_of(client, a), "2"}});
     CHECK(there.hgetall("z") == Fields{{owner_of(distant, z), "2"}});
@@ -970,7 +972,8 @@ TEST_CASE("the lost reply of one member's acquire leaves nothing, and counts onc
     CHECK(becomes_clean(redis));
     CHECK(becomes_clean(there));
 
-    // What the lost one may have got is taken back in the background, also over many faults, and is no hold of ours.
+    // The possible hold of a lost acquire is released in the background, even after many faults, and does not count as
+    // a hold.
     for (int i = 0; i < 20; ++i) {
         proxy.drop_next_replies(1, i % 2 == 0 ? acquire : release);
         const std::lock_guard guard{both};
@@ -983,7 +986,7 @@ TEST_CASE("the lost reply of one member's acquire leaves nothing, and counts onc
     CHECK(becomes_clean(there));
 }
 
-TEST_CASE("a key of another type is an error that names the lock, and nothing is left of the others") {
+TEST_CASE("a member's key of another type is an error that names that lock, and the other members are released") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -995,7 +998,7 @@ TEST_CASE("a key of another type is an error that names the lock, and nothing is
     CHECK(eventually([&] { return keys_of(redis) == Words{"b"}; }, 20s));
 }
 
-TEST_CASE("a child that is forked by a holder holds nothing, and disturbs nothing") {
+TEST_CASE("a child forked by a holder holds nothing, and does not disturb the parent") {
     struct Findings {
         std::atomic<int> passed{0};
         std::atomic<int> failed_line{0};
@@ -1024,7 +1027,7 @@ TEST_CASE("a child that is forked by a holder holds nothing, and disturbs nothin
         check(!mine.all.try_lock(), __LINE__);
         check(!mine.all.try_lock_for(30ms), __LINE__);
         std::error_code ec;
-        mine.all.unlock(ec);  // a guard of the parent's
+        mine.all.unlock(ec);  // like a guard of the parent
         check(ec == errc::hold_lost, __LINE__);
         found->waits = true;
         mine.all.lock();
@@ -1047,13 +1050,14 @@ TEST_CASE("a child that is forked by a holder holds nothing, and disturbs nothin
     CHECK(becomes_clean(redis));
 }
 
-// --- many, in any order ---------------------------------------------------------------------------------------------------
+// --- many threads and processes, in any order
+// ----------------------------------------------------------------------------------------
 
 namespace {
 
 constexpr int accounts = 5;
 
-/// Moves money between two accounts, chosen and named in any order, again and again. Each account is a plain number.
+/// Transfers between two accounts, chosen and locked in any order. Each account is a plain number.
 struct Bank {
     std::array<PlainCounter, accounts> visits;
     std::atomic<std::uint64_t> transfers{0};
@@ -1092,7 +1096,7 @@ const Role banker{"multi lock: banker", [](std::span<const std::string> args) {
 
 }  // namespace
 
-TEST_CASE("many threads and processes that name members in opposite orders neither meet nor wait for ever") {
+TEST_CASE("many threads and processes that lock members in opposite orders exclude each other without a deadlock") {
     RedisServer server;
     RawRedis redis{server};
     const TempDir dir;
@@ -1115,7 +1119,7 @@ TEST_CASE("many threads and processes that name members in opposite orders neith
     CHECK(becomes_clean(redis));
 }
 
-TEST_CASE("a killed holder is forgotten after its lease") {
+TEST_CASE("a killed holder of several locks blocks others only until its leases expire") {
     RedisServer server;
     RawRedis redis{server};
     auto holder = ChildProcess::run([&] {

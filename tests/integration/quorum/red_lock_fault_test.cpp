@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: long timeout=300 without=address,thread
-// RedLock: a minority of servers that are dead, frozen, slow, or cut off costs nothing but a moment; a majority, the
+// RedLock with dead, frozen, slow or disconnected servers. A minority of them costs a moment only, a majority costs the
 // lock.
 #include <doctest/doctest.h>
 
@@ -24,10 +24,10 @@ using redlatch::RedLockOptions;
 
 namespace {
 
-/// A thread that gets no CPU for a second or two must not cost the lock.
+/// Long enough that a thread without CPU time for a second or two does not lose the lock.
 constexpr auto lease = patient(3000ms);
 
-/// Shared by the tests that leave it as they found it.
+/// Shared by the tests that leave it unchanged.
 Fleet& fleet() {
     static Fleet five{5, lease};
     return five;
@@ -35,7 +35,7 @@ Fleet& fleet() {
 
 constexpr auto node_timeout = patient(1000ms);
 
-/// What a busy machine may add, in the best of some tries; and to what cannot be tried again.
+/// The delay by a busy machine: in the best of some tries, and of a step that cannot be repeated.
 constexpr auto late = patient(600ms);
 constexpr auto very_late = patient(4000ms);
 
@@ -69,14 +69,15 @@ RedLockOptions red_options() { return {.node_timeout = node_timeout, .longest_le
 
 }  // namespace
 
-TEST_CASE("two bad servers of five: no error, at most one node_timeout, and nothing is left behind") {
+TEST_CASE("two bad servers of five: no error, one node_timeout at most, and nothing is left") {
     for (const Trouble& trouble : troubles()) {
         CAPTURE(trouble.name);
         const std::string name = std::string{"minority "} + trouble.name;
         Party known{fleet().proxied(), name, options(), red_options()};
         known->lock();
         known->unlock();
-        Party fresh{fleet().proxied(), name, options(), red_options()};  // meets them bad from the first
+        Party fresh{fleet().proxied(), name, options(),
+                    red_options()};  // its servers are bad from the first connection on
         trouble.begin(1);
         trouble.begin(4);
         for (Party<>* mine : {&known, &fresh}) {
@@ -106,7 +107,7 @@ TEST_CASE("two bad servers of five: no error, at most one node_timeout, and noth
     }
 }
 
-TEST_CASE("servers that are not there at all, from the beginning") {
+TEST_CASE("two servers of five that never existed: no error, and the watchdog keeps the hold") {
     Urls urls = fleet().urls();
     urls[0] = "unix:///nowhere/to/be/found";
     urls[2] = "redis://127.0.0.1:1";
@@ -124,7 +125,7 @@ TEST_CASE("servers that are not there at all, from the beginning") {
     CHECK(fleet().becomes_free("absent"));
 }
 
-TEST_CASE("three bad servers of five: unreachable, in time, and nothing is left on the others") {
+TEST_CASE("three bad servers of five: unreachable in time, and nothing is left on the others") {
     for (const Trouble& trouble : troubles()) {
         CAPTURE(trouble.name);
         if (trouble.name == std::string{"slow"}) continue;  // they are only slow
@@ -167,7 +168,7 @@ TEST_CASE("lost replies leave no key, and count no level twice") {
         for (const std::string& digest : {acquire_digest, release_digest}) {
             for (std::size_t i = 0; i < faulty; ++i) fleet().proxies[i].drop_next_replies(1, digest);
             mine->lock();
-            // What a try got whose answer was lost is given back in the background: one hold remains, or none.
+            // The possible hold of a try with a lost reply is released in the background: one hold remains, or none.
             for (std::size_t i = 0; i < 5; ++i)
                 CHECK(eventually([&] {
                     const Fields held = fleet().looks[i].hgetall("lost replies");
@@ -187,10 +188,10 @@ TEST_CASE("lost replies leave no key, and count no level twice") {
     CHECK(fleet().becomes_free("lost replies"));
 }
 
-// A server that granted its part when the round was over already must not keep it.
-TEST_CASE("what comes too late for a round is given back, or becomes a part of the hold") {
+// A server that granted its part after the end of the round must not keep it.
+TEST_CASE("a part that arrives too late for its round is released, or joins the hold") {
     ClientOptions patient_options = options();
-    patient_options.command_timeout = 30s;  // what is held back is late, and its connection not dead
+    patient_options.command_timeout = 30s;  // a reply that is held back is late, and its connection stays alive
     Party mine{fleet().proxied(), "late", patient_options, red_options()};
     Party theirs{fleet().urls(), "late", options(), red_options()};
     mine->lock();
@@ -215,8 +216,8 @@ TEST_CASE("what comes too late for a round is given back, or becomes a part of t
     CHECK(fleet().becomes_free("late"));
 }
 
-// Two servers fail at once; of the others one says that somebody has it. That is no error.
-TEST_CASE("a lock that is held is refused, not unreachable, also when a minority is away") {
+// Two servers fail at once, and one of the others reports that the lock is held. That is no error.
+TEST_CASE("a held lock means false, not unreachable, even if a minority is unreachable") {
     Party theirs{fleet().urls(), "held", options(), red_options()};
     Urls urls = fleet().urls();
     urls[0] = urls[1] = "unix:///nowhere/to/be/found";
@@ -241,7 +242,7 @@ TEST_CASE("a lock that is held is refused, not unreachable, also when a minority
     CHECK(fleet().becomes_free("held"));
 }
 
-TEST_CASE("unlock() of a guard ends in peace when the majority has died, and the error code tells") {
+TEST_CASE("unlock() succeeds if enough servers of the hold are reached, even after a majority has died") {
     Fleet own{5, lease};
     Party mine{own.urls(), "orders", options(), red_options()};
     {
@@ -253,7 +254,7 @@ TEST_CASE("unlock() of a guard ends in peace when the majority has died, and the
     mine->lock();
     mine->unlock(ec);
     CHECK_FALSE(ec);
-    // One more: of the three that have it only one cannot be told, and others could have the lock.
+    // One more server: of the three with the hold only one cannot be reached, so the hold has no majority any more.
     mine->lock();
     own.servers[3].kill();
     mine->unlock(ec);
@@ -261,7 +262,7 @@ TEST_CASE("unlock() of a guard ends in peace when the majority has died, and the
     for (const std::size_t i : {2U, 4U}) CHECK(eventually([&] { return !own.looks[i].exists("orders"); }));
 }
 
-TEST_CASE("an unlock that cannot tell the majority says so") {
+TEST_CASE("unlock() reports unreachable if it cannot release a majority") {
     Party mine{fleet().proxied(), "untold", options(), red_options()};
     mine->lock();
     CHECK(eventually([&] { return fleet().holders("untold") == 5; }));
@@ -279,7 +280,7 @@ TEST_CASE("an unlock that cannot tell the majority says so") {
     CHECK(fleet().becomes_free("untold"));
 }
 
-TEST_CASE("when the majority is gone the loss is told in time: killed servers") {
+TEST_CASE("after the loss of a majority to killed servers the hold is reported lost in time") {
     Fleet own{5, lease};
     EventLog events;
     ClientOptions logged = options();
@@ -305,20 +306,20 @@ TEST_CASE("when the majority is gone the loss is told in time: killed servers") 
     for (const std::size_t i : {1U, 3U}) CHECK(eventually([&] { return !own.looks[i].exists("orders"); }, 20s));
 }
 
-TEST_CASE("when the majority is gone the loss is told in time: taken by others") {
+TEST_CASE("after the loss of a majority to other owners the hold is reported lost in time") {
     Party mine{fleet().urls(), "deleted", options(), red_options()};
     mine->lock();
     CHECK(eventually([&] { return fleet().holders("deleted") == 5; }));
     const std::stop_token lost = mine->lost();
     const Stopwatch watch;
-    // In one step: what is only gone would be taken again with the next renewals.
+    // In one step, because a key that is merely deleted would be acquired again at the next renewals.
     for (const std::size_t i : {0U, 2U, 3U})
         fleet().looks[i].integer("EVAL",
                                  "redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], 'somebody:1', 1) "
                                  "return redis.call('pexpire', KEYS[1], 60000)",
                                  1, "deleted");
     CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
-    // With the renewals.
+    // At the next renewals.
     CHECK(watch.within(lease / 3 + very_late));
     std::error_code ec;
     mine->unlock(ec);
@@ -327,7 +328,7 @@ TEST_CASE("when the majority is gone the loss is told in time: taken by others")
     CHECK(fleet().becomes_free("deleted"));
 }
 
-TEST_CASE("deleted keys of a minority are taken again with the renewals, and the hold goes on") {
+TEST_CASE("deleted keys of a minority are acquired again at the renewals, and the hold continues") {
     Party mine{fleet().urls(), "again", options(), red_options()};
     mine->lock();
     const std::stop_token lost = mine->lost();
@@ -336,7 +337,7 @@ TEST_CASE("deleted keys of a minority are taken again with the renewals, and the
         fleet().looks[first].integer("DEL", "again");
         fleet().looks[first + 1].integer("DEL", "again");
         CHECK(eventually([&] { return fleet().holders("again") == 5; }, 20s));
-        // Each is a part of the hold again before the next ones go: otherwise these would be the majority.
+        // Each is a part of the hold again before the next ones are deleted. Otherwise those would be a majority.
         CHECK(eventually(
             [&] {
                 return std::all_of(mine.locks.begin(), mine.locks.end(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: long timeout=300 without=address,thread
-// RedLock and servers that were restarted: they may have forgotten a hold that is still valid, and give no vote until
-// it cannot be any more.
+// RedLock and restarted servers. Such a server may have lost a hold that is still valid, so it has no vote until no
+// such hold can be left.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ RedLockOptions red_options() { return {.node_timeout = node_timeout, .longest_le
 
 ClientOptions options() { return quick_options(lease); }
 
-/// Three servers, of which two are a majority.
+/// Three servers, two of which are a majority.
 Fleet& fleet() {
     static Fleet three{3, lease};
     return three;
@@ -45,7 +45,7 @@ Fleet& fleet() {
 
 }  // namespace
 
-TEST_CASE("right after all servers were started nobody gets the lock, and then somebody does") {
+TEST_CASE("right after the start of all servers no client gets the lock, until they are old enough") {
     // Much longer than three servers take to start.
     constexpr auto longest = patient(5s);
     std::array<RedisServer, 3> servers;
@@ -61,8 +61,8 @@ TEST_CASE("right after all servers were started nobody gets the lock, and then s
     mine->unlock();
 }
 
-// The textbook violation: a holder on two of three servers, one of which comes back without its data.
-TEST_CASE("a server that comes back empty makes no second holder") {
+// The textbook violation: a holder on two of three servers, one of which restarts without its data.
+TEST_CASE("a server that restarts without its data permits no second holder") {
     Fleet own{3, lease};
     Urls without_third = own.urls();
     without_third[2] = "unix:///nowhere/to/be/found";
@@ -70,7 +70,7 @@ TEST_CASE("a server that comes back empty makes no second holder") {
     Urls without_first = own.urls();
     without_first[0] = "unix:///nowhere/to/be/found";
     Party careful{without_first, "orders", options(), red_options()};
-    // One that believes in leases of no more than 30 ms, and so in a server that has hardly started.
+    // Assumes that no lease is longer than 30 ms, so it trusts a server that has just started.
     Party careless{without_first, "orders", quick_options(30ms), {.node_timeout = node_timeout, .longest_lease = 30ms}};
 
     const auto come_in = [](RedLock& lock, std::uint64_t who, std::vector<Interval>& history) {
@@ -80,7 +80,7 @@ TEST_CASE("a server that comes back empty makes no second holder") {
         history.push_back(interval);
         lock.unlock();
     };
-    // On a busy machine the first hold may be over before the server is back: luck is given a few rounds.
+    // On a busy machine the first hold may be over before the server is back. Allow a few rounds.
     bool noticed = false;
     for (int round = 0; round < 5 && !noticed; ++round) {
         std::vector<Interval> careful_history;
@@ -99,11 +99,11 @@ TEST_CASE("a server that comes back empty makes no second holder") {
         holder->unlock();
         own.wait_until_old(1);
     }
-    // The history notices what the rule prevents.
+    // The history shows the overlap that the rule prevents.
     CHECK(noticed);
 }
 
-TEST_CASE("nor does one that comes back with its data, and the holder goes on") {
+TEST_CASE("a server that restarts with its data permits no second holder, and the hold continues") {
     Fleet own{3, lease, {.appendonly = true}};
     Party holder{own.urls(), "orders", options(), red_options()};
     Party other{own.urls(), "orders", options(), red_options()};
@@ -119,12 +119,12 @@ TEST_CASE("nor does one that comes back with its data, and the holder goes on") 
     CHECK_FALSE(other->try_lock());
     CHECK_FALSE(lost.stop_requested());
     holder->unlock();
-    // Two of the three have been restarted: it comes in when one of them is old enough.
+    // Two of the three have restarted. The other client enters when one of them is old enough.
     CHECK(other->try_lock_for(20s));
     other->unlock();
 }
 
-TEST_CASE("a part that was lost is asked for again at the renewals, and votes when its server is old enough") {
+TEST_CASE("a lost part is requested again at renewals, and votes when its server is old enough") {
     Fleet own{5, lease};
     Party mine{own.urls(), "orders", options(), red_options()};
     mine->lock();
@@ -134,7 +134,7 @@ TEST_CASE("a part that was lost is asked for again at the renewals, and votes wh
     own.servers[3].restart();
     CHECK(eventually([&] { return RawRedis{own.servers[3]}.exists("orders"); }, 20s));
     CHECK(eventually([&] { return mine.locks[3].valid_until() > SteadyClock::now(); }, 20s));
-    // It is asked for its age after it gave its part, and a moment later is the time from which that answer counts.
+    // The client asks for the server's age after the grant, so the vote counts from a moment later.
     std::this_thread::sleep_for(lease + lease / 100 + 1500ms);
     // From here on it is one of the three that are needed.
     own.servers[0].kill();
@@ -147,33 +147,33 @@ TEST_CASE("a part that was lost is asked for again at the renewals, and votes wh
     CHECK(eventually([&] { return !RawRedis{own.servers[3]}.exists("orders"); }));
 }
 
-TEST_CASE("until then it does not count") {
+TEST_CASE("a part on a server that is too young does not count as a vote") {
     Fleet own{3, lease};
     Party mine{own.urls(), "orders", options(), red_options()};
     mine->lock();
     const std::stop_token lost = mine->lost();
     CHECK(eventually([&] { return own.holders("orders") == 3; }));
     REQUIRE(eventually([&] { return mine.locks[2].valid_until() > SteadyClock::now(); }));
-    const std::stop_token part_lost = mine.locks[2].lost();  // it may be had again before anybody looks
+    const std::stop_token part_lost = mine.locks[2].lost();  // it may be acquired again before this test looks
     own.servers[2].kill();
     own.servers[2].restart();
     CHECK(eventually([&] { return part_lost.stop_requested(); }, 20s));
     CHECK(eventually([&] { return mine.locks[2].valid_until() > SteadyClock::now(); }, 20s));
     CHECK_FALSE(lost.stop_requested());
-    mine.locks[0].force_unlock();  // which this process knows at once
+    mine.locks[0].force_unlock();  // this process knows that at once
     CHECK(mine->valid_until() == SteadyClock::time_point::min());
     CHECK(eventually([&] { return lost.stop_requested(); }));
     mine->unlock();
 }
 
-// Enough others had answered; this server's age came later. Its part was never a vote, for the life of the hold.
-TEST_CASE("a part whose server's age is learnt after the hold began votes from then on") {
-    // The first one's lease is shorter, and decides as long as the third does not vote.
+// Enough other servers had replied, and this server's age arrived later. Its part never became a vote of the hold.
+TEST_CASE("a part whose server's age arrives after the hold began votes from then on") {
+    // The lease of the first member is shorter, and determines valid_until() while the third has no vote.
     std::deque<HiredisClient> clients;
     std::deque<HiredisRLock> locks;
     for (std::size_t i = 0; i < 3; ++i) {
         ClientOptions patient_options = quick_options(i == 0 ? lease * 2 / 3 : lease);
-        patient_options.command_timeout = 30s;  // what is held back is late, and its connection not dead
+        patient_options.command_timeout = 30s;  // a reply that is held back is late, and its connection stays alive
         clients.emplace_back(fleet().proxies[i].url(), patient_options);
         locks.emplace_back(clients.back(), "late age");
     }
@@ -192,7 +192,7 @@ TEST_CASE("a part whose server's age is learnt after the hold began votes from t
     CHECK(fleet().becomes_free("late age"));
 }
 
-TEST_CASE("to take a lost lock again is a new hold, and the old one's loss is told") {
+TEST_CASE("acquiring a lost RedLock again is a new hold, and the loss of the old one is reported") {
     Party mine{fleet().urls(), "anew", options(), red_options()};
     mine->lock();
     const std::stop_token lost = mine->lost();
@@ -208,11 +208,11 @@ TEST_CASE("to take a lost lock again is a new hold, and the old one's loss is to
     CHECK(fleet().becomes_free("anew"));
 }
 
-// A part that comes back on a young server will be a vote later. Shortly before, another part goes: for a moment there
-// is no majority, and somebody else may have had it.
-TEST_CASE("a gap is never taken for continuity") {
+// A part that is acquired again on a young server will have a vote later. Shortly before that another part is lost. So
+// for a moment there is no majority, and another client may have had the lock.
+TEST_CASE("a hold without a majority for a moment is lost") {
     Party mine{fleet().urls(), "gap", options(), red_options()};
-    // It is all about some milliseconds, for which a busy machine may have no time: then once more.
+    // It depends on some milliseconds, in which a busy machine may not run this thread. Then repeat.
     bool in_time = false;
     for (int round = 0; round < 6 && !in_time; ++round) {
         CAPTURE(round);
@@ -237,7 +237,7 @@ TEST_CASE("a gap is never taken for continuity") {
         const auto votes_from = seen + lease + lease / 100 + 2ms - std::max(uptime - 1s, 0s);
         CHECK_FALSE(lost.stop_requested());
         std::this_thread::sleep_until(votes_from - 60ms);
-        mine.locks[1].force_unlock();  // which this process knows at once
+        mine.locks[1].force_unlock();  // this process knows that at once
         in_time = seen - before < 40ms && SteadyClock::now() < votes_from - 45ms;
         std::this_thread::sleep_until(votes_from + 60ms);
         if (in_time) {

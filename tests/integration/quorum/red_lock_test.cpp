@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// RedLock: a majority of five servers that all do well. What happens when they do not is in red_lock_fault_test.cpp.
+// RedLock: a majority of five healthy servers. red_lock_fault_test.cpp covers faulty ones.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ using redlatch::RLock;
 
 namespace {
 
-/// Shared by the tests here; each uses a name of its own.
+/// Shared by the tests here, each of which uses its own name.
 Fleet& fleet() {
     static Fleet five{5, short_lease};
     return five;
@@ -46,7 +46,7 @@ ClientOptions options() { return with_watchdog(short_lease); }
 
 }  // namespace
 
-TEST_CASE("a RedLock is held on all servers, and given back on all") {
+TEST_CASE("a RedLock is held on all servers, and released on all") {
     Party mine{fleet().urls(), "all", options()};
     Party theirs{fleet().urls(), "all", options()};
     CHECK(mine->name() == "all");
@@ -73,7 +73,7 @@ TEST_CASE("a RedLock is held on all servers, and given back on all") {
     CHECK(error_of_call([&] { theirs->unlock(); }) == errc::not_owner);
 }
 
-TEST_CASE("a majority is enough, and a minority is nothing") {
+TEST_CASE("a majority is enough for a hold, a minority is not") {
     Party mine{fleet().urls(), "majority", options()};
     Party theirs{fleet().urls(), "majority", options()};
     theirs.locks[0].lock();
@@ -99,7 +99,7 @@ TEST_CASE("a majority is enough, and a minority is nothing") {
     CHECK(fleet().becomes_free("majority"));
 }
 
-TEST_CASE("two of three, three of four") {
+TEST_CASE("the majority is two of three, and three of four") {
     for (const std::size_t size : {3U, 4U}) {
         Urls urls = fleet().urls();
         urls.resize(size);
@@ -115,7 +115,7 @@ TEST_CASE("two of three, three of four") {
     }
 }
 
-TEST_CASE("every form of taking it") {
+TEST_CASE("every overload works on a RedLock") {
     Party mine{fleet().urls(), "forms", options()};
     Party theirs{fleet().urls(), "forms", options()};
     std::error_code ec = errc::rejected;
@@ -143,15 +143,15 @@ TEST_CASE("every form of taking it") {
     CHECK(fleet().becomes_free("forms"));
 }
 
-TEST_CASE("it is valid for its lease, less what it took and what clocks may drift") {
+TEST_CASE("a hold is valid for its lease, less the time to acquire it and the drift of clocks") {
     Party mine{fleet().proxied(), "validity", options()};
     mine->lock();
     mine->unlock();
     const auto drift = short_lease / 100 + 2ms;
     for (Proxy& proxy : fleet().proxies) proxy.delay(60ms, 60ms);
     for (const bool with_lease : {false, true}) {
-        // It counts from when the question was sent, which on a busy machine is some time after the beginning: the best
-        // of some rounds.
+        // It counts from when the command was sent, which on a busy machine is some time after `begin`. The best of
+        // some rounds.
         bool is_less = false;
         for (int round = 0; round < 10 && !is_less; ++round) {
             const auto begin = SteadyClock::now();
@@ -168,7 +168,7 @@ TEST_CASE("it is valid for its lease, less what it took and what clocks may drif
         }
         CHECK(is_less);
     }
-    // The answers take longer than the lease: nobody has it, and nothing is left.
+    // The replies take longer than the lease: the lock is not held, and nothing is left.
     const auto shortest = 50ms;
     CHECK_FALSE(mine->try_lock(Lease{shortest}));
     CHECK_FALSE(mine->try_lock_for(300ms, Lease{shortest}));
@@ -177,7 +177,7 @@ TEST_CASE("it is valid for its lease, less what it took and what clocks may drif
     CHECK(fleet().becomes_free("validity"));
 }
 
-TEST_CASE("a lease ends the hold, and the watchdog keeps one without") {
+TEST_CASE("a lease ends the hold, and the watchdog keeps one without a lease") {
     Party mine{fleet().urls(), "lease", options()};
     mine->lock(Lease{short_lease});
     std::stop_token lost = mine->lost();
@@ -195,8 +195,8 @@ TEST_CASE("a lease ends the hold, and the watchdog keeps one without") {
     CHECK(fleet().becomes_free("lease"));
 }
 
-// Members that were taken for longer hide that a server may be trusted again before their end.
-TEST_CASE("its lease is its own, though its members are held for longer") {
+// Otherwise, members with longer leases hide that a server may get its vote back before they end.
+TEST_CASE("a RedLock with a lease ends with it, although its members are held for longer") {
     Party mine{fleet().urls(), "own lease", options()};
     for (auto& lock : mine.locks) lock.lock(Lease{1h});
     mine->lock(Lease{short_lease});
@@ -208,13 +208,14 @@ TEST_CASE("its lease is its own, though its members are held for longer") {
     CHECK(fleet().becomes_free("own lease"));
 }
 
-TEST_CASE("two commands a server, and one more after each connection") {
+TEST_CASE("two commands per server, and one more after each connection") {
     Party mine{fleet().urls(), "budget", options()};
     std::deque<CommandMonitor> monitors;
     for (RedisServer& server : fleet().servers) monitors.emplace_back(server);
     const auto lock_and_unlock = [&] {
-        mine->lock(Lease{short_lease});  // while the watchdog would renew what this thread is slow to give back
-        // All parts are to be there, also that of a server which answers late.
+        mine->lock(
+            Lease{short_lease});  // A lease, because the watchdog might renew while this thread is slow to release.
+        // Wait for all parts, also for that of a server that replies late.
         CHECK(eventually([&] { return fleet().holders("budget") == 5; }));
         for (auto& lock : mine.locks) CHECK(eventually([&] { return lock.valid_until() > SteadyClock::now(); }));
         mine->unlock();
@@ -240,7 +241,7 @@ TEST_CASE("two commands a server, and one more after each connection") {
     CHECK(calls == std::map<std::string, long long>{{"evalsha", 50}});
 }
 
-TEST_CASE("options and members that cannot work are refused") {
+TEST_CASE("invalid options and members are refused") {
     Party mine{fleet().urls(), "refused", options()};
     auto& locks = mine.locks;
     RLock beside{mine.clients[0], "refused"};
@@ -269,7 +270,7 @@ TEST_CASE("options and members that cannot work are refused") {
     CHECK(fleet().becomes_free("refused"));
 }
 
-TEST_CASE("members of any kind") {
+TEST_CASE("members may be of any kind") {
     const auto works = []<class Lock>(Party<Lock>& mine, const std::string& name) {
         Party<Lock> theirs{fleet().urls(), name, options()};
         const std::lock_guard guard{*mine};
@@ -290,7 +291,7 @@ TEST_CASE("members of any kind") {
     for (const char* name : {"fenced", "spin", "fair", "written"}) CHECK(fleet().becomes_free(name));
 }
 
-TEST_CASE("members that are not reentrant: the SET NX PX locks of the Redis documentation") {
+TEST_CASE("members may be mutexes, the SET NX PX locks of the Redis documentation, and are not reentrant then") {
     using Mutexes = Party<redlatch::Mutex<HiredisTransport>>;
     Mutexes mine{fleet().urls(), "mutexes", options()};
     Mutexes theirs{fleet().urls(), "mutexes", options()};
@@ -317,7 +318,7 @@ TEST_CASE("members that are not reentrant: the SET NX PX locks of the Redis docu
     CHECK(fleet().becomes_free("mutexes"));
 }
 
-TEST_CASE("a waiter wakes when the holder gives it back") {
+TEST_CASE("a release wakes a waiter") {
     Party mine{fleet().urls(), "wake", options()};
     Party theirs{fleet().urls(), "wake", options()};
     std::vector<SteadyClock::duration> delays;
@@ -339,7 +340,7 @@ TEST_CASE("a waiter wakes when the holder gives it back") {
     CHECK(fleet().becomes_free("wake"));
 }
 
-TEST_CASE("of twenty clients that begin together one wins, and then another, within a bound") {
+TEST_CASE("of twenty clients that start together one wins, and then another, within a time limit") {
     constexpr int parties = 20;
     constexpr int turns = 3;
     const Stopwatch watch;
@@ -371,11 +372,11 @@ TEST_CASE("of twenty clients that begin together one wins, and then another, wit
     CHECK(fleet().becomes_free("crowd"));
 }
 
-// --- a server's age --------------------------------------------------------------------------------------------------------
+// --- a server's age ----------------------------------------------------------------------------------------------
 
 namespace {
 
-/// A transport that does not say how often it connected, and offers nothing that it need not.
+/// A transport that does not count its connections, and has none of the optional functions.
 class Plain {
 public:
     explicit Plain(const std::string& url) : inner_(redlatch::Url::parse(url)) {}
@@ -400,7 +401,7 @@ private:
 
 }  // namespace
 
-TEST_CASE("a transport that does not count its connections is asked for the server's age each time") {
+TEST_CASE("a transport that does not count its connections: the server's age is queried each time") {
     std::deque<Client<Plain>> clients;
     std::deque<RLock<Plain>> locks;
     for (const std::string& url : fleet().urls()) {
@@ -420,7 +421,7 @@ TEST_CASE("a transport that does not count its connections is asked for the serv
     CHECK(asked + monitor.take()["info"] == 3);
 }
 
-TEST_CASE("servers that may not be asked for their age: an error that says so, and no key is left") {
+TEST_CASE("servers that refuse INFO: an error that names the reason, and no key is left") {
     Urls urls;
     for (std::size_t i = 0; i < 5; ++i) {
         fleet().looks[i].text("ACL", "SETUSER", "seller", "reset", "on", ">pw", "~*", "&*", "+@all", "-info");
@@ -435,7 +436,7 @@ TEST_CASE("servers that may not be asked for their age: an error that says so, a
     CHECK(text.find("info") != std::string::npos);
     CHECK(text.find("ACL") != std::string::npos);
     CHECK(fleet().becomes_free("no info"));
-    // A minority of them is no matter.
+    // A minority of them does not matter.
     for (std::size_t i = 0; i < 3; ++i) fleet().looks[i].text("ACL", "SETUSER", "seller", "+info");
     CHECK(mine->try_lock());
     mine->unlock();

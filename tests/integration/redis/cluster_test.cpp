@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300 long
-// A client of a real Redis Cluster: slots, redirections, both kinds of channels. Failovers: tests/faults/cluster.cpp.
+// A client of a real Redis Cluster: slots, redirections, both kinds of channels. tests/faults/cluster.cpp covers
+// failovers.
 #include <array>
 #include <atomic>
 #include <random>
@@ -18,7 +19,7 @@ namespace {
 
 constexpr auto soon = 20s;
 
-// One for all test cases, which leave it whole. Nothing fails over here, however busy the machine is.
+// One cluster for all test cases, which leave it intact. It has no failover, however busy the machine is.
 ClusterServers& cluster() {
     static ClusterServers servers{{.node_timeout = 30s}};
     return servers;
@@ -28,7 +29,7 @@ RedisServer& another_than(const RedisServer& node) {
     return &node == &cluster().node(0) ? cluster().node(1) : cluster().node(0);
 }
 
-// Of all nodes together.
+// Returns the sum over all nodes.
 long long listeners_of(const std::string& channel, const char* question) {
     long long sum = 0;
     for (std::size_t i = 0; i < cluster().size(); ++i)
@@ -40,8 +41,8 @@ bool is_listened_to(const std::string& channel) {
     return eventually([&] { return listeners_of(channel, "SHARDNUMSUB") == 1; }, soon);
 }
 
-// Takes and gives back one lock, again and again, each thread by a client of its own. What is counted inside is not
-// atomic: two at a time would lose a count, and be seen inside.
+// Each thread acquires and releases one lock repeatedly, with a client of its own. The counter inside is not atomic:
+// two holders at a time would lose an increment, and see each other.
 class Workers {
 public:
     Workers(const std::string& url, const std::string& name, int threads, const ClientOptions& options) {
@@ -63,7 +64,7 @@ public:
         return eventually([&] { return done_ >= goal; }, 60s);
     }
 
-    // After stop().
+    // Valid after stop().
     bool exclusive() const { return !overlap_ && counted_ == done_ && errors_ == 0; }
     long long done() const { return done_; }
 
@@ -95,7 +96,7 @@ private:
     long long counted_ = 0;
 };
 
-// A cluster of one node that says what the test wants.
+// A cluster of one node whose replies the test determines.
 struct ScriptedNode {
     using Handler = std::function<ScriptedReply(ScriptedNode&, const CommandWords&)>;
 
@@ -141,8 +142,8 @@ ClientOptions brief() {
     return options;
 }
 
-// Finds no server, time and again until so many questions of that kind have come, for which a busy machine may leave
-// one call no time. Gives how many calls there were.
+// Calls lock() without success until `least` queries of that kind have come, because a busy machine may leave one call
+// no time. Returns the number of calls.
 int calls_in_vain(RLock<HiredisTransport>& lock, const std::atomic<int>& questions, int least) {
     int calls = 0;
     do {
@@ -154,7 +155,7 @@ int calls_in_vain(RLock<HiredisTransport>& lock, const std::atomic<int>& questio
 
 }  // namespace
 
-TEST_CASE("a key's slot is the one that the servers compute") {
+TEST_CASE("key_slot() computes the same slot as the servers") {
     RawRedis redis{cluster().node(0)};
     std::mt19937 random{7};
     const std::string_view alphabet("ab{}:\0\xff ", 8);
@@ -166,7 +167,7 @@ TEST_CASE("a key's slot is the one that the servers compute") {
     }
 }
 
-TEST_CASE("every primitive works in any slot, with tags of any form, and wakes who waits for it elsewhere") {
+TEST_CASE("every primitive works in any slot, with tags of any form, and wakes waiters of other clients") {
     Client one{cluster().url()}, two{cluster().url()};
     std::set<RedisServer*> used;
     for (const std::string name : {"x", "{tag}y", "y{tag}z", "orders", "k3", "k4"}) {
@@ -216,13 +217,13 @@ TEST_CASE("every primitive works in any slot, with tags of any form, and wakes w
     CHECK(one.stats().lost_holds == 0);
 }
 
-TEST_CASE("a latch whose channel would lie in another slot than its key is refused before anything is sent") {
+TEST_CASE("a latch whose channel would be in another slot than its key is refused before anything is sent") {
     Client client{cluster().url()};
     CHECK(code_of([&] { CountDownLatch{client, "{tag}latch"}; }) == errc::invalid_argument);
     CHECK(client.stats().commands == 0);
 }
 
-TEST_CASE("one lock of several takes members in several slots, all or none") {
+TEST_CASE("a MultiLock has members in several slots, all of them or none") {
     Client client{cluster().url()}, other{cluster().url()};
     RLock a{client, cluster().key_on(cluster().node(0), "a")}, b{client, cluster().key_on(cluster().node(1), "b")},
         c{client, cluster().key_on(cluster().node(2), "c")};
@@ -233,12 +234,12 @@ TEST_CASE("one lock of several takes members in several slots, all or none") {
     all.unlock();
     CHECK(only.try_lock());
     CHECK_FALSE(all.try_lock());
-    // What a slow node gives after the refusal goes back in the background.
+    // Members that a slow node grants after the refusal are released in the background.
     CHECK(eventually([&] { return !a.is_locked() && !c.is_locked(); }, soon));
     only.unlock();
 }
 
-TEST_CASE("holds in all slots are renewed, each where it is") {
+TEST_CASE("holds in all slots are renewed, each at its own node") {
     ClientOptions options;
     options.watchdog_timeout = paced(3000ms);
     Client client{cluster().url(), options};
@@ -253,7 +254,7 @@ TEST_CASE("holds in all slots are renewed, each where it is") {
     for (const auto& lock : locks) lock->unlock();
 }
 
-TEST_CASE("replicas of the node that grants confirm it") {
+TEST_CASE("replicas of the granting node confirm a hold") {
     ClientOptions options;
     options.command_timeout = 20s;
     for (const unsigned replicas : {1U, all_replicas}) {
@@ -275,7 +276,7 @@ TEST_CASE("replicas of the node that grants confirm it") {
     CHECK(code_of([&] { lock.lock(); }) == errc::not_replicated);
 }
 
-TEST_CASE("a slot that has moved: commands follow at once, and so does who listens") {
+TEST_CASE("a slot that has moved: commands and subscriptions follow at once") {
     Client client{cluster().url()}, other{cluster().url()};
     const std::string name = "moving";
     RLock lock{client, name}, wanted{other, name};
@@ -295,7 +296,7 @@ TEST_CASE("a slot that has moved: commands follow at once, and so does who liste
     CHECK(ready_within(waiting, soon));
     CHECK(
         eventually([&] { return RawRedis{from}.list("PUBSUB", "SHARDNUMSUB", channel_of(name)).at(1) == "0"; }, soon));
-    // Who has never been told learns it on the way.
+    // A client that has the old slot map learns the new one from a redirection.
     cluster().migrate(cluster().slot_of(name), from);
     lock.lock();
     lock.unlock();
@@ -303,14 +304,14 @@ TEST_CASE("a slot that has moved: commands follow at once, and so does who liste
     CHECK(client.stats().lost_holds == 0);
 }
 
-TEST_CASE("a slot moves to and fro under load: one holder at a time, and everybody goes on") {
+TEST_CASE("a slot moves back and forth under load: one holder at a time, and every client continues") {
     const std::string name = "busy";
     Workers workers{cluster().url(), name, 4, ClientOptions{}};
     REQUIRE(workers.go_on(50));
     RedisServer& home = cluster().master_of(name);
     for (int round = 0; round < 6; ++round) {
         RedisServer& to = &cluster().master_of(name) == &home ? another_than(home) : home;
-        // While the slot is at two nodes a script with several keys may have to wait.
+        // While the slot is at two nodes, a script with several keys may have to wait.
         cluster().migrate(cluster().slot_of(name), to, [] { std::this_thread::sleep_for(20ms); });
         CHECK(workers.go_on(50));
     }
@@ -318,8 +319,8 @@ TEST_CASE("a slot moves to and fro under load: one holder at a time, and everybo
     CHECK(workers.exclusive());
 }
 
-TEST_CASE("a slot that is at two nodes: what is new is asked of the new one, also by its script's text") {
-    // ASKING is used up by NOSCRIPT, and has to be said again before the text.
+TEST_CASE("a slot at two nodes: new keys are requested from the new node, also after NOSCRIPT") {
+    // NOSCRIPT consumes ASKING, so ASKING has to be sent again before the script's text.
     const std::string name = "between";
     RedisServer& from = cluster().master_of(name);
     RedisServer& to = another_than(from);
@@ -334,7 +335,8 @@ TEST_CASE("a slot that is at two nodes: what is new is asked of the new one, als
     plain.unlock();
     const auto asked = target.command_calls()["asking"];
     CHECK(asked > 0);
-    // What has several keys of which some are still to come is refused until all is over: tried again with pauses.
+    // A command with several keys, some of which have not moved yet, is refused until all have. It is retried after
+    // pauses.
     auto taking = start([&] {
         fresh.lock();
         fresh.unlock();
@@ -349,7 +351,7 @@ TEST_CASE("a slot that is at two nodes: what is new is asked of the new one, als
     cluster().migrate(cluster().slot_of(name), from);
 }
 
-TEST_CASE("classic channels, for fleets that use them: any node hears what any other is told") {
+TEST_CASE("classic channels: a message to any node reaches the subscribers at every node") {
     ClientOptions options;
     options.pubsub = PubSub::classic;
     Client one{cluster().url(), options}, two{cluster().url(), options};
@@ -367,7 +369,7 @@ TEST_CASE("classic channels, for fleets that use them: any node hears what any o
     }
 }
 
-TEST_CASE("sharded channels are those on which anybody else publishes to the shard, and hears of it") {
+TEST_CASE("sharded channels: messages are exchanged with other clients of the shard") {
     Client client{cluster().url()};
     const std::string name = "shared";
     RawRedis redis{cluster().master_of(name)};
@@ -392,7 +394,7 @@ TEST_CASE("sharded channels are those on which anybody else publishes to the sha
     CHECK(heard->elements.at(2).string == "0");
 }
 
-TEST_CASE("a forked child has connections of its own") {
+TEST_CASE("a forked child has its own connections") {
     Client client{cluster().url()};
     RLock lock{client, "forked"};
     lock.lock();
@@ -410,7 +412,7 @@ TEST_CASE("a forked child has connections of its own") {
     lock.unlock();
 }
 
-TEST_CASE("who may do no more than the README says can use every part of it; a wrong password is told at once") {
+TEST_CASE("the access rights of the README are enough for every part, and a wrong password is reported at once") {
     for (std::size_t i = 0; i < cluster().size(); ++i)
         RawRedis{cluster().node(i)}.command({"ACL",           "SETUSER",  "app",       "on",
                                              ">hunter2",      "~*",       "&*",        "-@all",
@@ -439,14 +441,14 @@ TEST_CASE("who may do no more than the README says can use every part of it; a w
     CHECK(code_of([&] { misled.lock(); }) == errc::rejected);
 }
 
-TEST_CASE("a server that is no cluster says so") {
+TEST_CASE("a server that is not in cluster mode is rejected") {
     RedisServer server{{.tcp = true}};
     Client client{"redis-cluster://127.0.0.1:" + std::to_string(server.port()), quick()};
     RLock lock{client, "x"};
     CHECK(code_of([&] { lock.lock(); }) == errc::rejected);
 }
 
-TEST_CASE("nodes that send a command in circles get six of it, and then with pauses") {
+TEST_CASE("nodes that redirect a command in circles: six tries, then pauses") {
     ScriptedNode node{[](ScriptedNode& self, const CommandWords& words) -> ScriptedReply {
         if (words[0] == "CLUSTER") return self.slots();
         return "-MOVED 1 127.0.0.1:" + std::to_string(self.port()) + "\r\n";
@@ -459,7 +461,7 @@ TEST_CASE("nodes that send a command in circles get six of it, and then with pau
     CHECK(node.questions <= 12 * calls);
 }
 
-TEST_CASE("a redirection to a host that no list of slots names is not followed") {
+TEST_CASE("a redirection to a host that is in no list of slots is not followed") {
     ScriptedNode bait{[](ScriptedNode&, const CommandWords&) -> ScriptedReply { return "+OK\r\n"; }};
     const std::string there = " 1 " + bait.host() + "\r\n";
     for (const std::string kind : {"-MOVED", "-ASK"}) {
@@ -476,7 +478,7 @@ TEST_CASE("a redirection to a host that no list of slots names is not followed")
     CHECK(bait.scripts + bait.questions + bait.others == 0);
 }
 
-TEST_CASE("senseless lists of slots are asked for again, with pauses, and end as an unreachable server") {
+TEST_CASE("malformed lists of slots are requested again with pauses, and end as an unreachable server") {
     for (const std::string answer : {"*0\r\n", "+OK\r\n", "*1\r\n*3\r\n:0\r\n:99999\r\n*0\r\n"}) {
         CAPTURE(answer);
         ScriptedNode node{[&](ScriptedNode&, const CommandWords&) -> ScriptedReply { return answer; }};
@@ -488,8 +490,8 @@ TEST_CASE("senseless lists of slots are asked for again, with pauses, and end as
     }
 }
 
-// As after a failover of one master: the others still have all of theirs.
-TEST_CASE("how many replicas have to confirm is a matter of the key's own master") {
+// For example after a failover of one master: the other masters still have all their replicas.
+TEST_CASE("the number of replicas that must confirm is that of the key's own master") {
     const auto half = [](int first, int last, const ScriptedNode& node) {
         return "*3\r\n:" + std::to_string(first) + "\r\n:" + std::to_string(last) + "\r\n*2\r\n" +
                ScriptedNode::bulk("127.0.0.1") + ":" + std::to_string(node.port()) + "\r\n";

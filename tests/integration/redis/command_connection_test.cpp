@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Commands that wait for a connection: whoever has one, or tries in vain to make one, tells the driver of those that
-// stay.
+// Commands that wait for a connection: a thread that has connected, or failed to, notifies the driver of those that
+// remain.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -36,7 +36,7 @@ namespace {
 const std::vector<std::string_view> ping_words{"PING"};
 const Command ping{ping_words, 0};
 
-// A link, and a driver that only counts how often it is needed: the test says when it comes.
+// A connection, and a driver that only counts its notifications. The test determines when it runs.
 struct Bench {
     explicit Bench(const std::string& where, std::chrono::milliseconds timeout = 10s)
         : url(Url::parse(where)),
@@ -44,7 +44,7 @@ struct Bench {
               url, [this](Connection& one, Instant deadline) { return one.open(url, deadline); }, timeout,
               [this] { ++calls; }) {}
 
-    // As a driver does it that has been called: it looks, finds nothing to do yet, and goes to sleep again.
+    // Acts as a notified driver: it checks, finds nothing to do yet, and sleeps again.
     void turn_away() {
         link.watch();
         link.drive(Clock::now());
@@ -55,7 +55,7 @@ struct Bench {
     CommandConnection link;
 };
 
-// A server that reads only when the test says so, and has little room until then.
+// A server that reads only when the test allows it, and has small buffers.
 struct SilentServer {
     SilentServer() {
         const int little = 128 * 1024;
@@ -69,7 +69,7 @@ struct SilentServer {
         peer = Fd{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
     }
 
-    // Reads to the end of the connection: 0 where that is an orderly one, or the error.
+    // Reads to the end of the connection. Returns 0 for an orderly one, otherwise the error.
     int end_of_connection() {
         std::vector<char> bytes(64 * 1024);
         for (;;) {
@@ -81,7 +81,7 @@ struct SilentServer {
         }
     }
 
-    // From now on reads, and answers each command with its number, until so many were answered.
+    // Reads from now on, and replies to each command with its number, until it has answered so many.
     void answer(int commands) {
         const auto deadline = Clock::now() + 20s;
         std::string bytes;
@@ -107,25 +107,25 @@ struct Deaf final : redlatch::Listener {
     bool gone = false;
 };
 
-// More than the kernel takes for a server that does not read.
+// More than the kernel buffers for a server that does not read.
 const std::string large_value(8 * 1024 * 1024, 'v');
 const std::vector<std::string_view> large_words{"SET", "key", large_value};
 const Command large{large_words};
 
 }  // namespace
 
-TEST_CASE("what lies unsent in a connection that is given up is not delivered later") {
+TEST_CASE("unsent data of an abandoned connection is not delivered later") {
     SilentServer server;
     Bench bench{server.url(), 300ms};
     CHECK(bench.link.call(large, Clock::now() + 10s).kind == Reply::Kind::unanswered);
     server.accept();
     CHECK(server.end_of_connection() == ECONNRESET);
-    // What the server's own kernel had taken, and no more.
+    // Only the data that the server's own kernel had received.
     CHECK(server.received < 1024 * 1024);
 }
 
-TEST_CASE("a connection without an answer is reset, and a thread that reads it is woken at once") {
-    // A lone thread sleeps in recv(); of two, one sleeps in poll().
+TEST_CASE("a connection without replies is reset, and a thread that reads from it wakes at once") {
+    // A single thread sleeps in recv(); of two threads, one sleeps in poll().
     for (const std::size_t threads : {1U, 2U}) {
         CAPTURE(threads);
         SilentServer server;
@@ -140,7 +140,7 @@ TEST_CASE("a connection without an answer is reset, and a thread that reads it i
             std::array<char, 256> bytes;
             return ::recv(server.peer.get(), bytes.data(), bytes.size(), MSG_PEEK) == static_cast<ssize_t>(expected);
         }));
-        // So that the reader sleeps, most likely; when it does not, the outcome is the same.
+        // Most likely the reader sleeps by now. The outcome does not depend on it.
         std::this_thread::sleep_for(20ms);
         const Stopwatch watch;
         bench.link.leave_before(1);
@@ -151,7 +151,7 @@ TEST_CASE("a connection without an answer is reset, and a thread that reads it i
 }
 
 TEST_CASE(
-    "a caller that writes for a server that does not read leaves at its own deadline, and the stream stays whole") {
+    "a caller that writes to a server that does not read returns at its own deadline, and the stream stays intact") {
     SilentServer server;
     Bench bench{server.url(), 20s};
     const Stopwatch watch;
@@ -163,7 +163,7 @@ TEST_CASE(
     reader.join();
 }
 
-TEST_CASE("who leaves while it waits for room is followed by another caller, without a driver") {
+TEST_CASE("when a caller that waits for buffer space leaves, another caller takes its place, without the driver") {
     SilentServer server;
     Bench bench{server.url(), 20s};
     std::vector<std::thread> callers;
@@ -171,12 +171,12 @@ TEST_CASE("who leaves while it waits for room is followed by another caller, wit
     const auto call = [&](const Command& command, Instant deadline) {
         callers.emplace_back([&, deadline] { answers += bench.link.call(command, deadline).is_integer() ? 1 : 0; });
     };
-    // One reads, one waits for room, and one waits for both.
+    // One reads, one waits for buffer space, and one waits for both.
     call(ping, Clock::now() + 20s);
     server.accept();
     REQUIRE(wait_for(server.peer, POLLIN, Clock::now() + 10s));
     call(large, Clock::now() + 300ms);
-    std::this_thread::sleep_for(100ms);  // when they come in another order, the outcome is the same
+    std::this_thread::sleep_for(100ms);  // in another order the outcome is the same
     call(ping, Clock::now() + 20s);
     callers[1].join();
     server.answer(3);
@@ -186,7 +186,7 @@ TEST_CASE("who leaves while it waits for room is followed by another caller, wit
     CHECK(bench.calls == 0);
 }
 
-TEST_CASE("neither a poster nor the driver waits for room; the driver is told when there is some") {
+TEST_CASE("neither post() nor the driver waits for buffer space, and the driver is notified when there is some") {
     SilentServer server;
     Bench bench{server.url(), 20s};
     std::thread greeting([&] { CHECK(bench.link.call(ping, Clock::now() + 20s).integer == 1); });
@@ -214,8 +214,8 @@ TEST_CASE("neither a poster nor the driver waits for room; the driver is told wh
     reader.join();
 }
 
-TEST_CASE("the driver does not wait for a connection that is being made") {
-    // Nobody answers the log-in.
+TEST_CASE("the driver does not wait for a connection in progress") {
+    // The login gets no reply.
     ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
     Bench bench{"unix://:secret@" + server.socket_path()};
     std::atomic<bool> answered{false};
@@ -230,7 +230,7 @@ TEST_CASE("the driver does not wait for a connection that is being made") {
     CHECK(eventually([&] { return bench.calls > calls_before; }));
 }
 
-TEST_CASE("the serving thread does not wait for a connection for subscriptions that is being made") {
+TEST_CASE("the serving thread does not wait for a subscription connection in progress") {
     Deaf listener;
     ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
     const Url url = Url::parse("unix://:secret@" + server.socket_path());
@@ -264,7 +264,7 @@ TEST_CASE("a connection that ends in order is closed, not reset") {
     CHECK(server.end_of_connection() == 0);
 }
 
-TEST_CASE("a connection for subscriptions that is given up is reset") {
+TEST_CASE("an abandoned subscription connection is reset") {
     Deaf listener;
     SilentServer server;
     const Url url = Url::parse(server.url());
@@ -278,15 +278,15 @@ TEST_CASE("a connection for subscriptions that is given up is reset") {
     CHECK(server.end_of_connection() == ECONNRESET);
 }
 
-TEST_CASE("a command that is posted while its connection ends is left to the driver, not stranded") {
+TEST_CASE("a command posted while its connection ends is left to the driver, not lost") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
     Bench bench{server.url()};
     int calls_before = 0;
     std::atomic<bool> answered{false};
-    // The loss of one reply makes its poster post again, as the release of an acquire whose outcome is not known does.
+    // The lost reply makes its poster post again, like the release of an acquire with an unknown outcome.
     const auto post_another = [&](Reply) {
         bench.link.post(ping, [&](Reply) { answered = true; });
-        bench.turn_away();  // the connection is still the reader's
+        bench.turn_away();  // the connection still belongs to the reader
         calls_before = bench.calls;
     };
     std::thread reader([&] { CHECK(bench.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered); });
@@ -299,12 +299,12 @@ TEST_CASE("a command that is posted while its connection ends is left to the dri
     CHECK(bench.calls > calls_before);
 }
 
-TEST_CASE("a command that is posted while another thread connects in vain is left to the driver, not stranded") {
-    // Nobody answers the log-in.
+TEST_CASE("a command posted while another thread fails to connect is left to the driver, not lost") {
+    // The login gets no reply.
     ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
     Bench bench{"unix://:secret@" + server.socket_path()};
     std::atomic<bool> answered{false};
-    // It has to go on connecting until the other command was posted.
+    // It has to keep connecting until the other command is posted.
     std::thread caller([&] { CHECK(bench.link.call(ping, Clock::now() + 3s).kind != Reply::Kind::array); });
     REQUIRE(eventually([&] { return server.received().size() == 1; }));
     bench.link.post(ping, [&](Reply) { answered = true; });
@@ -315,7 +315,7 @@ TEST_CASE("a command that is posted while another thread connects in vain is lef
     CHECK(bench.calls > calls_before);
 }
 
-TEST_CASE("what is posted goes past a connection that was closed while it was idle, which nobody watches") {
+TEST_CASE("a posted command does not use a connection that was closed while idle and unwatched") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{"+one\r\n"}; }};
     Bench bench{server.url()};
     REQUIRE(bench.link.call(ping, Clock::now() + 10s).text == "one");
@@ -333,9 +333,9 @@ TEST_CASE("what is posted goes past a connection that was closed while it was id
     CHECK(reply.text == "one");
 }
 
-// The driver looks for a connection that is connected, and another thread may connect this one meanwhile. Locking both
-// of them then never ended.
-TEST_CASE("a connection hands its commands over to itself: nothing happens") {
+// The driver looks for a connected connection, and another thread may connect this very one meanwhile. Locking both of
+// them was a deadlock then.
+TEST_CASE("a connection that hands its commands over to itself does nothing") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{"+one\r\n"}; }};
     Bench bench{server.url()};
     REQUIRE(bench.link.call(ping, Clock::now() + 10s).text == "one");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Threads that wait for messages take turns in receiving them: nobody's wake-up is lost to another, and nobody is
-// forgotten when the one who receives leaves.
+// Waiting threads take turns at receiving messages: no thread loses its wake-up to another, and when the receiver
+// leaves another thread takes over.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -36,7 +36,7 @@ struct Ear final : redlatch::Listener {
     std::atomic<int> messages{0};
 };
 
-// A link that has subscribed to a channel, and a serving thread that only counts how often it is called.
+// A connection that is subscribed to a channel, and a serving thread that only counts its notifications.
 struct Listening {
     Listening() {
         link.subscribe("channel");
@@ -51,7 +51,7 @@ struct Listening {
         return link.watch(ear, deadline, interrupts, seen);
     }
 
-    // Another thread watches when this returns. There is no telling when it is inside poll(); nor need it be.
+    // When this returns, another thread is watching. Whether it is inside poll() is unknown, and does not matter.
     std::thread watch_aside() {
         std::thread watcher([this, seen = interrupts.count()] {
             auto outcome = PubSubConnection::Watch::taken;
@@ -74,10 +74,10 @@ struct Listening {
 
 }  // namespace
 
-TEST_CASE("an interrupt that another watching thread took is not lost for the thread that it was meant for") {
+TEST_CASE("an interrupt that another watching thread consumed still ends the watch it was meant for") {
     Listening bench;
     std::thread other = bench.watch_aside();
-    // This thread is about to watch, and somebody has news for it before it comes to that.
+    // This thread is about to watch, and is notified before it does.
     const std::uint64_t seen = bench.interrupts.count();
     bench.interrupts.wake();
     other.join();
@@ -86,20 +86,20 @@ TEST_CASE("an interrupt that another watching thread took is not lost for the th
     CHECK(watch.within(10s));
 }
 
-TEST_CASE("an interrupt from before the last look does not end a watch") {
+TEST_CASE("an interrupt from before the last check does not end a watch") {
     Listening bench;
     bench.interrupts.wake();
     CHECK(bench.watch(0) == PubSubConnection::Watch::done);
-    bench.watch(bench.interrupts.count(), Clock::now() + 20ms);  // takes what is left in the pipe, if anything is
+    bench.watch(bench.interrupts.count(), Clock::now() + 20ms);  // consumes any bytes left in the pipe
     const Stopwatch watch;
     CHECK(bench.watch(bench.interrupts.count(), Clock::now() + 50ms) == PubSubConnection::Watch::done);
     CHECK_FALSE(watch.within(45ms));
 }
 
-TEST_CASE("who leaves says so to the serving thread when another thread was turned away, which nothing else tells it") {
+TEST_CASE("a leaving receiver notifies the serving thread if it has turned another thread away") {
     Listening bench;
     std::thread other = bench.watch_aside();  // this thread was turned away
-    // The serving thread looks, and has nothing to do, now or later.
+    // The serving thread checks, and has nothing to do now or later.
     const PubSubConnection::Duty duty = bench.link.duty();
     CHECK(duty.fd == -1);
     CHECK(duty.due == redlatch::never);
@@ -111,7 +111,7 @@ TEST_CASE("who leaves says so to the serving thread when another thread was turn
     CHECK(bench.link.duty().fd >= 0);
 }
 
-TEST_CASE("who leaves where nobody waits calls nobody") {
+TEST_CASE("a leaving receiver notifies no thread if none waits") {
     Listening bench;
     bench.interrupts.wake();
     CHECK(bench.watch(0) == PubSubConnection::Watch::done);

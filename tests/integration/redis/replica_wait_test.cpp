@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300 long
-// A replica that does not confirm: who waits for it holds up nobody else.
+// A replica that does not confirm: threads that wait for it delay no others.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -14,7 +14,7 @@ using namespace redlatch::fault;
 
 namespace {
 
-// ReplicaAcks have a quarter of it.
+// ReplicaAcks wait a quarter of it.
 constexpr std::chrono::milliseconds timeout = paced(2000ms);
 
 ClientOptions requiring_one() {
@@ -24,8 +24,8 @@ ClientOptions requiring_one() {
     return options;
 }
 
-// Many threads take locks of their own that the replica does not confirm, while another one gives back what it has held
-// from before: one after the other, in this time, half of them.
+// Many threads acquire locks that the replica does not confirm, while this thread releases its earlier holds one by
+// one. Returns the median time of a release.
 std::chrono::milliseconds time_of_an_unlock(Client<>& client, RedisServer& replica,
                                             const std::function<std::string(const std::string&)>& name) {
     constexpr std::size_t holds = 9;
@@ -47,7 +47,7 @@ std::chrono::milliseconds time_of_an_unlock(Client<>& client, RedisServer& repli
             while (!stopping && ec == errc::not_replicated);
             return ec;
         }));
-    // Each of them has come to wait.
+    // By now each of them waits.
     REQUIRE(eventually([&] { return client.stats().commands > 24 * 4; }, 20s));
     std::vector<std::chrono::milliseconds> times;
     for (const auto& lock : held) {
@@ -65,7 +65,7 @@ std::chrono::milliseconds time_of_an_unlock(Client<>& client, RedisServer& repli
 
 }  // namespace
 
-TEST_CASE("who waits for a replica in vain holds up no other command, and no connection ends of it") {
+TEST_CASE("a wait for an unresponsive replica delays no other command, and closes no connection") {
     Replicated setup;
     EventLog log;
     Client client{setup.master().url(), log.in(requiring_one())};
@@ -79,7 +79,7 @@ TEST_CASE("who waits for a replica in vain holds up no other command, and no con
     orders.unlock();
 }
 
-TEST_CASE("who waits for a replica of a node in vain holds up no other command to that node") {
+TEST_CASE("a wait for an unresponsive replica of a node delays no other command to that node") {
     ClusterServers cluster{{.node_timeout = 60s}};
     EventLog log;
     Client client{cluster.url(), log.in(requiring_one())};

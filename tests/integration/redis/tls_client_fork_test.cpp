@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// fork() under TLS: the parent's sessions go on as if there were no child, and the child has its own.
+// fork() with TLS: the parent's sessions are unaffected by the child, and the child has its own.
 #include <doctest/doctest.h>
 
 #include <redlatch/tls.hpp>
@@ -16,7 +16,7 @@
 using namespace redlatch::test;
 using namespace std::chrono_literals;
 
-TEST_CASE("a forked child, whether it uses its client or destroys it, disturbs no session of the parent's") {
+TEST_CASE("a forked child that uses or destroys the client does not disturb the parent's sessions") {
     Authority authority;
     RedisServer server{by_tls(authority.issue("server"), authority)};
     RawRedis redis{server};
@@ -28,7 +28,7 @@ TEST_CASE("a forked child, whether it uses its client or destroys it, disturbs n
     std::optional<HiredisRLock> orders;
     orders.emplace(*client, "orders");
     orders->lock();
-    // A subscription is there as well.
+    // There is a subscription, too.
     REQUIRE_FALSE(elsewhere([&] { return orders->try_lock_for(50ms); }));
     auto user = ChildProcess::run([&] {
         HiredisRLock parcels{*client, "parcels"};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Whom a rediss:// connection does not trust, and who does not trust it: nothing is said to them, and the error tells
-// why.
+// Servers that a rediss:// connection does not trust, and servers that do not trust the client: no command is sent, and
+// the error contains the reason.
 #include <doctest/doctest.h>
 
 #include <redlatch/tls.hpp>
@@ -35,7 +35,7 @@ struct Outcome {
     bool says(const std::string& words) const { return said.find(words) != std::string::npos; }
 };
 
-/// What becomes of the first lock on a server.
+/// Returns the outcome of the first lock on a server.
 Outcome first_lock(const std::string& url, const TlsOptions& tls, std::chrono::milliseconds unreachable_timeout = 120s,
                    std::chrono::milliseconds command_timeout = 20s) {
     ClientOptions options;
@@ -57,7 +57,7 @@ Outcome first_lock(const std::string& url, const TlsOptions& tls, std::chrono::m
     return outcome;
 }
 
-// Far below the unreachable_timeout: nobody tried again.
+// Far below unreachable_timeout, so there was no retry.
 constexpr auto at_once = 60s;
 
 void check_refused_at_once(const Outcome& outcome, const std::string& words) {
@@ -69,7 +69,7 @@ void check_refused_at_once(const Outcome& outcome, const std::string& words) {
 
 }  // namespace
 
-TEST_CASE("a server's certificate that proves nothing is refused at once, and the error says what is wrong with it") {
+TEST_CASE("an invalid server certificate is refused at once, and the error contains the reason") {
     Authority authority;
     Authority other{"another authority"};
     const Certificate revoked = authority.issue("revoked");
@@ -112,7 +112,7 @@ TEST_CASE("a server's certificate that proves nothing is refused at once, and th
     }
 }
 
-TEST_CASE("who the certificate is for can be said apart from where the server is") {
+TEST_CASE("server_name sets the name that the certificate must have, apart from the host") {
     Authority authority;
     RedisServer server{by_tls(authority.issue("cache", {.names = "DNS:*.shop.example,IP:127.0.0.9"}), authority)};
     const auto as = [&](const std::string& name) {
@@ -127,7 +127,7 @@ TEST_CASE("who the certificate is for can be said apart from where the server is
     check_refused_at_once(as(""), "not for the address '127.0.0.1'");
 }
 
-TEST_CASE("a certificate that is trusted by name needs no authority") {
+TEST_CASE("a certificate that is trusted itself needs no authority") {
     Authority authority;
     const Certificate own = authority.issue("own", {.self_signed = true});
     const Certificate signed_by_another = Authority{"another authority"}.issue("signed");
@@ -140,7 +140,7 @@ TEST_CASE("a certificate that is trusted by name needs no authority") {
     }
 }
 
-TEST_CASE("no TLS older than 1.2 is spoken, nor older than is asked for") {
+TEST_CASE("TLS versions below 1.2, or below minimum_version, are refused") {
     Authority authority;
     const Certificate own = authority.issue("server");
     SUBCASE("1.1") {
@@ -163,7 +163,7 @@ TEST_CASE("no TLS older than 1.2 is spoken, nor older than is asked for") {
     }
 }
 
-TEST_CASE("a server that wants a client's certificate refuses who has none, or one of somebody else's, at once") {
+TEST_CASE("server that requires client certificates: no certificate, or a foreign one, is refused at once") {
     Authority authority;
     Authority other{"another authority"};
     const Certificate mine = authority.issue("client");
@@ -171,7 +171,7 @@ TEST_CASE("a server that wants a client's certificate refuses who has none, or o
     for (const char* version : {"TLSv1.2", "TLSv1.3"}) {
         CAPTURE(version);
         RedisServer server{by_tls(authority.issue("server"), authority, true, {"--tls-protocols", version})};
-        // With a login, too: then its answer is what tells, else that to a question of its own.
+        // With a login, too. Then the refusal comes in the reply to the login, otherwise in that to another query.
         for (const std::string login : {"", "default:secret@"}) {
             const std::string url = "rediss://" + login + "127.0.0.1:" + std::to_string(server.port());
             const Outcome none = first_lock(url, {.ca_file = authority.file()});
@@ -189,7 +189,7 @@ TEST_CASE("a server that wants a client's certificate refuses who has none, or o
     }
 }
 
-TEST_CASE("a server that speaks in plain gets no login, and is told of in bounded time") {
+TEST_CASE("a server without TLS on its port gets no login, and is reported in bounded time") {
     Authority authority;
     RedisServer server{{.tcp = true, .args = {"--requirepass", "S3cret"}}};
     const std::string url = "rediss://:S3cret@127.0.0.1:" + std::to_string(server.port());
@@ -201,7 +201,7 @@ TEST_CASE("a server that speaks in plain gets no login, and is told of in bounde
     CHECK(outcome.took < at_once);
 }
 
-TEST_CASE("a server that speaks something else is told of at once") {
+TEST_CASE("a server with another protocol is reported at once") {
     Authority authority;
     const int port = pick_free_port();
     const Fd listener = listen_on({{}, port});
@@ -215,7 +215,8 @@ TEST_CASE("a server that speaks something else is told of at once") {
     check_refused_at_once(told, "does not speak TLS on this port");
 }
 
-TEST_CASE("a server that accepts and says nothing, or hangs up, is unreachable in bounded time; what it got is TLS") {
+TEST_CASE(
+    "a server that accepts and stays silent, or hangs up: unreachable in bounded time, and it received only TLS") {
     Authority authority;
     const int port = pick_free_port();
     const Fd listener = listen_on({{}, port});
@@ -242,7 +243,7 @@ TEST_CASE("a server that accepts and says nothing, or hangs up, is unreachable i
     }
 }
 
-TEST_CASE("a TLS server that is spoken to in plain is unreachable, in bounded time") {
+TEST_CASE("a plain connection to a TLS server is unreachable in bounded time") {
     Authority authority;
     RedisServer server{by_tls(authority.issue("server"), authority)};
     ClientOptions options;
@@ -254,7 +255,7 @@ TEST_CASE("a TLS server that is spoken to in plain is unreachable, in bounded ti
     CHECK(watch.within(at_once));
 }
 
-TEST_CASE("a rediss:// URL without TLS in the program says what to do about it") {
+TEST_CASE("a rediss:// URL without TLS in the program: the error explains how to add it") {
     for (const std::string url : {"rediss://127.0.0.1", "rediss-sentinel://127.0.0.1/orders"}) {
         try {
             Client client{url};
@@ -268,7 +269,7 @@ TEST_CASE("a rediss:// URL without TLS in the program says what to do about it")
     }
 }
 
-TEST_CASE("files that cannot be used are refused before anything is sent, by name") {
+TEST_CASE("unusable files are refused before anything is sent, and the error names the option") {
     Authority authority;
     Authority other{"another authority"};
     const Certificate mine = authority.issue("client");
@@ -298,7 +299,7 @@ TEST_CASE("files that cannot be used are refused before anything is sent, by nam
     CHECK(ERR_peek_error() == 0);
 }
 
-TEST_CASE("a server whose certificate is refused for a while is told of at once, and takes no hold away") {
+TEST_CASE("a server certificate that is invalid for a while is reported at once, and no hold is lost") {
     Authority authority;
     const Certificate good = authority.issue("good");
     const Certificate expired = authority.issue("expired", {.valid_from = -7200, .valid_to = -3600});
@@ -319,7 +320,7 @@ TEST_CASE("a server whose certificate is refused for a while is told of at once,
     show(expired);
     CHECK(error_of_call([&] { parcels.lock(); }) == errc::rejected);
     CHECK(elsewhere([&] { return error_of_call([&] { parcels.lock(); }); }) == errc::rejected);
-    // Renewals are tried, in vain.
+    // Renewals are tried, without success.
     const std::uint64_t before = proxy.counts().accepted;
     CHECK(eventually([&] { return proxy.counts().accepted > before; }, 30s));
     CHECK_FALSE(orders.lost().stop_requested());

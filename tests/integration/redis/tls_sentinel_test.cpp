@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// rediss-sentinel://: the sentinels are asked by TLS, and so is the server that they name, now and after a failover.
+// rediss-sentinel://: TLS to the sentinels and to the server that they name, also after a failover.
 #include <doctest/doctest.h>
 
 #include <redlatch/tls.hpp>
@@ -26,8 +26,7 @@ using redlatch::RLock;
 
 namespace {
 
-/// A master, a replica and a sentinel, which speak TLS with everybody and each other; in plain only on their unix
-/// sockets.
+/// A master, a replica and a sentinel, all of which use TLS. They accept plain connections only on their unix sockets.
 class TlsSentinel {
 public:
     TlsSentinel() {
@@ -40,7 +39,7 @@ public:
 
     std::string url() const { return "rediss-sentinel://127.0.0.1:" + std::to_string(port_) + "/orders"; }
 
-    /// Whether the sentinel names the replica, and it says so itself.
+    /// Returns true if the sentinel names the replica as master and the replica reports that role.
     bool has_failed_over() {
         RawRedis redis{socket()};
         return redis.list("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "orders").at(1) == std::to_string(replica.port()) &&
@@ -71,12 +70,12 @@ private:
 
     int port_ = 0;
     TempDir dir_;
-    std::optional<ChildProcess> process_;  // after the directory: it ends first
+    std::optional<ChildProcess> process_;  // after the directory, so that it ends first
 };
 
 }  // namespace
 
-TEST_CASE("the master is found, and found again after a failover, by TLS; sentinels that are not trusted are told of") {
+TEST_CASE("the master is found by TLS, also after a failover, and untrusted sentinels are rejected") {
     TlsSentinel place;
     EventLog log;
     ClientOptions options;
@@ -101,7 +100,7 @@ TEST_CASE("the master is found, and found again after a failover, by TLS; sentin
 
     place.master.kill();
     { std::lock_guard guard{orders}; }
-    // The client may have heard of it before the sentinel is done.
+    // The client may learn of the failover before the sentinel has finished it.
     CHECK(eventually([&] { return place.has_failed_over(); }, 30s));
     CHECK(eventually([&] { return log.count(Event::Kind::moved) >= 1; }, 20s));
     CHECK(RawRedis{place.replica}.script_calls() > 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Everything works by TLS as it does in plain: what waits, what is renewed, what is lost and found again.
+// Everything works by TLS as without it: waits, renewals, losses and reconnections.
 #include <doctest/doctest.h>
 
 #include <redlatch/tls.hpp>
@@ -46,10 +46,10 @@ using redlatch::Url;
 
 namespace {
 
-// Renewed in time though nobody gets a CPU for seconds.
+// Long enough for a renewal in time even after seconds without CPU time.
 constexpr std::chrono::milliseconds lease = patient(4s);
 
-/// A server with a certificate, and what a client of it needs.
+/// A server with a certificate, and the options that a client of it needs.
 struct Place {
     Authority authority;
     RedisServer server;
@@ -62,7 +62,7 @@ struct Place {
         ClientOptions options;
         options.tls = redlatch::tls({.ca_file = authority.file()});
         options.watchdog_timeout = watchdog_timeout;
-        options.command_timeout = 20s;  // no connection is given up because the machine is busy
+        options.command_timeout = 20s;  // no connection is abandoned because the machine is busy
         return options;
     }
 };
@@ -104,12 +104,12 @@ TEST_CASE("every primitive works by TLS") {
     latch.count_down();
     REQUIRE(ready(waiter));
     CHECK(client.stats().reconnects == 0);
-    // Nothing went another way.
+    // All connections were to this server.
     CHECK(redis.info("stats", "total_connections_received") != "0");
     CHECK(redis.connected_clients() >= 2);
 }
 
-TEST_CASE("a connection that is idle stays, whatever the server has said of its own since the handshake") {
+TEST_CASE("an idle connection stays open, whatever the server sends by itself after the handshake") {
     for (const char* version : {"TLSv1.2", "TLSv1.3"}) {
         Place place{{"--tls-protocols", version}};
         RawRedis redis{place.server};
@@ -117,14 +117,14 @@ TEST_CASE("a connection that is idle stays, whatever the server has said of its 
         RLock orders{client, "orders"};
         for (int round = 0; round < 20; ++round) {
             { std::lock_guard guard{orders}; }
-            // The server has nothing more to say by then.
+            // By then the server has nothing more to send.
             REQUIRE(eventually([&] { return redis.keys().empty(); }));
         }
         CHECK(client.stats().reconnects == 0);
     }
 }
 
-TEST_CASE("a waiter is woken by the release of another client, and its hold is renewed") {
+TEST_CASE("the release of another client wakes a waiter by TLS, and its hold is renewed") {
     Place place;
     RawRedis redis{place.server};
     Client one{place.url, place.options()};
@@ -141,18 +141,18 @@ TEST_CASE("a waiter is woken by the release of another client, and its hold is r
     });
     REQUIRE(is_listened_to(redis, "orders"));
     held.unlock();
-    // The lease of the first is half a minute: only a message can be in time.
+    // The lease of the first client is half a minute, so only a message can be in time.
     REQUIRE(ready(waiter, 28s));
     CHECK(waiter.get());
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("many threads of two clients exclude each other, on their keys and on one") {
+TEST_CASE("many threads of two clients exclude each other, on separate keys and on a common one") {
     Place place;
     Client one{place.url, place.options()};
     Client two{place.url, place.options()};
     constexpr int rounds = 10;
-    int together = 0;  // plain, on purpose
+    int together = 0;  // not atomic, on purpose
     std::vector<std::thread> threads;
     std::atomic<int> failed{0};
     for (int i = 0; i < 16; ++i) {
@@ -177,10 +177,10 @@ TEST_CASE("many threads of two clients exclude each other, on their keys and on 
     CHECK(one.stats().reconnects + two.stats().reconnects == 0);
 }
 
-TEST_CASE("pipelines of many records go both ways, and nothing of them is left behind") {
+TEST_CASE("pipelines of many records arrive completely in both directions") {
     Place place;
     HiredisTransport transport{Url::parse(place.url), 20s, redlatch::tls({.ca_file = place.authority.file()})};
-    // Around the size of a record, and far above what a socket holds.
+    // Around the size of a record, and far above the buffer of a socket.
     for (const std::size_t size : {1ul, 16'383ul, 16'384ul, 16'385ul, 40'000ul, 500'000ul}) {
         const std::string text(size, 'x');
         const std::vector<std::string_view> words{"ECHO", text};
@@ -193,7 +193,7 @@ TEST_CASE("pipelines of many records go both ways, and nothing of them is left b
     CHECK(transport.reconnects() == 0);
 }
 
-TEST_CASE("one thread sends on a connection while another receives on it, and both go on for long") {
+TEST_CASE("one thread sends on a connection while another receives on it, for a long time") {
     Place place;
     HiredisTransport transport{Url::parse(place.url), 20s, redlatch::tls({.ca_file = place.authority.file()})};
     const std::string text(30'000, 'x');
@@ -212,7 +212,7 @@ TEST_CASE("one thread sends on a connection while another receives on it, and bo
     CHECK(transport.reconnects() == 0);
 }
 
-TEST_CASE("posted commands are answered though their replies came with others in one record or in many") {
+TEST_CASE("posted commands are answered, whether replies share a record or take several") {
     Place place;
     HiredisTransport transport{Url::parse(place.url), 20s, redlatch::tls({.ca_file = place.authority.file()})};
     struct Deaf final : redlatch::Listener {
@@ -231,7 +231,7 @@ TEST_CASE("posted commands are answered though their replies came with others in
     CHECK(answered == 500);
 }
 
-TEST_CASE("connections that are killed or reset are made anew, and holds go on") {
+TEST_CASE("killed or reset connections are replaced, and holds continue") {
     Place place;
     Proxy proxy{Endpoint{{}, place.server.port()}.url(), true};
     RawRedis redis{place.server};
@@ -261,7 +261,7 @@ TEST_CASE("connections that are killed or reset are made anew, and holds go on")
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a connection that is cut anywhere, in the handshake or later, costs a second try and nothing else") {
+TEST_CASE("a connection cut anywhere, in the handshake or later, costs only a second try") {
     Place place;
     Proxy proxy{Endpoint{{}, place.server.port()}.url(), true};
     RawRedis redis{place.server};
@@ -289,7 +289,7 @@ TEST_CASE("a connection that is cut anywhere, in the handshake or later, costs a
     CHECK(redis.keys("orders").empty());
 }
 
-TEST_CASE("a link that brings one byte at a time brings everything") {
+TEST_CASE("a connection that delivers one byte at a time delivers everything") {
     Place place;
     Proxy proxy{Endpoint{{}, place.server.port()}.url(), true};
     proxy.trickle(1, 0ms);
@@ -299,7 +299,7 @@ TEST_CASE("a link that brings one byte at a time brings everything") {
     CHECK(client.stats().reconnects == 0);
 }
 
-TEST_CASE("writing to a connection that is gone raises no signal, and OpenSSL's errors stay the program's") {
+TEST_CASE("writing to a closed connection raises no signal, and OpenSSL's error queue stays the program's") {
     Place place;
     Proxy proxy{Endpoint{{}, place.server.port()}.url(), true};
     struct sigaction action {};
@@ -323,7 +323,7 @@ TEST_CASE("writing to a connection that is gone raises no signal, and OpenSSL's 
         CHECK(killed.get());
     }
 
-    // Left over from the program's own use of OpenSSL.
+    // An error from the program's own use of OpenSSL.
     BIO_free(BIO_new_file("/none/such", "r"));
     const unsigned long left = ERR_peek_error();
     REQUIRE(left != 0);
@@ -345,7 +345,7 @@ TEST_CASE("writing to a connection that is gone raises no signal, and OpenSSL's 
     CHECK(ERR_peek_error() == 0);
 }
 
-TEST_CASE("errno is the caller's at the end of a guard and of a client") {
+TEST_CASE("errno is preserved by the end of a guard and of a client, by TLS too") {
     Place place;
     auto client = std::make_unique<HiredisClient>(place.url, place.options());
     HiredisRLock orders{*client, "orders"};
@@ -380,7 +380,7 @@ TEST_CASE("certificates that are renewed while the program runs are used from th
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a cluster by TLS: its nodes are spoken to like the server of the URL") {
+TEST_CASE("a cluster by TLS: its nodes are connected to by TLS, too") {
     Place place{{"--cluster-enabled", "yes", "--tls-cluster", "yes"}};
     RawRedis redis{place.server};
     redis.text("CLUSTER", "ADDSLOTSRANGE", 0, 16383);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The count-down latch on a real server: counting, waiting, what is on the wire, and replies that are lost.
+// CountDownLatch on a real server: counting, waiting, keys and messages, and lost replies.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -42,7 +42,7 @@ struct Bench {
     HiredisLatch latch;
 };
 
-// What code that knows only std::latch does with one.
+// The members that code written for std::latch uses.
 template <class AnyLatch>
 concept Latch = requires(AnyLatch& latch, const AnyLatch& observed, std::ptrdiff_t n) {
     { AnyLatch::max() } -> std::same_as<std::ptrdiff_t>;
@@ -56,7 +56,7 @@ concept Latch = requires(AnyLatch& latch, const AnyLatch& observed, std::ptrdiff
 static_assert(Latch<std::latch>);
 static_assert(Latch<HiredisLatch>);
 
-// Three arrive in three ways; true when nobody went on before the last one had.
+// Three threads arrive in three ways. Returns true if none of them continued before the last one arrived.
 template <Latch AnyLatch>
 bool meet(AnyLatch& latch) {
     bool early = latch.try_wait();
@@ -97,7 +97,7 @@ TEST_CASE("code written for std::latch works with a CountDownLatch") {
     CHECK(meet(bench.latch));
 }
 
-TEST_CASE("a count is set once, counted down to zero, and then there is none") {
+TEST_CASE("a count is set once, counted down to zero, and then absent") {
     Bench bench;
     CHECK(bench.latch.count() == 0);
     CHECK(bench.latch.try_wait());
@@ -120,7 +120,7 @@ TEST_CASE("a count is set once, counted down to zero, and then there is none") {
     CHECK(bench.latch.name() == "start");
 }
 
-TEST_CASE("what cannot be counted is refused before anything is sent") {
+TEST_CASE("invalid counts are refused before anything is sent") {
     Bench bench;
     CommandMonitor monitor(bench.server);
     std::error_code ec;
@@ -137,7 +137,7 @@ TEST_CASE("what cannot be counted is refused before anything is sent") {
     CHECK(monitor.take_total() == 0);
 }
 
-TEST_CASE("all waiting threads and processes go on when the count comes to zero") {
+TEST_CASE("all waiting threads and processes continue when the count reaches zero") {
     Bench bench;
     bench.latch.try_set_count(2);
     auto child = spawn_self("latch waiter", {bench.server.url()});
@@ -153,20 +153,20 @@ TEST_CASE("all waiting threads and processes go on when the count comes to zero"
     const auto status = child.wait();
     REQUIRE(status);
     CHECK(status->ok());
-    // Nobody has asked again of its own accord, which is done after five seconds at the earliest.
+    // No waiter has retried by itself, which takes five seconds at least.
     CHECK(watch.within(patient(4s)));
 }
 
-TEST_CASE("waiting sends nothing, and the end wakes a process with one question for all of its threads") {
+TEST_CASE("a waiting process sends nothing, and at the end one query for all of its threads") {
     Bench bench;
     Client other(bench.server.url());
     CountDownLatch same(other, "start");
     same.try_set_count(1);
     std::vector<std::future<void>> threads;
-    // One who came to the line only after the end would ask for itself.
+    // A thread that joins the queue after the end would send its own query.
     for (int i = 0; i < 8; ++i) threads.push_back(start_waiting(bench.client, [&] { bench.latch.wait(); }));
     REQUIRE(is_listened_to(bench.redis));
-    // Confirmed to the client, too, and it has looked again.
+    // The client has the confirmation, too, and has queried again.
     CommandMonitor monitor(bench.server);
     REQUIRE(eventually([&] { return bench.redis.script_calls() >= 10; }, 20s));
     CHECK(falls_silent(monitor));
@@ -175,7 +175,7 @@ TEST_CASE("waiting sends nothing, and the end wakes a process with one question 
     CHECK(monitor.take()["evalsha"] <= 2);
 }
 
-TEST_CASE("a wait ends at its deadline, or when it is stopped, and leaves no trace") {
+TEST_CASE("a wait ends at its deadline or by a stop request, and leaves nothing") {
     Bench bench;
     bench.latch.try_set_count(1);
     const Stopwatch watch;
@@ -195,14 +195,14 @@ TEST_CASE("a wait ends at its deadline, or when it is stopped, and leaves no tra
     CHECK_FALSE(stopped.get());
     CHECK(arrived.get());
     CHECK_FALSE(bench.latch.wait(stop.get_token()));
-    // Arrives all the same.
+    // It arrives all the same.
     bench.latch.reset();
     bench.latch.try_set_count(2);
     CHECK_FALSE(bench.latch.arrive_and_wait(stop.get_token()));
     CHECK(bench.latch.count() == 1);
 }
 
-TEST_CASE("the last one to arrive needs one command") {
+TEST_CASE("the last thread to arrive needs one command") {
     Bench bench;
     bench.latch.try_set_count(1);
     bench.latch.count();
@@ -213,8 +213,8 @@ TEST_CASE("the last one to arrive needs one command") {
     CHECK(monitor.take_total() == 1);
 }
 
-// Java's waiters open their gate on "0" and close it on "1"; a deleted latch sends them "1", which wakes nobody.
-TEST_CASE("messages are those that Redisson's waiters understand, and a reset wakes them, too") {
+// Java's waiters open their gate on "0" and close it on "1". Deleting a latch sends them "1", which wakes no waiter.
+TEST_CASE("messages are those that Redisson's waiters expect, and reset() wakes them, too") {
     Bench bench;
     Messages messages(bench.server, channel);
     bench.latch.try_set_count(2);
@@ -233,7 +233,7 @@ TEST_CASE("messages are those that Redisson's waiters understand, and a reset wa
     CHECK(messages.take().empty());
 }
 
-TEST_CASE("a Redisson peer's count-down and deletion are noticed") {
+TEST_CASE("a Redisson client's count-down and deletion wake our waiters") {
     Bench bench;
     bench.redis.call("SET", "start", 1);
     auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
@@ -248,8 +248,8 @@ TEST_CASE("a Redisson peer's count-down and deletion are noticed") {
     CHECK(waiting.get());
 }
 
-// A waiter that asks only after the next count was set used to see a count, and to wait for that one as well.
-TEST_CASE("who waits for a count goes on although another is set as soon as it has ended") {
+// A waiter that queried after the next count was set used to see that count, and to wait for it as well.
+TEST_CASE("a waiter continues even if another count is set right after the end of its own") {
     Bench bench;
     Client other(bench.server.url());
     CountDownLatch same(other, "start");
@@ -271,7 +271,7 @@ TEST_CASE("who waits for a count goes on although another is set as soon as it h
     CHECK_FALSE(bench.latch.wait_for(30ms));
 }
 
-TEST_CASE("fault: message of a latch's end lost: noticed when the subscription is back") {
+TEST_CASE("fault: message of a latch's end lost: the waiter continues when the subscription is back") {
     Bench bench;
     bench.latch.try_set_count(1);
     auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
@@ -283,7 +283,7 @@ TEST_CASE("fault: message of a latch's end lost: noticed when the subscription i
     CHECK(watch.within(patient(4s)));
 }
 
-TEST_CASE("a TTL on the key is kept, and what is left behind goes away by itself") {
+TEST_CASE("a latch keeps a TTL on its key, and all other keys expire") {
     Bench bench;
     bench.latch.try_set_count(5);
     bench.redis.call("PEXPIRE", "start", 100'000);
@@ -298,7 +298,7 @@ TEST_CASE("a TTL on the key is kept, and what is left behind goes away by itself
     }
 }
 
-TEST_CASE("a key of another type is an error, and is left alone") {
+TEST_CASE("a latch's key of another type is an error, and stays unchanged") {
     Bench bench;
     bench.redis.call("HSET", "start", "a", "b");
     CHECK(error_of_call([&] { bench.latch.try_set_count(1); }) == errc::wrong_type);
@@ -336,7 +336,7 @@ TEST_CASE("fault: reply or request of a count-down lost: each change takes effec
     }
 }
 
-TEST_CASE("a count-down that was held up on the way counts for nothing when it arrives after its second sending") {
+TEST_CASE("a delayed count-down that arrives after its resend takes no effect") {
     Bench bench;
     Proxy proxy(bench.server.url());
     Client client(proxy.url(), {.command_timeout = 100ms});
@@ -355,20 +355,20 @@ TEST_CASE("a count-down that was held up on the way counts for nothing when it a
     CHECK(latch.count() == 9);
 }
 
-TEST_CASE("when memory is full a count is refused, and counting down is not") {
+TEST_CASE("without memory a count is refused, but counting down still works") {
     Bench bench;
     bench.latch.try_set_count(2);
     bench.latch.count_down();
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
     Client hasty(bench.server.url(), {.unreachable_timeout = 300ms});
     HiredisLatch another(hasty, "another");
-    // A last try that comes too late for its answer says only that there was none.
+    // A last try without time for its reply reports only that there was none.
     CHECK(eventually([&] { return error_of_call([&] { another.try_set_count(1); }) == errc::overloaded; }, 20s));
     bench.latch.count_down();
     CHECK_FALSE(bench.redis.exists("start"));
 }
 
-TEST_CASE("a count-down that no server answers fails in time, and arrives when the server is back") {
+TEST_CASE("a count-down without a reply fails in time, and takes effect when the server is back") {
     Bench bench({.command_timeout = 100ms, .unreachable_timeout = 200ms});
     Client unhurried(bench.server.url());
     HiredisLatch same(unhurried, "start");
@@ -385,7 +385,7 @@ TEST_CASE("a count-down that no server answers fails in time, and arrives when t
     CHECK(eventually([&] { return !bench.redis.exists("start"); }, 20s));
 }
 
-TEST_CASE("a child process made by fork waits on connections of its own") {
+TEST_CASE("a forked child waits for a latch on its own connections") {
     Bench bench;
     bench.latch.try_set_count(2);
     bench.latch.count_down(1);
@@ -403,14 +403,14 @@ TEST_CASE("a child process made by fork waits on connections of its own") {
 
 TEST_CASE("fault: a count that could not be set in time does not appear after a reset") {
     Bench bench;
-    CHECK(bench.latch.try_set_count(2));  // the server knows the script
+    CHECK(bench.latch.try_set_count(2));  // the server has the script cached
     CHECK(bench.latch.reset());
     Proxy proxy(bench.server.url());
     Client<HiredisTransport> far(proxy.url(), {.command_timeout = 100ms, .unreachable_timeout = 100ms});
     HiredisLatch latch(far, "start");
     proxy.hold_next_requests(1, set_digest);
     std::error_code ec;
-    // On a busy machine the time may be over before anything was sent.
+    // On a busy machine the time may be over before anything is sent.
     REQUIRE(succeeds_once([&] {
         CHECK_FALSE(latch.try_set_count(5, ec));
         CHECK(ec == errc::unreachable);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The semaphore whose permits have leases, on a real server: ids, leases, the watchdog, what is on the wire, lost
-// replies.
+// PermitExpirableSemaphore on a real server: ids, leases, the watchdog, keys and messages, and lost replies.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -70,7 +69,7 @@ struct FaultyBench : Bench {
     HiredisPermits far_seats;
 };
 
-// Takes a permit and dies with it: url, watchdog timeout in ms.
+// Acquires a permit and dies. Arguments: URL, watchdog timeout in ms.
 const Role dying{"permit holder that dies", [](std::span<const std::string> args) {
                      ClientOptions options;
                      options.watchdog_timeout = std::chrono::milliseconds(std::stoi(args[1]));
@@ -83,7 +82,7 @@ const Role dying{"permit holder that dies", [](std::span<const std::string> args
 
 }  // namespace
 
-// What each form gives.
+// The result type of each overload.
 static_assert(std::same_as<decltype(std::declval<HiredisPermits&>().acquire()), PermitId>);
 static_assert(std::same_as<decltype(std::declval<HiredisPermits&>().acquire(Lease(1s))), PermitId>);
 static_assert(std::same_as<decltype(std::declval<HiredisPermits&>().acquire(Lease::forever())), PermitId>);
@@ -95,7 +94,7 @@ static_assert(!std::is_invocable_v<decltype([](auto& lock) -> decltype(lock.try_
                                    }),
                                    HiredisRLock&>);
 
-TEST_CASE("permits are taken by id, and given back by id") {
+TEST_CASE("permits are acquired and released by id") {
     Bench bench(3);
     const PermitId a = bench.seats.acquire();
     const PermitId b = bench.seats.acquire(Lease(10s));
@@ -123,7 +122,7 @@ TEST_CASE("permits are taken by id, and given back by id") {
     CHECK(bench.taken() == 0);
 }
 
-TEST_CASE("several permits are taken and given back as a whole") {
+TEST_CASE("several permits are acquired and released together, all or none") {
     Bench bench(4);
     const std::vector<PermitId> three = bench.seats.acquire(3, Lease(10s));
     CHECK(three.size() == 3);
@@ -140,7 +139,7 @@ TEST_CASE("several permits are taken and given back as a whole") {
     CHECK(bench.seats.try_release(std::vector<PermitId>{}));
 }
 
-TEST_CASE("fault: number of permits changed while some are taken: it is honoured") {
+TEST_CASE("fault: number of permits changed while some are acquired: it takes effect") {
     Bench bench;
     CHECK(bench.seats.permits() == 0);
     bench.seats.set_permits(5);
@@ -157,7 +156,7 @@ TEST_CASE("fault: number of permits changed while some are taken: it is honoured
     CHECK(bench.seats.permits() == 4);
 }
 
-TEST_CASE("a wrong number or lease is refused before anything is sent") {
+TEST_CASE("an invalid number of permits or lease is refused before anything is sent") {
     Bench bench;
     CommandMonitor monitor(bench.server);
     const auto refused = [&](auto call) { return error_of_call(call) == errc::invalid_argument; };
@@ -174,8 +173,8 @@ TEST_CASE("a wrong number or lease is refused before anything is sent") {
     CHECK(monitor.take_total() == 0);
 }
 
-// Redisson: 16 raw bytes as member, the end of the lease in ms as score, a constant for "never".
-TEST_CASE("what is in Redis is what Redisson reads") {
+// Redisson stores 16 raw bytes as member, the end of the lease in ms as score, and a constant for "never".
+TEST_CASE("the keys have the format that Redisson reads") {
     Bench bench(5);
     const PermitId id = bench.seats.acquire(Lease(60s));
     CHECK(bench.redis.list("ZRANGE", leases, 0, -1) == Words{std::string(id.bytes())});
@@ -185,7 +184,7 @@ TEST_CASE("what is in Redis is what Redisson reads") {
     CHECK(id.text().size() == 32);
     bench.seats.update_lease(id, Lease::forever());
     CHECK(bench.redis.text("ZSCORE", leases, id.bytes()) == "922337203685477");
-    // And what Redisson has written can be given back here.
+    // A permit that Redisson has stored can be released here.
     const std::string foreign = "0123456789abcdef";
     bench.redis.call("DECRBY", "seats", 1);
     bench.redis.call("ZADD", leases, bench.server_ms() + 60'000, foreign);
@@ -193,21 +192,21 @@ TEST_CASE("what is in Redis is what Redisson reads") {
     CHECK(bench.left() == "4");
 }
 
-TEST_CASE("a permit whose lease is over is available, and cannot be given back") {
+TEST_CASE("a permit with an expired lease is available again, and cannot be released") {
     Bench bench(1);
     const Stopwatch watch;
     const PermitId id = bench.seats.acquire(Lease(2s));
     CHECK_FALSE(bench.seats.try_acquire());
     const PermitId next = bench.seats.acquire(Lease(200ms));
     CHECK(watch.elapsed() >= 1990ms);
-    CHECK(watch.within(2s + patient(2500ms)));  // before it would ask of its own accord
+    CHECK(watch.within(2s + patient(2500ms)));  // before the waiter would retry by itself
     CHECK_FALSE(bench.seats.try_release(id));
     CHECK(eventually([&] { return bench.seats.available_permits() == 1; }, 20s));
     CHECK(error_of_call([&] { bench.seats.update_lease(next, Lease(1s)); }) == errc::unknown_permit);
 }
 
-// Redisson's sweep fails for more than about 8,000 at once, and from then on every call does.
-TEST_CASE("fault: twenty thousand permits expired: they come back at once") {
+// Redisson's sweep fails for more than about 8,000 permits at once, and from then on every call fails.
+TEST_CASE("fault: twenty thousand permits expired: all become available at once") {
     Bench bench(1);
     for (int i = 0; i < 20; ++i) {
         std::vector<std::string> words{"ZADD", leases};
@@ -222,7 +221,7 @@ TEST_CASE("fault: twenty thousand permits expired: they come back at once") {
     CHECK(bench.seats.try_acquire());
 }
 
-TEST_CASE("the watchdog keeps permits, with one command for all of them") {
+TEST_CASE("the watchdog keeps all permits, with one command per hundred") {
     Bench bench(200, with_watchdog(short_lease));
     CommandMonitor monitor(bench.server);
     const auto many = bench.seats.acquire(150);
@@ -230,7 +229,7 @@ TEST_CASE("the watchdog keeps permits, with one command for all of them") {
     REQUIRE(eventually([&] { return bench.client.stats().renewals >= 450; }, 20s));
     CHECK(bench.seats.acquired_permits() == 150);
     CHECK_FALSE(bench.seats.remaining_lease(limited));
-    // 150 permits are two commands for each third of the time-out; the last ones may not be answered yet.
+    // 150 permits need two commands per third of the timeout. The last ones may not be answered yet.
     std::uint64_t renewals_sent = 0;
     for (const std::string& line : monitor.take_lines())
         if (line.find(digested<scripts::permit_renew>.digest()) != std::string::npos) ++renewals_sent;
@@ -244,18 +243,18 @@ TEST_CASE("the watchdog keeps permits, with one command for all of them") {
     CHECK(bench.client.stats().renewals == renewals);
 }
 
-TEST_CASE("fault: holder of a permit killed: it comes back, and a waiter takes it without any message") {
+TEST_CASE("fault: holder of a permit killed: its permit expires, and a waiter acquires it without a message") {
     Bench bench(1);
     auto child = spawn_self("permit holder that dies", {bench.server.url(), "300"});
     REQUIRE(child.wait());
     const Stopwatch watch;
     const auto id = bench.seats.try_acquire_for(20s);
     REQUIRE(id);
-    CHECK(watch.within(patient(4s)));  // before it would ask of its own accord
+    CHECK(watch.within(patient(4s)));  // before the waiter would retry by itself
     bench.seats.release(*id);
 }
 
-TEST_CASE("losing a permit under the watchdog is told") {
+TEST_CASE("the loss of a permit under the watchdog is reported") {
     EventLog log;
     ClientOptions options = with_watchdog(short_lease);
     options.on_event = log.handler();
@@ -270,15 +269,15 @@ TEST_CASE("losing a permit under the watchdog is told") {
     CHECK(bench.seats.remaining_lease(kept));
 }
 
-TEST_CASE("a permit with a lease of its own is not renewed any more") {
+TEST_CASE("a permit that gets its own lease is no longer renewed") {
     Bench bench(1, with_watchdog(short_lease));
     const PermitId id = bench.seats.acquire();
-    bench.seats.update_lease(id, Lease(short_lease / 2));  // so its renewal would come before its end
+    bench.seats.update_lease(id, Lease(short_lease / 2));  // shorter than the time to its next renewal
     CHECK(eventually([&] { return !bench.seats.remaining_lease(id); }, 20s));
     CHECK(bench.seats.available_permits() == 1);
 }
 
-TEST_CASE("releases and expiries serve the waiting threads in their order") {
+TEST_CASE("releases and expired permits serve the waiting threads in order") {
     Bench bench(2);
     const auto both = bench.seats.acquire(2);
     auto big = start_waiting(bench.client, [&] { return bench.seats.acquire(2, Lease(5s)); });
@@ -304,7 +303,7 @@ TEST_CASE("releases and expiries serve the waiting threads in their order") {
     CHECK_FALSE(ec);
 }
 
-TEST_CASE("messages are the new number of permits") {
+TEST_CASE("messages contain the new number of permits") {
     Bench bench;
     Messages messages(bench.server, channel);
     bench.seats.try_set_permits(3);
@@ -313,8 +312,8 @@ TEST_CASE("messages are the new number of permits") {
     CHECK(messages.take().empty());
     bench.seats.release(ids);
     CHECK(messages.take() == Words{"3"});
-    static_cast<void>(
-        bench.seats.acquire(Lease(2s)));  // an answer that came after its end would have it given back, with a message
+    static_cast<void>(bench.seats.acquire(
+        Lease(2s)));  // If the reply came after its end, the permit would be released with a message.
     CHECK(eventually([&] { return bench.seats.available_permits() == 3; }, 20s));
     CHECK(messages.take() == Words{"3"});
     bench.seats.set_permits(2);
@@ -323,7 +322,7 @@ TEST_CASE("messages are the new number of permits") {
     CHECK(messages.take() == Words{"4"});
 }
 
-TEST_CASE("a TTL on the semaphore holds for its leases, too, and what else is left goes away") {
+TEST_CASE("a TTL on the semaphore holds for its leases, too, and all other keys expire") {
     Bench bench(3);
     bench.redis.call("PEXPIRE", "seats", 100'000);
     const PermitId id = bench.seats.acquire();
@@ -368,22 +367,22 @@ TEST_CASE("fault: reply or request of a permit lost: each change takes effect on
     CHECK(bench.left() == "24");
 }
 
-TEST_CASE("an acquire that is given up while its outcome is unknown is given back") {
+TEST_CASE("an acquire by id that is abandoned with an unknown outcome is undone") {
     FaultyBench bench(4);
     const std::string digest{digested<scripts::permit_acquire>.digest()};
     const auto scripts_run = [&] { return bench.redis.command_calls()["evalsha"]; };
     auto before = scripts_run();
     bench.proxy.drop_next_replies(1, digest, Then::silence);
-    // On a busy machine the time may be over before anything was sent, and the server seem to be away.
+    // On a busy machine the time may be over before anything is sent, and the server may seem unreachable.
     std::error_code ec;
     REQUIRE(succeeds_once([&] {
         CHECK(bench.far_seats.try_acquire_for(60ms, 3, ec).empty());
         return eventually([&] { return bench.proxy.counts().matched == 1; }, 1s);
     }));
-    // The acquire was carried out, and so was what gives it back, on another connection.
+    // The acquire was executed, and its undo on another connection, too.
     REQUIRE(eventually([&] { return scripts_run() >= before + 2; }, 20s));
     CHECK(eventually([&] { return bench.left() == "4" && bench.taken() == 0; }, 20s));
-    // It arrives after having been given back.
+    // It arrives after its undo.
     before = scripts_run();
     bench.proxy.hold_next_requests(1, digest);
     REQUIRE(succeeds_once([&] {
@@ -399,7 +398,7 @@ TEST_CASE("an acquire that is given up while its outcome is unknown is given bac
     CHECK(bench.left() == "3");
 }
 
-TEST_CASE("an acquire that was held up takes nothing when it arrives after the permit was given back") {
+TEST_CASE("a delayed acquire that arrives after the release of the permit takes no effect") {
     FaultyBench bench(1);
     bench.proxy.hold_next_requests(1, std::string(digested<scripts::permit_acquire>.digest()));
     const PermitId id = bench.far_seats.acquire(Lease::forever());
@@ -410,14 +409,14 @@ TEST_CASE("an acquire that was held up takes nothing when it arrives after the p
     CHECK(bench.taken() == 0);
 }
 
-TEST_CASE("when memory is full an acquire is refused; releases and renewals are not") {
+TEST_CASE("without memory an acquire by id is refused, but releases and renewals still work") {
     Bench bench(3, with_watchdog(short_lease));
     const PermitId id = bench.seats.acquire();
     static_cast<void>(bench.seats.acquire(Lease(200ms)));
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
     Client hasty(bench.server.url(), {.unreachable_timeout = 300ms});
     HiredisPermits more(hasty, "seats");
-    // A last try that comes too late for its answer says only that there was none.
+    // A last try without time for its reply reports only that there was none.
     CHECK(eventually([&] { return error_of_call([&] { return more.acquire(); }) == errc::overloaded; }, 20s));
     CHECK(eventually([&] { return bench.seats.acquired_permits() == 1; }, 20s));
     CHECK(eventually([&] { return bench.client.stats().renewals >= 3; }, 20s));
@@ -426,7 +425,7 @@ TEST_CASE("when memory is full an acquire is refused; releases and renewals are 
     CHECK(bench.left() == "3");
 }
 
-TEST_CASE("a key of another type is an error, and is left alone") {
+TEST_CASE("keys of another type in a semaphore with leases are an error, and stay unchanged") {
     Bench bench;
     bench.redis.call("RPUSH", "seats", "a");
     const auto wrong = [&](auto call) { return error_of_call(call) == errc::wrong_type; };
@@ -442,7 +441,7 @@ TEST_CASE("a key of another type is an error, and is left alone") {
     CHECK(bench.left() == "1");
 }
 
-TEST_CASE("a guard gives its permit back") {
+TEST_CASE("a Permit releases its permit") {
     Bench bench(2);
     {
         Permit one{bench.seats};
@@ -455,7 +454,7 @@ TEST_CASE("a guard gives its permit back") {
         one.release(ec);
         CHECK_FALSE(ec);
         CHECK(bench.left() == "1");
-        // Lost meanwhile: no exception.
+        // Lost meanwhile, but there is no exception.
         bench.redis.call("DEL", leases);
     }
     CHECK(bench.left() == "1");
@@ -465,7 +464,7 @@ TEST_CASE("a guard gives its permit back") {
     CHECK(bench.left() == "1");
 }
 
-TEST_CASE("a child process made by fork renews nothing of its parent's, and may release it") {
+TEST_CASE("a forked child renews no permit of its parent, and may release one") {
     Bench bench(2);
     const PermitId id = bench.seats.acquire();
     auto child = ChildProcess::run([&] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The semaphore on a real server: permits, waiting, what is on the wire, and replies that are lost.
+// Semaphore on a real server: permits, waiting, keys and messages, and lost replies.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -69,7 +69,7 @@ struct FaultyBench : Bench {
     HiredisSemaphore far_seats;
 };
 
-// What code that knows only std::counting_semaphore does with one.
+// The members that code written for std::counting_semaphore uses.
 template <class Any>
 concept CountingSemaphore = requires(Any& semaphore, std::ptrdiff_t n, std::chrono::duration<float, std::micro> wait,
                                      std::chrono::system_clock::time_point when) {
@@ -84,7 +84,7 @@ concept CountingSemaphore = requires(Any& semaphore, std::ptrdiff_t n, std::chro
 static_assert(CountingSemaphore<std::counting_semaphore<>>);
 static_assert(CountingSemaphore<HiredisSemaphore>);
 
-// Six threads through two seats: the most that sat at once.
+// Six threads compete for two permits. Returns the largest number of permits held at once.
 template <CountingSemaphore Any>
 int most_at_once(Any& semaphore) {
     std::atomic<int> inside = 0, most = 0;
@@ -121,7 +121,7 @@ bool is_listened_to(RawRedis& redis, long long listeners = 1) {
         20s);
 }
 
-// Adds to a plain number with the only permit in hand: url, path, how often.
+// Increments a plain number while it holds the only permit. Arguments: URL, path, number of times.
 const Role adder{"semaphore adder", [](std::span<const std::string> args) {
                      Client client{args[0]};
                      Semaphore seats{client, "seats"};
@@ -144,7 +144,7 @@ TEST_CASE("code written for std::counting_semaphore works with a Semaphore") {
     CHECK(bench.left() == "2");
 }
 
-TEST_CASE("permits are set once, taken, given back, added and drained") {
+TEST_CASE("permits are set once, acquired, released, added and drained") {
     Bench bench;
     CHECK(bench.seats.available_permits() == 0);
     CHECK_FALSE(bench.seats.try_acquire());
@@ -175,7 +175,7 @@ TEST_CASE("permits are set once, taken, given back, added and drained") {
     CHECK(bench.left() == "1");
 }
 
-TEST_CASE("a wrong number of permits is refused before anything is sent") {
+TEST_CASE("an invalid number of permits is refused before anything is sent") {
     Bench bench;
     CommandMonitor monitor(bench.server);
     const auto refused = [&](auto call) { return error_of_call(call) == errc::invalid_argument; };
@@ -197,7 +197,7 @@ TEST_CASE("a wrong number of permits is refused before anything is sent") {
     CHECK(monitor.take_total() == 0);
 }
 
-TEST_CASE("an acquire and a release that nobody contends for are two commands") {
+TEST_CASE("an uncontended acquire and release are two commands") {
     Bench bench(3);
     bench.seats.acquire();
     bench.seats.release();
@@ -210,7 +210,7 @@ TEST_CASE("an acquire and a release that nobody contends for are two commands") 
     CHECK(bench.client.stats().acquisitions == 11);
 }
 
-TEST_CASE("one permit excludes, among threads and processes") {
+TEST_CASE("a single permit excludes threads and processes") {
     Bench bench(1);
     auto counter = SharedMemory<PlainCounter>::create(bench.server.directory() + "/counter");
     std::vector<ChildProcess> children;
@@ -237,27 +237,27 @@ TEST_CASE("one permit excludes, among threads and processes") {
     CHECK(bench.left() == "1");
 }
 
-TEST_CASE("waiting sends nothing, and one question serves all threads of a process that can be served") {
+TEST_CASE("a waiting process sends nothing, and one query serves all of its threads") {
     Bench bench;
     Client other(bench.server.url());
     Semaphore same(other, "seats");
-    same.drain_permits();  // knows the server's clock from here on
+    same.drain_permits();  // it knows the server's clock from here on
     CommandMonitor monitor(bench.server);
     std::vector<std::future<void>> threads;
     for (int i = 0; i < 8; ++i) threads.push_back(start_waiting(bench.client, [&] { bench.seats.acquire(); }));
-    // The first of them asks, listens, and asks once more.
+    // The first of them queries, subscribes, and queries once more.
     REQUIRE(monitor.take_until({{"subscribe", 1}, {"evalsha", 2}}, 20s));
     std::this_thread::sleep_for(300ms);
     CHECK(monitor.take_total() == 0);
     same.release(8);
     for (auto& thread : threads) thread.get();
-    // The release, the question, and perhaps the release's script as text before.
+    // The release, the query, and perhaps the release's script as text.
     CHECK(monitor.take_total() <= 3);
     CHECK(bench.left() == "0");
     CHECK(bench.client.stats().acquisitions == 8);
 }
 
-TEST_CASE("who wants many is served before those behind it that want few") {
+TEST_CASE("a waiter for many permits is served before later waiters for few") {
     Bench bench;
     auto big = start_waiting(bench.client, [&] { bench.seats.acquire(5); });
     auto small = start_waiting(bench.client, [&] { bench.seats.acquire(); });
@@ -274,7 +274,7 @@ TEST_CASE("who wants many is served before those behind it that want few") {
     CHECK(bench.left() == "0");
 }
 
-TEST_CASE("when the first in line gives up the next one is served") {
+TEST_CASE("when the first waiter gives up, the next one is served") {
     Bench bench(2);
     std::stop_source stop;
     auto big = start_waiting(bench.client, [&] { return bench.seats.acquire(5, stop.get_token()); });
@@ -287,7 +287,7 @@ TEST_CASE("when the first in line gives up the next one is served") {
     CHECK(bench.left() == "0");
 }
 
-TEST_CASE("who wants more than there can ever be does not hold up those behind it for good") {
+TEST_CASE("a waiter for more permits than exist does not block later ones indefinitely") {
     Bench bench(2);
     std::stop_source stop;
     auto greedy = start_waiting(bench.client, [&] { return bench.seats.acquire(5, stop.get_token()); });
@@ -305,7 +305,7 @@ TEST_CASE("who wants more than there can ever be does not hold up those behind i
     CHECK(bench.left() == "2");
 }
 
-TEST_CASE("who wants many is served in the end where others take and give back few all the time") {
+TEST_CASE("a waiter for many permits is served in the end while others acquire and release few all the time") {
     Bench bench(3);
     std::atomic<bool> done = false;
     std::vector<std::jthread> threads;
@@ -326,7 +326,7 @@ TEST_CASE("who wants many is served in the end where others take and give back f
     CHECK(bench.left() == "3");
 }
 
-TEST_CASE("there are never more permits than Redisson can count: what would be more is refused") {
+TEST_CASE("a number of permits above Redisson's limit is refused") {
     Bench bench(2);
     CHECK(error_of_call([&] { bench.seats.release(HiredisSemaphore::max() - 1); }) == errc::invalid_argument);
     CHECK(error_of_call([&] { bench.seats.release_if_exists(HiredisSemaphore::max()); }) == errc::invalid_argument);
@@ -340,7 +340,7 @@ TEST_CASE("there are never more permits than Redisson can count: what would be m
     CHECK(bench.left() == "-2147483647");
 }
 
-TEST_CASE("one try is one try: a server that refuses for now is not asked again") {
+TEST_CASE("try_acquire() does not retry a temporary refusal of the server") {
     Bench bench(2, {.command_timeout = 20s});
     bench.seats.acquire();
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
@@ -349,7 +349,7 @@ TEST_CASE("one try is one try: a server that refuses for now is not asked again"
     CHECK(watch.within(10s));
 }
 
-TEST_CASE("a wait ends at its deadline, or when it is stopped, and takes nothing") {
+TEST_CASE("a wait ends at its deadline or by a stop request, and takes no permit") {
     Bench bench(1);
     const Stopwatch watch;
     CHECK_FALSE(bench.seats.try_acquire_for(50ms, 2));
@@ -382,13 +382,13 @@ TEST_CASE("a release wakes a waiter of another process by one message") {
         same.release();
         delays.push_back(waiting.get() - released);
     }
-    // The others may have met a busy machine.
+    // A busy machine may have delayed the other rounds.
     std::sort(delays.begin(), delays.end());
     CHECK(delays[2] < patient(20ms));
 }
 
-// Java's listener throws for a number of -1 or less, and 0 is of no use to anybody.
-TEST_CASE("messages are the new number of permits, where somebody may profit from it") {
+// Java's listener throws for -1 or less, and 0 wakes no waiter usefully.
+TEST_CASE("a message contains the new number of permits, and is sent only if a waiter may use it") {
     Bench bench;
     Messages messages(bench.server, channel);
     bench.seats.try_set_permits(3);
@@ -410,7 +410,7 @@ TEST_CASE("messages are the new number of permits, where somebody may profit fro
     CHECK(messages.take().empty());
 }
 
-TEST_CASE("a Redisson peer's release is noticed, whatever its message says") {
+TEST_CASE("a Redisson client's release wakes our waiter, whatever the message contains") {
     Bench bench;
     for (const std::string payload : {"1", "0", "-4", "27"}) {
         auto waiting = start_waiting(bench.client, [&] { return bench.seats.try_acquire_for(20s); });
@@ -421,9 +421,9 @@ TEST_CASE("a Redisson peer's release is noticed, whatever its message says") {
     }
 }
 
-TEST_CASE("a release whose message was lost is noticed when the subscription is back") {
+TEST_CASE("a release whose message was lost wakes the waiter when the subscription is back") {
     Bench bench;
-    // Not by asking again, which is after five seconds at the earliest. The best of some rounds.
+    // Not by a retry, which takes five seconds at least. The best of some rounds.
     std::chrono::milliseconds best = 1h;
     for (int round = 0; round < 4 && best > 3s; ++round) {
         auto waiting = start_waiting(bench.client, [&] { return bench.seats.try_acquire_for(20s); });
@@ -437,7 +437,7 @@ TEST_CASE("a release whose message was lost is noticed when the subscription is 
     CHECK(best <= 3s);
 }
 
-TEST_CASE("a TTL on the key is kept, and what is left behind goes away by itself") {
+TEST_CASE("a semaphore keeps a TTL on its key, and all other keys expire") {
     Bench bench(5);
     bench.redis.call("PEXPIRE", "seats", 100'000);
     bench.seats.acquire(2);
@@ -454,7 +454,7 @@ TEST_CASE("a TTL on the key is kept, and what is left behind goes away by itself
     CHECK(bench.left() == "1");
 }
 
-TEST_CASE("marks do not grow with the number of changes") {
+TEST_CASE("the number of marks does not grow with the number of changes") {
     Bench bench(100);
     for (int i = 0; i < 100; ++i) bench.seats.acquire();
     for (int i = 0; i < 100; ++i) bench.seats.release();
@@ -462,7 +462,7 @@ TEST_CASE("marks do not grow with the number of changes") {
     CHECK(marks.size() == 1);
 }
 
-TEST_CASE("a key of another type is an error, and is left alone") {
+TEST_CASE("a semaphore's key of another type is an error, and stays unchanged") {
     Bench bench;
     bench.redis.call("RPUSH", "seats", "a");
     const auto wrong = [&](auto call) { return error_of_call(call) == errc::wrong_type; };
@@ -514,16 +514,16 @@ TEST_CASE("fault: reply or request of a semaphore lost: each change takes effect
     CHECK(bench.left() == "10");
 }
 
-TEST_CASE("an acquire that was held up on the way takes nothing when it arrives after its second sending") {
+TEST_CASE("a delayed acquire that arrives after its resend takes no permit") {
     FaultyBench bench(1);
-    // The second sending takes the permit.
+    // The resend takes the permit.
     bench.proxy.hold_next_requests(1, acquire_digest);
     bench.far_seats.acquire();
     bench.far_seats.release();
     bench.proxy.release();
     REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }));
     CHECK(bench.far_seats.available_permits() == 1);
-    // The second sending finds none.
+    // The resend finds none.
     bench.seats.acquire();
     bench.proxy.hold_next_requests(1, acquire_digest);
     CHECK_FALSE(bench.far_seats.try_acquire_for(2s));
@@ -533,7 +533,7 @@ TEST_CASE("an acquire that was held up on the way takes nothing when it arrives 
     CHECK(bench.far_seats.available_permits() == 1);
 }
 
-TEST_CASE("a release that was held up on the way gives nothing when it arrives after its second sending") {
+TEST_CASE("a delayed release that arrives after its resend adds no permit") {
     FaultyBench bench(1);
     bench.far_seats.acquire();
     bench.proxy.hold_next_requests(1, add_digest);
@@ -545,8 +545,8 @@ TEST_CASE("a release that was held up on the way gives nothing when it arrives a
     CHECK(bench.far_seats.available_permits() == 0);
 }
 
-TEST_CASE("an acquire that is given up while its outcome is unknown is given back") {
-    // Long enough for a question to be sent, and over before its connection is taken for dead.
+TEST_CASE("an acquire that is abandoned with an unknown outcome is undone") {
+    // Long enough to send a query, and over before its connection counts as dead.
     constexpr auto a_while = 500ms;
     FaultyBench bench(4, {.command_timeout = 1200ms});
     const std::string give_back{digested<scripts::semaphore_give_back>.digest()};
@@ -562,19 +562,19 @@ TEST_CASE("an acquire that is given up while its outcome is unknown is given bac
             20s);
     };
     Messages messages(bench.server, channel);
-    // It took its permits, but nobody will ever know.
+    // It took its permits, but its reply is lost.
     bench.proxy.drop_next_replies(1, acquire_digest, Then::silence);
     CHECK_FALSE(bench.far_seats.try_acquire_for(a_while, 3));
     REQUIRE(is_given_back(1));
     CHECK(eventually([&] { return bench.left() == "4"; }));
     CHECK(messages.take() == Words{"4"});
-    CHECK(bench.far_seats.available_permits() == 4);  // on a connection that works
-    // It never arrived: nothing is given back.
+    CHECK(bench.far_seats.available_permits() == 4);  // on a working connection
+    // It never arrived, so no permit is returned.
     bench.proxy.drop_next_requests(1, acquire_digest, Then::silence);
     CHECK_FALSE(bench.far_seats.try_acquire_for(a_while, 3));
     CHECK(bench.far_seats.available_permits() == 4);
     REQUIRE(is_given_back(2));
-    // It arrives after having been given back.
+    // It arrives after its undo.
     bench.proxy.hold_next_requests(1, acquire_digest);
     CHECK_FALSE(bench.far_seats.try_acquire_for(a_while, 3));
     CHECK(bench.proxy.counts().matched == 3);
@@ -583,19 +583,19 @@ TEST_CASE("an acquire that is given up while its outcome is unknown is given bac
     bench.proxy.release();
     REQUIRE(eventually([&] { return bench.proxy.counts().held == 0; }));
     CHECK(bench.far_seats.available_permits() == 3);
-    // The giving back itself is lost.
+    // The undo itself gets no reply.
     bench.proxy.drop_next_replies(1, acquire_digest, Then::silence);
     bench.proxy.drop_next_replies(2, give_back);
     CHECK_FALSE(bench.far_seats.try_acquire_for(a_while, 3));
     CHECK(is_given_back(6));
-    CHECK(eventually([&] { return bench.left() == "3"; }));  // one of the six may be an earlier one, sent twice
+    CHECK(eventually([&] { return bench.left() == "3"; }));  // one of the six may be an earlier one, resent
 }
 
-TEST_CASE("when memory is full an acquire is refused, and a release is not") {
+TEST_CASE("without memory an acquire is refused, but a release still works") {
     Bench bench(2, {.unreachable_timeout = 500ms});
     bench.seats.acquire();
     bench.redis.call("CONFIG", "SET", "maxmemory", 1);
-    // The last question may have no time left for an answer.
+    // The last try may have no time left for a reply.
     CHECK(eventually([&] { return error_of_call([&] { bench.seats.acquire(); }) == errc::overloaded; }));
     CHECK(bench.left() == "1");
     bench.seats.release();
@@ -605,7 +605,7 @@ TEST_CASE("when memory is full an acquire is refused, and a release is not") {
     CHECK(bench.left() == "3");
 }
 
-TEST_CASE("a release that no server answers fails in time, and arrives once when the server is back") {
+TEST_CASE("a release without a reply fails in time, and takes effect once when the server is back") {
     Bench bench(2, {.command_timeout = 100ms, .unreachable_timeout = 250ms});
     bench.seats.acquire();
     bench.server.stop();
@@ -618,12 +618,12 @@ TEST_CASE("a release that no server answers fails in time, and arrives once when
     CHECK(watch.within(15s));
     bench.server.cont();
     CHECK(eventually([&] { return bench.left() == "2"; }, 20s));
-    // What the others took, late, goes back as well.
+    // The permits of late acquires are returned, too.
     CHECK_FALSE(eventually([&] { return bench.left() == "3"; }, 200ms));
     CHECK(eventually([&] { return bench.left() == "2"; }, 20s));
 }
 
-TEST_CASE("two objects of one name are the same semaphore, also when the first is gone") {
+TEST_CASE("two objects with one name are the same semaphore, even after the first is destroyed") {
     Bench bench(3);
     for (int i = 0; i < 3; ++i) {
         HiredisSemaphore again(bench.client, "seats");
@@ -634,7 +634,7 @@ TEST_CASE("two objects of one name are the same semaphore, also when the first i
     CHECK(bench.left() == "3");
 }
 
-TEST_CASE("a child process made by fork has marks of its own") {
+TEST_CASE("a forked child has its own marks") {
     Bench bench(3);
     bench.seats.acquire();
     auto child = ChildProcess::run([&] {

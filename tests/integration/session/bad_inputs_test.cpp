@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // ctest: without=thread
-// What a program, an operator or another library may give us that is not what we expect. Here is what concerns all
-// primitives; names are in unit/names_test, waits and leases in unit/deadline_test, URLs in unit/url_test, and what is
-// of one primitive only stands with it.
+// Unexpected input from a program, an operator or another library, as far as it concerns all primitives. Names are
+// tested in unit/base/names_test, waits and leases in unit/base/time_test, URLs in unit/base/url_test, and the input of
+// a single primitive with that primitive.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -42,7 +42,7 @@ std::error_code code_of(const std::function<void()>& call) {
     return {};
 }
 
-/// A call in words.
+/// A call with its name.
 struct Named {
     const char* what;
     std::function<void()> call;
@@ -50,8 +50,8 @@ struct Named {
 
 const char* const token_of_orders = "redisson_lock_token:{orders}";
 
-/// What a number on the server must not be. The last ones are numbers, but for Lua, whose numbers are exact only below
-/// 2^53, other ones than they say.
+/// Values that are no valid count. The last ones are numbers, but Lua's numbers are exact only below 2^53, so it reads
+/// other values.
 const std::vector<std::string> no_counts{"abc",
                                          "",
                                          " 7",
@@ -73,7 +73,7 @@ const std::vector<std::string> no_counts{"abc",
 
 // --- names ----------------------------------------------------------------------------------------------------------
 
-TEST_CASE("a name that cannot work is refused by every primitive, and nothing is sent") {
+TEST_CASE("an invalid name is refused by every primitive, and nothing is sent") {
     Bench bench;
     const std::string connections = bench.redis.info("stats", "total_connections_received");
     for (const std::string& name : {std::string(), std::string(1025, 'x'), std::string(64 << 20, 'x'),
@@ -125,7 +125,7 @@ TEST_CASE("a name that cannot work is refused by every primitive, and nothing is
     CHECK(bench.redis.info("stats", "total_connections_received") == connections);
 }
 
-TEST_CASE("a name of any bytes works for every primitive, byte by byte, in keys and in channels") {
+TEST_CASE("a name of any bytes works with every primitive, unchanged in keys and channels") {
     using namespace std::string_literals;
     for (const std::string& name :
          {"\0\r\n$-1\r\n*1 '\"`%s%n\\\xff\xfe"s, "\r\nPING\r\n"s, "' or redis.call('flushall') --"s,
@@ -208,7 +208,7 @@ TEST_CASE("a name of any bytes works for every primitive, byte by byte, in keys 
     }
 }
 
-TEST_CASE("a lock whose name is a key of another one's is refused there, and harms nothing") {
+TEST_CASE("a lock whose name is a key of another primitive is refused, and does no harm") {
     Bench bench;
     FairLock fair{bench.client, "orders"};
     fair.lock(Lease{60s});
@@ -246,9 +246,9 @@ TEST_CASE("a lock whose name is a key of another one's is refused there, and har
 
 // --- numbers on the server ------------------------------------------------------------------------------------------
 
-// Lua takes 'nan', 'inf' and '0x10' for numbers, and answers 2^63 - 1 as -2^63. So a drained semaphore "had" less than
-// nothing, and an acquire left the mark of a success before it failed: sent again, it was a grant.
-TEST_CASE("fault: semaphore whose key holds no count: refused, and left alone") {
+// Lua reads 'nan', 'inf' and '0x10' as numbers, and returns 2^63 - 1 as -2^63. So draining a semaphore returned a
+// negative number. An acquire left the mark of a success before it failed, so its resend was a grant.
+TEST_CASE("fault: semaphore whose key is no count: refused, and the key stays unchanged") {
     Bench bench;
     Semaphore seats{bench.client, "seats"};
     for (const std::string& value : no_counts) {
@@ -267,14 +267,14 @@ TEST_CASE("fault: semaphore whose key holds no count: refused, and left alone") 
             CAPTURE(use.what);
             CHECK(code_of(use.call) == errc::wrong_type);
         }
-        CHECK_FALSE(seats.try_set_permits(1));  // there is one
+        CHECK_FALSE(seats.try_set_permits(1));  // there is one already
         CHECK(bench.redis.text("GET", "seats") == value);
-        CHECK(bench.redis.keys() == Words{"seats"});  // and no mark of a success
+        CHECK(bench.redis.keys() == Words{"seats"});  // and there is no mark of a success
     }
     CHECK(bench.client.stats().acquisitions == 0);
 }
 
-TEST_CASE("fault: semaphore of permits whose key holds no count: refused, and left alone") {
+TEST_CASE("fault: semaphore with leases whose key is no count: refused, and the key stays unchanged") {
     Bench bench;
     PermitExpirableSemaphore seats{bench.client, "seats"};
     for (const std::string& value : no_counts) {
@@ -300,13 +300,13 @@ TEST_CASE("fault: semaphore of permits whose key holds no count: refused, and le
         }
         CHECK(bench.redis.text("GET", "seats") == value);
         CHECK(bench.dump("{seats}:timeout") == leases);
-        // Mended by an operator, it goes on.
+        // Repaired by an operator, it works again.
         bench.redis.text("SET", "seats", 2);
         seats.release(seat);
     }
 }
 
-TEST_CASE("fault: latch whose key holds no count: refused, and left alone") {
+TEST_CASE("fault: latch whose key is no count: refused, and the key stays unchanged") {
     Bench bench;
     CountDownLatch start{bench.client, "start"};
     for (const std::string& value : no_counts) {
@@ -323,15 +323,15 @@ TEST_CASE("fault: latch whose key holds no count: refused, and left alone") {
             CAPTURE(use.what);
             CHECK(code_of(use.call) == errc::wrong_type);
         }
-        CHECK_FALSE(start.try_set_count(1));  // there is one
+        CHECK_FALSE(start.try_set_count(1));  // there is one already
         CHECK(bench.redis.text("GET", "start") == value);
         CHECK(bench.redis.keys() == Words{"start"});
     }
 }
 
-// Above 2^53 Lua rounds: two holds had one token. And what is no number made the script fail after the hold was
-// written, or was one for Lua.
-TEST_CASE("fault: fencing counter that holds no token: no hold, no token, and left alone") {
+// Above 2^53 Lua rounds, so two holds had the same token. A value that is no number made the script fail after it had
+// stored the hold, or Lua read it as a number.
+TEST_CASE("fault: fencing counter that is no token: no hold, no token, and the key stays unchanged") {
     Bench bench;
     FencedLock orders{bench.client, "orders"};
     std::vector<std::string> values = no_counts;
@@ -360,7 +360,7 @@ TEST_CASE("fault: fencing counter that holds no token: no hold, no token, and le
     CHECK(bench.redis.keys() == Words{token_of_orders});
 }
 
-TEST_CASE("a counter that is spoilt while a hold is held: its reentry and its hand-over give no wrong token") {
+TEST_CASE("token counter spoilt during a hold: neither a reentry nor a hand-over returns a wrong token") {
     Bench bench;
     FencedLock orders{bench.client, "orders"};
     const std::int64_t token = orders.lock_and_get_token();
@@ -379,8 +379,8 @@ TEST_CASE("a counter that is spoilt while a hold is held: its reentry and its ha
     orders.unlock();
 }
 
-// The owner is opaque on the wire, so a hash of somebody else's is a holder that we do not know.
-TEST_CASE("a hash of somebody else's blocks like a holder, or is refused where it never ends, and is left alone") {
+// The owner is opaque on the wire, so a foreign hash is like an unknown holder.
+TEST_CASE("a foreign hash blocks like a holder, is refused if it has no TTL, and stays unchanged") {
     Bench bench;
     bench.redis.integer("HSET", "orders", "colour", "red", "size", "7");
     const std::string before = bench.dump("orders");
@@ -409,10 +409,9 @@ TEST_CASE("a hash of somebody else's blocks like a holder, or is refused where i
     CHECK(bench.dump("orders") == before);
 }
 
-// --- giving back what one has not -----------------------------------------------------------------------------------
+// --- releasing without a hold ---------------------------------------------------------------------------------------
 
-TEST_CASE(
-    "every lock throws not_owner to a thread that never took it, twice is once too often, and others are not harmed") {
+TEST_CASE("every lock throws not_owner to a thread without a hold, also after its unlock(), and other holds stay") {
     Bench bench;
     auto& client = bench.client;
     RLock lock{client, "a"};
@@ -465,7 +464,7 @@ TEST_CASE("a permit of another semaphore, or of none, is unknown, and has no eff
 
 // --- URLs -----------------------------------------------------------------------------------------------------------
 
-TEST_CASE("a password of any bytes logs in, byte by byte, and smuggles nothing") {
+TEST_CASE("a password of any bytes logs in unchanged, and injects no command") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     const auto encoded = [](const std::string& text) {
@@ -497,7 +496,7 @@ TEST_CASE("a password of any bytes logs in, byte by byte, and smuggles nothing")
     }
 }
 
-TEST_CASE("a database that the server does not have is rejected in its words, at once") {
+TEST_CASE("a database that does not exist is rejected at once, with the server's error") {
     Bench bench;
     Client client{bench.server.url() + "?db=9999"};
     RLock orders{client, "orders"};
@@ -507,7 +506,7 @@ TEST_CASE("a database that the server does not have is rejected in its words, at
 
 // --- callbacks ------------------------------------------------------------------------------------------------------
 
-TEST_CASE("a handler may destroy the lock and the client that it is told of") {
+TEST_CASE("an event handler may destroy the lock and the client that the event is about") {
     Bench bench;
     struct Held {
         std::unique_ptr<HiredisClient> client;
@@ -530,9 +529,10 @@ TEST_CASE("a handler may destroy the lock and the client that it is told of") {
     CHECK(bench.redis.keys().empty());
 }
 
-// --- tokens of a server that cannot be trusted ------------------------------------------------------------------------
+// --- tokens of an untrusted server
+// -------------------------------------------------------------------------------------
 
-TEST_CASE("a grant without a token, or with one that cannot be, is no hold") {
+TEST_CASE("a grant without a token, or with an impossible one, is no hold") {
     for (const std::string token :
          {":0", ":-1", ":-9223372036854775808", ":9007199254740992", ":9223372036854775807", "$1\r\n7", "$-1"}) {
         CAPTURE(token);

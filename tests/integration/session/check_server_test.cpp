@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: without=thread
-// What Client::check_server() has to say of real servers, well set up or not, and with few rights.
+// The warnings of Client::check_server() about real servers: well configured, badly configured, or with few rights.
 #include "faults/fault_kit.hpp"
 #include "support/replicated.hpp"
 
@@ -22,14 +22,14 @@ std::string all_of(const std::vector<std::string>& warnings) {
 
 }  // namespace
 
-TEST_CASE("a server that keeps what it is told gives no warning, and no key is left on it") {
+TEST_CASE("a durable server without eviction gives no warning, and no key is left on it") {
     RedisServer server{{.appendonly = true}};
     Client client{server.url()};
     CHECK(all_of(client.check_server()) == "");
     CHECK(RawRedis{server}.keys().empty());
 }
 
-TEST_CASE("eviction, missing persistence and small buffers are warned of") {
+TEST_CASE("warnings: eviction, missing persistence and small output buffers") {
     RedisServer server{{.args = {"--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru",
                                  "--client-output-buffer-limit", "pubsub 64kb 16kb 1"}}};
     Client client{server.url()};
@@ -43,7 +43,7 @@ TEST_CASE("eviction, missing persistence and small buffers are warned of") {
     CHECK(warns_of(client.check_server(), "appendonly is off"));
 }
 
-TEST_CASE("a master with replicas is to stop when it is cut off, and to have as many as are required") {
+TEST_CASE("warnings: a master that keeps accepting writes without its replicas, and fewer replicas than required") {
     Replicated setup;
     ClientOptions options;
     options.require_replicas = 2;
@@ -57,7 +57,7 @@ TEST_CASE("a master with replicas is to stop when it is cut off, and to have as 
     CHECK_FALSE(warns_of(warnings, "min-replicas-to-write"));
 }
 
-TEST_CASE("an old master with replicas does not stop when it is cut off") {
+TEST_CASE("warning: a master older than Redis 7 with replicas does not stop when it is disconnected") {
     ServerFacts facts;
     facts.info.kind = Reply::Kind::text;
     for (const char* version : {"6.0.16", "6.2.14", "7.0.15", "8.0.6", "10.0.0"}) {
@@ -69,7 +69,7 @@ TEST_CASE("an old master with replicas does not stop when it is cut off") {
     }
 }
 
-TEST_CASE("what a user may not do is warned of, and what it may not ask, too") {
+TEST_CASE("warnings: missing rights, and checks that the server refuses") {
     RedisServer server;
     RawRedis redis{server};
     redis.text("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-info", "-config", "-wait", "-hincrby",
@@ -90,7 +90,7 @@ TEST_CASE("what a user may not do is warned of, and what it may not ask, too") {
     CHECK(warns_of(bare.check_server(), "scripts are refused"));
 }
 
-TEST_CASE("a server that is away is no warning but an error") {
+TEST_CASE("an unreachable server is an error, not a warning") {
     RedisServer server;
     ClientOptions options = quick();
     options.unreachable_timeout = 300ms;

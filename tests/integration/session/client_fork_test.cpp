@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: without=address
-// fork(): a child never speaks on its parent's connection, nor in its name.
+// fork(): a child never uses its parent's connections or identity.
 #include <doctest/doctest.h>
 
 #include <sched.h>
@@ -26,7 +26,7 @@ using redlatch::RLock;
 
 namespace {
 
-/// What a child found; a failed check in a child would not count.
+/// The findings of a child, because doctest does not count failed checks in a child.
 struct Findings {
     char id[64] = {};
     std::atomic<bool> stage_two = false;
@@ -45,7 +45,7 @@ struct Findings {
 
 }  // namespace
 
-TEST_CASE("a forked child has an identity of its own and disturbs neither the parent's hold nor its connections") {
+TEST_CASE("a forked child has its own id, and does not disturb the parent's hold or connections") {
     RedisServer server;
     RawRedis redis{server};
     SharedMemory<Findings> found;
@@ -72,7 +72,7 @@ TEST_CASE("a forked child has an identity of its own and disturbs neither the pa
         orders.unlock();
         return 0;
     });
-    // Both use their connections at the same time: an answer that went astray would be of the wrong kind or missing.
+    // Both use their connections at the same time. A misdirected reply would have the wrong type or be missing.
     while (!found->stage_two && child.running()) {
         CHECK(orders.hold_count() == 2);
         CHECK(orders.is_locked());
@@ -92,11 +92,12 @@ TEST_CASE("a forked child has an identity of its own and disturbs neither the pa
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a child in a PID namespace of its own, with its parent's number, holds nothing of the parent's") {
+TEST_CASE("a child in its own PID namespace, with the same PID as its parent, holds nothing of the parent's") {
     RedisServer server;
     SharedMemory<Findings> found;
     static constexpr int not_allowed = 77;
-    // What unshares has the number 1 in the namespace that it makes for its children: so it takes two.
+    // A process that unshares gets no new PID: its first child is number 1 of the namespace. So it takes two
+    // namespaces.
     const auto in_namespace = [](auto function) {
         if (::unshare(CLONE_NEWPID) != 0) return not_allowed;
         const pid_t pid = ::fork();
@@ -143,7 +144,7 @@ TEST_CASE("a child in a PID namespace of its own, with its parent's number, hold
     CHECK(found->passed == 10);
 }
 
-TEST_CASE("guards of the parent that end in the child are silent, and end nothing") {
+TEST_CASE("guards of the parent that end in the child do not throw, and end no hold") {
     RedisServer server;
     RawRedis redis{server};
     SharedMemory<Findings> found;
@@ -173,7 +174,7 @@ TEST_CASE("guards of the parent that end in the child are silent, and end nothin
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a child that destroys what it inherited, used or not, ends nothing of the parent's") {
+TEST_CASE("a child that destroys inherited objects, used or not, ends nothing of the parent's") {
     RedisServer server;
     RawRedis redis{server};
     for (const bool used : {false, true}) {
@@ -201,11 +202,11 @@ TEST_CASE("a child that destroys what it inherited, used or not, ends nothing of
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a child does not renew what its parent holds") {
+TEST_CASE("a child does not renew the holds of its parent") {
     RedisServer server;
     RawRedis redis{server};
     SharedMemory<Findings> found;
-    // A child of this process holds, its own child lives on.
+    // A child of this process holds the lock, and its own child survives it.
     auto holder = ChildProcess::run([&] {
         Client client{server.url(), with_watchdog(short_lease)};
         RLock orders{client, "orders"};
@@ -248,10 +249,10 @@ TEST_CASE("a child forked while other threads use the client works at once") {
             }
             return turns;
         }));
-    // None of them may begin only when all is over.
+    // All of them must run before the first fork.
     CHECK(eventually([&] { return busy == 3; }, 20s));
     for (int round = 0; round < 10; ++round) {
-        // The child's memory is a snapshot in which any of our mutexes may be locked for ever.
+        // The child's memory is a snapshot in which any mutex of the library may stay locked.
         auto child = ChildProcess::run([&] {
             const std::lock_guard guard{parcels};
             return parcels.hold_count() == 1 ? 0 : 1;

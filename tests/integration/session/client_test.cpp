@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The client: identity, options, counters, events, and what it has in the process.
+// Client: id, options, counters, events, and its threads and descriptors in the process.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ std::set<int> descriptors() {
     std::set<int> open;
     for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"})
         open.insert(std::stoi(entry.path().filename().string()));
-    // The one that the iterator itself had.
+    // Without the iterator's own descriptor.
     std::erase_if(open, [](int fd) { return ::fcntl(fd, F_GETFD) == -1; });
     return open;
 }
@@ -48,7 +48,7 @@ std::set<T> added(const std::set<T>& before, const std::set<T>& after) {
     return result;
 }
 
-/// The signals that a thread blocks, one bit each.
+/// Returns the signals that a thread blocks, one bit each.
 std::uint64_t blocked_signals(const std::string& thread) {
     std::ifstream status{"/proc/self/task/" + thread + "/status"};
     for (std::string line; std::getline(status, line);)
@@ -61,7 +61,7 @@ void note_thread(int) { interrupted_thread = this_thread_id(); }
 
 }  // namespace
 
-TEST_CASE("a client's id is a random UUID, its own and constant") {
+TEST_CASE("a client's id is a random UUID of its own, and constant") {
     RedisServer server;
     Client first{server.url()};
     Client second{server.url()};
@@ -76,7 +76,7 @@ TEST_CASE("a client's id is a random UUID, its own and constant") {
     CHECK(first.id() == id);
 }
 
-TEST_CASE("two clients of one process are strangers to each other") {
+TEST_CASE("two clients of one process exclude each other") {
     RedisServer server;
     Client first{server.url()};
     Client second{server.url()};
@@ -91,7 +91,7 @@ TEST_CASE("two clients of one process are strangers to each other") {
     b.unlock();
 }
 
-TEST_CASE("key_prefix keeps applications apart on one server") {
+TEST_CASE("key_prefix separates applications on one server") {
     RedisServer server;
     RawRedis redis{server};
     ClientOptions shop;
@@ -126,7 +126,7 @@ TEST_CASE("the URL chooses the database") {
     in_three.lock();
     CHECK(redis.hgetall("orders") == Fields{{owner_of(three, in_three), "1"}});
     CHECK_FALSE(in_three_too.try_lock());
-    // Channels know no database, so a release in another one is a false alarm and no more.
+    // Channels are common to all databases, so a release in another database is just a false alarm.
     auto waiter = start([&] { return in_three_too.lock(), in_three_too.unlock(), true; });
     REQUIRE(is_listened_to(redis, "orders"));
     in_zero.unlock();
@@ -138,7 +138,7 @@ TEST_CASE("the URL chooses the database") {
     CHECK(error_of_call([&] { lock.lock(); }) == errc::rejected);
 }
 
-TEST_CASE("unix sockets and TCP lead to the same lock") {
+TEST_CASE("a lock is the same by unix socket and by TCP") {
     RedisServer server{{.tcp = true}};
     Client by_path{server.url()};
     Client by_port{server.tcp_url()};
@@ -151,7 +151,7 @@ TEST_CASE("unix sockets and TCP lead to the same lock") {
     CHECK(ready(waiter));
 }
 
-TEST_CASE("stats count what happened") {
+TEST_CASE("stats() counts commands, acquisitions, waits, hand-overs, renewals and losses") {
     RedisServer server;
     CommandMonitor monitor{server};
     Client client{server.url(), with_watchdog(short_lease)};
@@ -188,11 +188,11 @@ TEST_CASE("stats count what happened") {
           static_cast<std::uint64_t>(calls["evalsha"] + calls["eval"] + calls["subscribe"] + calls["time"]));
 }
 
-TEST_CASE("no thread of ours exists before the first try, and two after it") {
+TEST_CASE("a client has no threads before its first try, and two afterwards") {
     RedisServer server;
     Client other{server.url()};
     RLock held{other, "busy"};
-    held.lock();  // whatever starts with the first use of threads and clients at all has started
+    held.lock();  // From here on everything that starts with the first use of threads and clients is running.
     elsewhere([] {});
     const auto before = threads();
     std::optional<Client<>> client;
@@ -201,9 +201,9 @@ TEST_CASE("no thread of ours exists before the first try, and two after it") {
     orders.emplace(*client, "orders");
     CHECK_FALSE(orders->is_locked());
     CHECK_FALSE(orders->is_held());
-    // Not the same: a thread that has been joined may be listed for a moment longer.
+    // Not compared for equality: a thread that was joined may be listed for a moment longer.
     CHECK(added(before, threads()).empty());
-    // One that renews and receives, and one that tells losses: both before there is anything to lose.
+    // One renews and receives, one reports losses. Both start before there is a hold.
     RLock busy{*client, "busy"};
     CHECK_FALSE(busy.try_lock());
     CHECK(added(before, threads()).size() == 2);
@@ -216,7 +216,7 @@ TEST_CASE("no thread of ours exists before the first try, and two after it") {
     held.unlock();
 }
 
-TEST_CASE("the threads go when the client and its primitives are gone") {
+TEST_CASE("the threads end with the client and its primitives") {
     RedisServer server;
     elsewhere([] {});
     const auto before = threads();
@@ -236,7 +236,7 @@ TEST_CASE("the threads go when the client and its primitives are gone") {
     CHECK(descriptors() == open);
 }
 
-TEST_CASE("our threads block the program's signals") {
+TEST_CASE("the library's threads block the program's signals") {
     RedisServer server;
     elsewhere([] {});
     const auto before = threads();
@@ -250,7 +250,7 @@ TEST_CASE("our threads block the program's signals") {
     orders.unlock();
     CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }, 20s));
     const auto ours = added(before, threads());
-    CHECK(ours.size() == 3);  // one renews and receives, one tells losses, one events
+    CHECK(ours.size() == 3);  // one renews and receives, one reports losses, one runs event handlers
     for (const std::string& thread : ours) {
         const std::uint64_t blocked = blocked_signals(thread);
         for (const int signal :
@@ -259,7 +259,7 @@ TEST_CASE("our threads block the program's signals") {
             CHECK((blocked >> (signal - 1) & 1) == 1);
         }
     }
-    // And the thread that made them has its own mask back.
+    // The thread that started them has its own mask again.
     sigset_t mine;
     ::pthread_sigmask(SIG_SETMASK, nullptr, &mine);
     CHECK(::sigismember(&mine, SIGINT) == 0);
@@ -275,7 +275,7 @@ TEST_CASE("a signal that interrupts a waiting thread does not end the wait") {
     held.lock();
     struct sigaction action {};
     struct sigaction before {};
-    action.sa_handler = note_thread;  // no SA_RESTART: system calls see EINTR
+    action.sa_handler = note_thread;  // without SA_RESTART, so system calls return EINTR
     ::sigaction(SIGUSR2, &action, &before);
     std::atomic<pthread_t> thread{};
     std::atomic<pid_t> thread_id = 0;
@@ -304,7 +304,7 @@ TEST_CASE("a signal that interrupts a waiting thread does not end the wait") {
     CHECK(RawRedis{server}.keys().empty());
 }
 
-TEST_CASE("every descriptor of ours is close-on-exec") {
+TEST_CASE("every descriptor of the library is close-on-exec") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     const auto before = descriptors();
@@ -313,7 +313,7 @@ TEST_CASE("every descriptor of ours is close-on-exec") {
     RLock a{by_path, "orders"};
     RLock b{by_port, "orders"};
     a.lock();
-    // Its time may be over before it has come to listen.
+    // The wait may be over before it has subscribed.
     REQUIRE(eventually([&] { return !b.try_lock_for(20ms) && !redis.pubsub_channels().empty(); }, 20s));
     CHECK_FALSE(elsewhere([&] { return b.try_lock_for(20ms); }));
     const auto ours = added(before, descriptors());
@@ -325,7 +325,8 @@ TEST_CASE("every descriptor of ours is close-on-exec") {
     a.unlock();
 }
 
-TEST_CASE("a client that is destroyed while a thread waits returns at once, and the waiter still gets the lock") {
+TEST_CASE(
+    "a client destroyed while a thread waits: the destructor returns at once, and the waiter still gets the lock") {
     RedisServer server;
     Client other{server.url()};
     RLock held{other, "orders"};
@@ -352,7 +353,7 @@ TEST_CASE("a client that is destroyed while a thread waits returns at once, and 
         3));
 }
 
-TEST_CASE("primitives outlive their client, and are renewed") {
+TEST_CASE("primitives may outlive their client, and their holds are renewed") {
     RedisServer server;
     RawRedis redis{server};
     std::optional<Client<>> client;
@@ -368,7 +369,7 @@ TEST_CASE("primitives outlive their client, and are renewed") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("with the client and its primitives gone, what is still held ends with its lease") {
+TEST_CASE("after the end of the client and its primitives a hold expires with its lease") {
     RedisServer server;
     RawRedis redis{server};
     const Stopwatch held;
@@ -382,7 +383,7 @@ TEST_CASE("with the client and its primitives gone, what is still held ends with
     CHECK(eventually([&] { return !redis.exists("orders"); }, short_lease + 10s));
 }
 
-TEST_CASE("a client is destroyed within a bound while its server is frozen") {
+TEST_CASE("a client is destroyed in bounded time while its server is frozen") {
     RedisServer server;
     ClientOptions options = with_watchdog(short_lease);
     options.command_timeout = 2s;
@@ -397,14 +398,14 @@ TEST_CASE("a client is destroyed within a bound while its server is frozen") {
         RawRedis{server}.integer("PEXPIRE", "orders", 60'000);
         CHECK_FALSE(orders.try_lock_for(50ms));  // a subscription, too
         server.stop();
-        parcels.unlock();  // in vain, so it goes on in the background
+        parcels.unlock();  // without success, so it continues in the background
         watch.restart();
     }
     CHECK(watch.elapsed() <= options.command_timeout + patient(3s));
     server.cont();
 }
 
-TEST_CASE("a client is destroyed within a bound when its server is gone") {
+TEST_CASE("a client is destroyed in bounded time when its server is gone") {
     std::optional<RedisServer> server;
     server.emplace();
     ClientOptions options;
@@ -424,7 +425,7 @@ TEST_CASE("a client is destroyed within a bound when its server is gone") {
     CHECK(watch.elapsed() <= options.command_timeout + patient(3s));
 }
 
-TEST_CASE("a client that is never used needs no server") {
+TEST_CASE("an unused client needs no server") {
     const Stopwatch watch;
     {
         Client client{"unix:///nowhere/at/all"};
@@ -436,7 +437,7 @@ TEST_CASE("a client that is never used needs no server") {
     CHECK(watch.elapsed() < patient(5s));
 }
 
-TEST_CASE("options that cannot work are refused") {
+TEST_CASE("invalid client options are refused") {
     const auto refused = [](auto&& change) {
         ClientOptions options;
         change(options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What belongs to the program that uses us: errno, signals, locale, umask, environment, memory. That our threads block
-// signals and our descriptors are close-on-exec is in client_test, what a fork leaves in client_fork_test.
+// The state of the program that uses the library: errno, signals, locale, umask, environment, memory. client_test
+// covers blocked signals and close-on-exec descriptors, client_fork_test covers fork().
 #include <doctest/doctest.h>
 
 #include <fcntl.h>
@@ -32,10 +32,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// No system call of ours gives this one.
+/// A value of errno that no system call of the library sets.
 constexpr int untouched = ENOTNAM;
 
-/// errno after the function, for which it is set to something that nobody sets.
+/// Returns errno after the function. Before it, errno is set to `untouched`.
 template <class Function>
 int errno_after(Function&& function) {
     errno = untouched;
@@ -74,7 +74,7 @@ mode_t current_umask() {
     return mask;
 }
 
-/// Takes and gives back one of everything, with a wait, a loss and an error among it.
+/// Acquires and releases one of each primitive, with a wait, a loss and an error.
 void use_everything(Client<HiredisTransport>& client, RawRedis& redis) {
     RLock lock{client, "a"};
     FairLock fair{client, "b"};
@@ -97,10 +97,10 @@ void use_everything(Client<HiredisTransport>& client, RawRedis& redis) {
     CountDownLatch latch{client, "i"};
     latch.try_set_count(1);
     latch.arrive_and_wait();
-    redis.integer("DEL", "c");  // its end is a loss
+    redis.integer("DEL", "c");  // the end of its guard finds a loss
 }
 
-/// Bytes that are allocated, as far as the allocator tells.
+/// Returns the number of allocated bytes, according to the allocator.
 std::size_t allocated() { return ::mallinfo2().uordblks; }
 
 class Grouping final : public std::numpunct<char> {
@@ -110,9 +110,9 @@ class Grouping final : public std::numpunct<char> {
 
 }  // namespace
 
-// A guard that ends between a failed system call and the look at its errno: in the program's eyes that call failed for
-// another reason.
-TEST_CASE("errno is the caller's: no unlock and no destructor changes it, whatever happened") {
+// A guard may end between a failed system call and the check of its errno. A changed errno would show the program a
+// wrong reason.
+TEST_CASE("errno is preserved by every unlock and every destructor, whatever happened") {
     for (const std::string trouble : {"none", "lost", "contended", "dead", "frozen"}) {
         CAPTURE(trouble);
         RedisServer server{{.tcp = true}};
@@ -175,7 +175,7 @@ TEST_CASE("errno is the caller's: no unlock and no destructor changes it, whatev
     }
 }
 
-TEST_CASE("the end of a client, with all of its connections and threads, keeps errno") {
+TEST_CASE("errno is preserved by the destruction of a client with all its connections and threads") {
     RedisServer server;
     RawRedis redis{server};
     auto client = std::make_unique<HiredisClient>(server.url());
@@ -183,7 +183,7 @@ TEST_CASE("the end of a client, with all of its connections and threads, keeps e
     CHECK(errno_after([&] { client.reset(); }) == untouched);
 }
 
-TEST_CASE("signal masks and handlers, umask, directory and environment stay the program's") {
+TEST_CASE("signal masks, signal handlers, umask, working directory and environment are preserved") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     const SignalState signals = signal_state();
@@ -195,7 +195,7 @@ TEST_CASE("signal masks and handlers, umask, directory and environment stay the 
         EventLog log;
         ClientOptions options;
         options.on_event = log.handler();
-        Client client{"redis://localhost:" + std::to_string(server.port()), options};  // looked up in a thread
+        Client client{"redis://localhost:" + std::to_string(server.port()), options};  // the look-up runs in a thread
         use_everything(client, redis);
         CHECK(signal_state() == signals);
     }
@@ -226,8 +226,8 @@ TEST_CASE("numbers on the wire and in messages do not depend on the program's lo
     CHECK(text_of_error([&] { seats.release(-1); }).find("2147483647") != std::string::npos);
 }
 
-// Names come from outside: customers, orders, files. What was held under one is forgotten with its last object.
-TEST_CASE("names that are used no more take no memory") {
+// Names may come from outside: customers, orders, files. The state of a name is removed with its last object.
+TEST_CASE("unused names take no memory") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -263,12 +263,12 @@ TEST_CASE("names that are used no more take no memory") {
     use_names(0, 300);
     const std::size_t before = allocated();
     use_names(300, 1300);
-    // A thousand names of every kind; a single state has more than 200 bytes.
+    // A thousand names of every kind. A single state takes more than 200 bytes.
     CHECK(allocated() < before + 64 * 1024);
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("names that were waited for take no memory and no channel, either") {
+TEST_CASE("names that were waited for take neither memory nor a channel") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: long
-// ClientOptions::require_replicas: what too few replicas confirm is not granted, and nothing is left of it.
+// ClientOptions::require_replicas: an unconfirmed grant counts as none, and nothing is left of it.
 #include "faults/fault_kit.hpp"
 #include "support/replicated.hpp"
 #include "support/scripted_transport.hpp"
@@ -10,7 +10,7 @@ using namespace redlatch::fault;
 
 namespace {
 
-// ReplicaAcks have a quarter of the time-out: ample where they are to confirm, short where they cannot.
+// ReplicaAcks wait a quarter of the timeout: ample if replicas are to confirm, short if they cannot.
 ClientOptions requiring(unsigned replicas, std::chrono::milliseconds timeout = 8s) {
     ClientOptions options;
     options.command_timeout = timeout;
@@ -18,7 +18,7 @@ ClientOptions requiring(unsigned replicas, std::chrono::milliseconds timeout = 8
     return options;
 }
 
-// Refused, and given back in a moment.
+// Expects a refusal, and that the key is released soon.
 template <class Take>
 void check_refused(RawRedis& redis, const char* name, Take take) {
     CAPTURE(std::string{name});
@@ -26,7 +26,7 @@ void check_refused(RawRedis& redis, const char* name, Take take) {
     CHECK(eventually([&] { return !redis.exists(name); }));
 }
 
-// A try that comes before the give-back of the last one has been answered only hears that the lock is busy.
+// A try before the last release is answered may only find the lock held.
 template <class Lock>
 void check_try_refused(RawRedis& redis, Lock& lock) {
     bool taken = false;
@@ -37,7 +37,7 @@ void check_try_refused(RawRedis& redis, Lock& lock) {
 
 }  // namespace
 
-TEST_CASE("what is granted is on the required replica when the call returns, for every kind of lock and permit") {
+TEST_CASE("a grant is on the required replica when the call returns, for every kind of lock and permit") {
     Replicated setup;
     RawRedis redis{setup.master()}, replica{setup.replica()};
     Client client{setup.master().url(), requiring(1)};
@@ -73,7 +73,7 @@ TEST_CASE("what is granted is on the required replica when the call returns, for
     CHECK(redis.command_calls()["wait"] >= waits + 3);
 }
 
-TEST_CASE("without the required replica nothing is granted, and nothing is left, for every kind of lock and permit") {
+TEST_CASE("without the required replica nothing is granted and nothing is left, for every kind of lock and permit") {
     Replicated setup;
     setup.cut_replication();
     RawRedis redis{setup.master()};
@@ -107,7 +107,7 @@ TEST_CASE("without the required replica nothing is granted, and nothing is left,
     CHECK(redis.command_calls()["wait"] > 10);
 }
 
-TEST_CASE("a reentry that is not replicated fails, and leaves the hold as it was") {
+TEST_CASE("a reentry that is not replicated fails, and the hold stays as it was") {
     Replicated setup;
     RawRedis redis{setup.master()};
     Client client{setup.master().url(), requiring(1)};
@@ -120,7 +120,7 @@ TEST_CASE("a reentry that is not replicated fails, and leaves the hold as it was
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("a hand-over inside the process that is not replicated is none") {
+TEST_CASE("a hand-over within the process that is not replicated gives the heir nothing") {
     Replicated setup;
     RawRedis redis{setup.master()};
     Client client{setup.master().url(), requiring(1)};
@@ -136,8 +136,7 @@ TEST_CASE("a hand-over inside the process that is not replicated is none") {
     CHECK(eventually([&] { return !redis.exists("orders"); }));
 }
 
-TEST_CASE(
-    "a renewal that is not replicated prolongs nothing: the hold and the permit are lost when their lease is over") {
+TEST_CASE("a renewal that is not replicated prolongs nothing: hold and permit are lost at the end of their lease") {
     Replicated setup;
     EventLog log;
     ClientOptions options = log.in(requiring(1, 4s));
@@ -160,7 +159,7 @@ TEST_CASE(
     CHECK(ec == errc::hold_lost);
 }
 
-TEST_CASE("all replicas are required: as many as the master has had, also when one of them is gone") {
+TEST_CASE("all_replicas means as many as the master has had, even after one of them is gone") {
     Replicated setup{2};
     Client client{setup.master().url(), requiring(all_replicas)};
     RLock orders{client, "orders"};
@@ -177,14 +176,14 @@ TEST_CASE("all replicas are required: as many as the master has had, also when o
     others.unlock();
 }
 
-TEST_CASE("a server without replicas has not all of them") {
+TEST_CASE("all_replicas with a server that has no replicas is an error") {
     RedisServer server;
     Client client{server.url(), requiring(all_replicas, 1s)};
     RLock orders{client, "orders"};
     CHECK(code_of([&] { orders.lock(); }) == errc::not_replicated);
 }
 
-TEST_CASE("a transport that cannot post several commands together is refused where replicas are required") {
+TEST_CASE("require_replicas with a transport that cannot post several commands together is refused") {
     ScriptedRedis redis;
     CHECK(code_of([&] { Client client(redis.transport(), requiring(1)); }) == errc::unsupported);
     Client client{redis.transport()};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: without=thread
-// Nothing that the library says holds the login: no error, no event, whatever a server says about it.
+// No text of the library contains the login: no error and no event, whatever the server replies.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -20,14 +20,14 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Four characters of the password in a row are too many.
+/// Returns true if the text contains four characters of the password in a row.
 bool gives_away(std::string_view said, std::string_view password) {
     for (std::size_t at = 0; at + 4 <= password.size(); ++at)
         if (said.find(password.substr(at, 4)) != std::string_view::npos) return true;
     return false;
 }
 
-/// All that the operations of a lock say about a server, in errors and in events.
+/// Returns all texts of a lock's operations on a server: errors and events.
 std::string all_said(const std::string& url) {
     EventLog log;
     ClientOptions options;
@@ -61,9 +61,9 @@ std::string with_login(const ScriptedServer& server) {
 
 }  // namespace
 
-// Redis itself repeats the words of a command that it does not know, up to 128 bytes of them: a server before 6 that
-// gets a user and a password, or one where AUTH was renamed.
-TEST_CASE("a server that repeats the words of AUTH is quoted without them, whatever it made of them") {
+// Redis itself quotes up to 128 bytes of the arguments of an unknown command: a server before version 6 that gets a
+// user and a password, or one with AUTH renamed.
+TEST_CASE("a server's error that quotes the arguments of AUTH is reported without them, in whatever form") {
     for (const std::string& answer : {
              "-ERR unknown command `AUTH`, with args beginning with: `seller`, `" + password + "`, \r\n",
              "-ERR unknown command `AUTH`, with args beginning with: `seller`, `" + password.substr(0, 7) + "\r\n",
@@ -83,8 +83,8 @@ TEST_CASE("a server that repeats the words of AUTH is quoted without them, whate
     }
 }
 
-// A proxy in between may log in only when the first command comes, and say then what went wrong.
-TEST_CASE("a login that is repeated later, by any answer, is not quoted, either") {
+// A proxy may log in to its server only at the first command, and report the failure then.
+TEST_CASE("a later reply that quotes the login is reported without it, too") {
     for (const std::string word : {"TIME", "EVALSHA", "EVAL", "HLEN", "SUBSCRIBE", "GET"}) {
         CAPTURE(word);
         std::atomic<int> repeated{0};
@@ -120,14 +120,14 @@ TEST_CASE("a login that is repeated later, by any answer, is not quoted, either"
     }
 }
 
-TEST_CASE("what a server says is quoted as ever where it has nothing of the login") {
+TEST_CASE("a server's error without the login is quoted unchanged") {
     ScriptedServer server{[&](const CommandWords& command) -> ScriptedReply {
         return command[0] == "AUTH" ? "-ERR AUTH called without any password configured\r\n" : "+OK\r\n";
     }};
     CHECK(all_said(with_login(server)).find("without any password configured") != std::string::npos);
 }
 
-TEST_CASE("stats and the name of the client have nothing of the login") {
+TEST_CASE("a client's id and display() contain nothing of the login") {
     RedisServer server{{.tcp = true, .args = {"--requirepass", "hunter2"}}};
     Client client{"redis://:hunter2@127.0.0.1:" + std::to_string(server.port())};
     RLock orders{client, "orders"};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: without=address,thread
-// A lease goes on while the machine is suspended, and the steady clock does not: a laptop that wakes up believes in no hold
-// whose lease is over.
+// A lease continues while the machine is suspended, but the steady clock stops. After it resumes, no expired hold
+// counts as valid.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// In a process whose clocks say that the machine was suspended while it held the locks.
+// Runs in a process whose clocks report that the machine was suspended while it held the locks.
 const Role holder{"suspended: holder", [](std::span<const std::string> args) {
                       const auto clocks = SharedMemory<ServerClock::Offsets>::open(args[1]);
                       Client client{args[0]};
@@ -32,7 +32,7 @@ const Role holder{"suspended: holder", [](std::span<const std::string> args) {
                       const auto until = limited.valid_until();
                       const auto lost = limited.lost();
                       clocks->suspended += std::chrono::microseconds(10min).count();
-                      // Of the lease there is so much less.
+                      // That much less of the lease is left.
                       if (limited.valid_until() > until - 10min + 1s || limited.valid_until() < Clock::now()) return 1;
                       if (watched.valid_until() > Clock::now()) return 2;
                       if (lost.stop_requested()) return 3;
@@ -47,7 +47,7 @@ const Role holder{"suspended: holder", [](std::span<const std::string> args) {
 
 }  // namespace
 
-TEST_CASE("a machine that was suspended knows how much of its leases is left, and which are over") {
+TEST_CASE("after a suspension the library knows how much of its leases is left, and which are over") {
     RedisServer server;
     ServerClock clock;
     ChildProcess child =

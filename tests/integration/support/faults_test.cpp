@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The troubles that the test kit makes for a server: each is real, and passes.
+// The faults of the test kit: each one takes effect, and ends.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 using namespace redlatch::test;
 using namespace std::chrono_literals;
 
-TEST_CASE("a server's wall clock can be moved while it runs, and only its own") {
+TEST_CASE("the wall clock of one server can be moved while it runs") {
     ServerClock clock;
     RedisServer shifted{{.environment = clock.environment(REDLATCH_CLOCK_SHIM)}};
     RedisServer other;
@@ -29,7 +29,7 @@ TEST_CASE("a server's wall clock can be moved while it runs, and only its own") 
     CHECK(eventually([&] { return std::abs(ahead()) <= 1; }, 5s));
     redis.text("SET", "key", "value", "PX", 60'000);
     clock.set(30s);
-    // Valkey 9.1 looks at the clock once a millisecond.
+    // Valkey 9.1 reads the clock once a millisecond.
     CHECK(eventually([&] { return std::abs(ahead() - 30) <= 1; }, 5s));
     CHECK(redis.pttl("key") < 31'000);
     clock.set(-1h);
@@ -41,7 +41,7 @@ TEST_CASE("a server's wall clock can be moved while it runs, and only its own") 
     CHECK(clock.offset() == -1500ms);
 }
 
-TEST_CASE("a killed server comes back with its data, without it, or without what it wrote last") {
+TEST_CASE("a killed server restarts with its data, without it, or without its last writes") {
     RedisServer server{{.appendonly = true}};
     RawRedis redis{server};
     redis.text("SET", "first", "x");
@@ -61,9 +61,8 @@ TEST_CASE("a killed server comes back with its data, without it, or without what
     CHECK(redis.keys().empty());
 }
 
-// Redis 7.0 leaves the beginning of a transaction in the file, and carries it out when it starts the second time.
-TEST_CASE(
-    "a server that lost what it wrote last has a script's effects wholly or not at all, also after another start") {
+// Redis 7.0 leaves the beginning of a transaction in the file, and executes it at its second start.
+TEST_CASE("a server that lost its last writes has all effects of a script or none, also after a second start") {
     const auto keys_after_loss_of = [](std::uintmax_t bytes) {
         RedisServer server{{.appendonly = true}};
         RawRedis redis{server};
@@ -88,7 +87,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a server refuses what needs memory, replicas, or a snapshot, and then takes it again") {
+TEST_CASE("a server refuses writes for lack of memory, replicas, or a snapshot, and then accepts them again") {
     RedisServer server;
     RawRedis redis{server};
     const auto answer = [&] { return redis.call("SET", "key", "value").string; };
@@ -111,7 +110,7 @@ TEST_CASE("a server refuses what needs memory, replicas, or a snapshot, and then
     CHECK(redis.integer("EVAL", "return 1", 0) == 1);
 }
 
-TEST_CASE("a server is busy with a script, pauses, or sleeps, until that is over") {
+TEST_CASE("a server is busy with a script, pauses, or sleeps, and then replies again") {
     RedisServer server{{.args = {"--busy-reply-threshold", "10", "--enable-debug-command", "yes"}}};
     RawRedis redis{server};
     {
@@ -134,13 +133,13 @@ TEST_CASE("a server is busy with a script, pauses, or sleeps, until that is over
     CHECK(watch.elapsed() >= 200ms);
 }
 
-TEST_CASE("what is left at the end is told, but for what is documented") {
+TEST_CASE("keys and subscriptions left at the end are reported, except documented ones") {
     RedisServer server;
     RawRedis redis{server};
     redis.text("SET", "redisson_lock_token:{orders}", "7");
     redis.text("SET", "redisson_unlock_latch:{orders}:1", "1", "PX", 60'000);
     CHECK(leftovers(redis, documented_keys()).empty());
-    redis.text("SET", "redisson_unlock_latch:{orders}:2", "1");  // for ever
+    redis.text("SET", "redisson_unlock_latch:{orders}:2", "1");  // without a TTL
     redis.integer("HSET", "orders", "owner", 1);
     RawRedis listener{server};
     listener.command({"SUBSCRIBE", "redisson_lock__channel:{orders}"});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The test kit against a real Redis: servers come and go as told, faults happen where they should, counts are right.
+// The test kit with a real Redis: servers start and stop, faults happen where they should, and counts are right.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -28,7 +28,7 @@ bool listening(const std::string& url) {
     }
 }
 
-/// True when the server has closed the connection, false when nothing comes.
+/// Returns true if the server has closed the connection, false if nothing arrives.
 bool closed(RawRedis& client, std::chrono::milliseconds deadline = 5s) {
     try {
         return client.receive_within(deadline).has_value() && false;
@@ -56,7 +56,7 @@ const Role server_role{"run a server", [](std::span<const std::string> args) {
 
 }  // namespace
 
-TEST_CASE("a server answers on its unix socket only, and leaves nothing behind") {
+TEST_CASE("a server listens on its unix socket only, and leaves nothing behind") {
     std::string dir;
     pid_t pid = 0;
     {
@@ -73,7 +73,7 @@ TEST_CASE("a server answers on its unix socket only, and leaves nothing behind")
     CHECK(::kill(pid, 0) == -1);
 }
 
-TEST_CASE("a frozen server goes like any other") {
+TEST_CASE("a frozen server ends like any other") {
     std::string dir;
     {
         RedisServer server;
@@ -92,7 +92,7 @@ TEST_CASE("several servers with TCP run side by side") {
     CHECK(RawRedis{first.socket_path()}.text("GET", "who") == "first");
 }
 
-TEST_CASE("arguments reach the server, and a wrong one is told with the server's words") {
+TEST_CASE("arguments reach the server, and a wrong one is reported with the server's message") {
     RedisServer server{{.args = {"--maxmemory", "7mb", "--requirepass", "secret"}}};
     RawRedis redis{server};
     CHECK(redis.call("PING").string.starts_with("NOAUTH"));
@@ -102,7 +102,7 @@ TEST_CASE("arguments reach the server, and a wrong one is told with the server's
     CHECK_THROWS_AS(RedisServer({.program = "/no/such/server"}), std::system_error);
 }
 
-TEST_CASE("a stopped server is silent until it continues") {
+TEST_CASE("a stopped server does not reply until it continues") {
     RedisServer server;
     RawRedis redis{server};
     server.stop();
@@ -112,7 +112,7 @@ TEST_CASE("a stopped server is silent until it continues") {
     CHECK(redis.receive().string == "PONG");
 }
 
-TEST_CASE("kill closes connections, restart loses the data and keeps the addresses") {
+TEST_CASE("kill() closes connections, restart() loses the data and keeps the addresses") {
     RedisServer server{{.tcp = true}};
     const std::string url = server.url();
     const std::string tcp_url = server.tcp_url();
@@ -131,7 +131,7 @@ TEST_CASE("kill closes connections, restart loses the data and keeps the address
     CHECK(redis.call("GET", "key").is_nil());
 }
 
-TEST_CASE("with appendonly the data survives a kill") {
+TEST_CASE("with appendonly the data survives kill()") {
     RedisServer server{{.appendonly = true}};
     RawRedis{server}.text("SET", "key", "value");
     server.kill();
@@ -145,7 +145,7 @@ TEST_CASE("with appendonly the data survives a kill") {
     CHECK(RawRedis{server}.text("GET", "key") == "value");
 }
 
-TEST_CASE("a server that a thread restarted outlives the thread, but not a test that is killed") {
+TEST_CASE("a server restarted by a thread outlives the thread, but not a killed test") {
     const TempDir dir;
     auto told = SharedMemory<Told>::create(dir.file("told"));
     ChildProcess test = spawn_self("run a server", {dir.file("told")});
@@ -159,7 +159,7 @@ TEST_CASE("a server that a thread restarted outlives the thread, but not a test 
     CHECK_FALSE(std::filesystem::exists(Endpoint::parse(url).path));
 }
 
-TEST_CASE("the plain client shows replies of all kinds") {
+TEST_CASE("the plain client returns replies of all types") {
     RedisServer server;
     RawRedis redis{server};
     CHECK(redis.call("GET", "none").is_nil());
@@ -194,14 +194,14 @@ TEST_CASE("subscriptions and connections can be counted and killed") {
     CHECK(eventually([&] { return redis.connected_clients() == 0 && redis.pubsub_channels().empty(); }));
 }
 
-TEST_CASE("commands of clients are counted, those of scripts and of the counting client are not") {
+TEST_CASE("commands of clients are counted, but not those of scripts and of the counting client") {
     RedisServer server;
     RawRedis counter{server};
     RawRedis client{server};
     CommandMonitor monitor{server};
     const auto before = counter.client_commands();
     const auto scripts = counter.script_calls();
-    const auto pings = counter.command_calls().at("ping");  // of the server's start
+    const auto pings = counter.command_calls().at("ping");  // from the start of the server
     client.call("EVAL", "redis.call('SET', 'a', 1) redis.call('PUBLISH', 'c', 1) return redis.call('GET', 'a')", 0);
     client.call("EVALSHA", "ffffffffffffffffffffffffffffffffffffffff", 0);
     client.call("HEXISTS", "h", "f");
@@ -218,7 +218,7 @@ TEST_CASE("commands of clients are counted, those of scripts and of the counting
     const auto calls = counter.command_calls();
     CHECK(calls.at("get") == 1);  // the one in the script
     CHECK(calls.at("publish") == 1);
-    CHECK(calls.at("ping") == pings);  // not the counter's
+    CHECK(calls.at("ping") == pings);  // not those of the counting client
 
     auto seen = monitor.take();
     CHECK(seen == std::map<std::string, long long>{{"eval", 2},
@@ -253,7 +253,7 @@ TEST_CASE("a proxy forwards, on its unix socket and over TCP") {
     }
 }
 
-TEST_CASE("a dropped reply: the server has done it, the client sees the connection closed") {
+TEST_CASE("dropped reply: the server has executed the command, the client gets a closed connection") {
     RedisServer server{{.tcp = true}};
     RawRedis direct{server};
     for (const std::string& upstream : {server.url(), server.tcp_url()}) {
@@ -274,7 +274,7 @@ TEST_CASE("a dropped reply: the server has done it, the client sees the connecti
     }
 }
 
-TEST_CASE("a dropped reply never closes the connection before the server has done all that it was sent") {
+TEST_CASE("dropped reply: the connection is not closed before the server has executed all received commands") {
     RedisServer server;
     RawRedis direct{server};
     Proxy proxy{server.url()};
@@ -293,7 +293,7 @@ TEST_CASE("a dropped reply never closes the connection before the server has don
     }
 }
 
-TEST_CASE("a swallowed reply leaves the connection open and silent") {
+TEST_CASE("dropped reply with silence: the connection stays open without replies") {
     RedisServer server;
     RawRedis direct{server};
     Proxy proxy{server.url()};
@@ -360,7 +360,7 @@ TEST_CASE("a message can be cut after each of its bytes") {
     }
 }
 
-TEST_CASE("held messages wait for their release") {
+TEST_CASE("held messages wait for release()") {
     RedisServer server;
     RawRedis direct{server};
     Proxy proxy{server.url()};
@@ -383,7 +383,7 @@ TEST_CASE("held messages wait for their release") {
     CHECK(proxy.counts().matched == 2);
 }
 
-TEST_CASE("messages that are held for a time arrive then, also when their sender is gone") {
+TEST_CASE("messages held for a time arrive afterwards, even if their sender is gone") {
     RedisServer server;
     RawRedis direct{server};
     Proxy proxy{server.url()};
@@ -400,7 +400,7 @@ TEST_CASE("messages that are held for a time arrive then, also when their sender
     CHECK(eventually([&] { return proxy.counts().open == 0; }));
 }
 
-TEST_CASE("messages can be slow, in each direction and byte by byte") {
+TEST_CASE("messages can be slowed down, in each direction and byte by byte") {
     RedisServer server;
     Proxy proxy{server.url()};
     RawRedis client{proxy.url()};
@@ -417,7 +417,7 @@ TEST_CASE("messages can be slow, in each direction and byte by byte") {
     CHECK(watch.elapsed() >= 30ms);  // seven bytes, six pauses
 }
 
-TEST_CASE("in a blackhole nothing moves, and afterwards everything") {
+TEST_CASE("a blackhole stops all messages, which arrive afterwards") {
     RedisServer server;
     RawRedis direct{server};
     Proxy proxy{server.url()};
@@ -435,7 +435,7 @@ TEST_CASE("in a blackhole nothing moves, and afterwards everything") {
     CHECK(late.receive().string == "PONG");
 }
 
-TEST_CASE("half a connection can be closed, connections refused and killed") {
+TEST_CASE("connections can be half closed, refused and killed") {
     RedisServer server;
     RawRedis direct{server};
     Proxy proxy{server.url(), true};
@@ -444,7 +444,7 @@ TEST_CASE("half a connection can be closed, connections refused and killed") {
         CHECK(client.text("PING") == "PONG");
         proxy.half_close(Side::client);
         CHECK(closed(client));
-        client.send({"INCR", "count"});  // this way is still open
+        client.send({"INCR", "count"});  // this direction is still open
         CHECK(eventually([&] { return direct.exists("count"); }));
     }
     CHECK(eventually([&] { return direct.connected_clients() == 0; }));
@@ -452,7 +452,7 @@ TEST_CASE("half a connection can be closed, connections refused and killed") {
         RawRedis client{proxy.url()};
         CHECK(client.text("PING") == "PONG");
         proxy.half_close(Side::server);
-        CHECK(closed(client));  // since the server then closes
+        CHECK(closed(client));  // because the server closes it then
     }
     for (const std::string& url : {proxy.url(), proxy.tcp_url()}) {
         RawRedis client{url};
@@ -470,7 +470,7 @@ TEST_CASE("half a connection can be closed, connections refused and killed") {
     CHECK(proxy.counts().accepted == 8);
 }
 
-TEST_CASE("connections survive neither the server nor its restart, new ones reach another server") {
+TEST_CASE("connections end with their server, and new ones reach another server") {
     RedisServer first;
     RedisServer second;
     RawRedis{second}.text("SET", "who", "second");
