@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Url: what a URL means, and that no message shows a password.
+// Url: the meaning of a URL, and that no message contains a password.
 #include <doctest/doctest.h>
 
 #include <redlatch/redlatch.hpp>
@@ -158,7 +158,7 @@ TEST_CASE("a socket path has at most 107 bytes") {
     CHECK(refusal("unix:///" + std::string(107, 'p')).code == errc::invalid_argument);
 }
 
-TEST_CASE("rediss means TLS; the rest of the URL keeps its meaning") {
+TEST_CASE("rediss means TLS, and the rest of the URL keeps its meaning") {
     const Url url = Url::parse("rediss://u:p@h:7000/3");
     CHECK(url.tls);
     CHECK(url.host == "h");

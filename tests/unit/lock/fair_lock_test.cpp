@@ -228,7 +228,7 @@ TEST_CASE("a message that arrives while the acquire command is in flight is not 
 }
 
 TEST_CASE(
-    "without a message a waiter asks again when the reply says so, and after a pause if the reply names no time") {
+    "without a message a waiter asks again at the time in the reply, and after a pause if the reply names no time") {
     Bench bench;
     bench.redis.next("fair acquire", number(30'000));
     bench.redis.next("fair acquire", number(60));
@@ -408,7 +408,7 @@ TEST_CASE("leaving is resent until it is answered, and delays no thread: the nex
     CHECK(bench.redis.count("fair leave") == 2);
 }
 
-TEST_CASE("a waiter told to ask in so many milliseconds does so, unless an earlier message arrives") {
+TEST_CASE("a message names a time in milliseconds: the waiter asks then, unless another message arrives earlier") {
     Bench bench;
     bench.redis.always("fair acquire", number(30'000));
     Taker taker(bench);

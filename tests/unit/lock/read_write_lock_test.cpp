@@ -243,7 +243,7 @@ TEST_CASE("a reader that requests the write side gets would_deadlock at once, an
     bench.lock.unlock();
 }
 
-TEST_CASE("a writer may read, and may write again while it reads; a mere reader may not write") {
+TEST_CASE("a writer may read, and may write again while it reads, but a mere reader may not write") {
     Bench bench;
     bench.lock.lock();
     bench.lock.lock_shared();
@@ -393,7 +393,7 @@ TEST_CASE("a refused renewal of a reader loses the read hold and keeps the write
     bench.lock.unlock();
 }
 
-TEST_CASE("a write hold with an expired lease is released, since a read hold may keep the key; a read hold is not") {
+TEST_CASE("a write hold with an expired lease is released, unlike a read hold, because a read hold may keep its key") {
     Bench bench;
     bench.lock.lock(Lease(20ms));
     const auto certain_until = bench.lock.valid_until();

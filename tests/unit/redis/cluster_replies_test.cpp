@@ -35,7 +35,7 @@ TEST_CASE("the slot of a key is that of its hash tag, by the vectors of the spec
     CHECK(key_slot("}a{") == detail::crc16("}a{") % slot_count);
 }
 
-TEST_CASE("the reply to CLUSTER SLOTS names masters and replicas; no host means the queried node") {
+TEST_CASE("the reply to CLUSTER SLOTS names masters and replicas, where no host means the queried node") {
     const auto ranges =
         read_slots(array({range(0, 99, {node(Reply::of("h"), 1), node(Reply::of("::1"), 2)}),
                           range(100, 100, {node(Reply::of(""), 3), node({}, 4), node(Reply::of("?"), 5)}),

@@ -242,7 +242,7 @@ TEST_CASE("RESP3 types are refused, since the client never requests RESP3") {
     }
 }
 
-TEST_CASE("a bulk string must end where its length says, or it is refused") {
+TEST_CASE("a bulk string that does not end after its length is refused") {
     // A reader that merely skips two bytes would be out of step from here on, and take the rest for replies to other
     // commands.
     CHECK(parse("$3\r\nabcde\r\n:1\r\n") == Outcome::malformed);

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// What the roles below report to the test.
+/// The reports of the roles below to the test.
 struct Told {
     std::atomic<int> pid = 0;
     std::atomic<std::size_t> path_size = 0;
