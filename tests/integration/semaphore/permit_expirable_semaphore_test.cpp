@@ -272,7 +272,7 @@ TEST_CASE("the loss of a permit under the watchdog is reported") {
 TEST_CASE("a permit that gets its own lease is no longer renewed") {
     Bench bench(1, with_watchdog(short_lease));
     const PermitId id = bench.seats.acquire();
-    bench.seats.update_lease(id, Lease(short_lease / 2));  // shorter than the time to its next renewal
+    bench.seats.update_lease(id, Lease(short_lease / 2));  // long enough that a renewal would come before its end
     CHECK(eventually([&] { return !bench.seats.remaining_lease(id); }, 20s));
     CHECK(bench.seats.available_permits() == 1);
 }

@@ -387,7 +387,7 @@ TEST_CASE("a release wakes a waiter of another process by one message") {
     CHECK(delays[2] < patient(20ms));
 }
 
-// Java's listener throws for -1 or less, and 0 wakes no waiter usefully.
+// Java's listener throws for a number of -1 or less, and 0 serves no waiter.
 TEST_CASE("a message contains the new number of permits, and is sent only if a waiter may use it") {
     Bench bench;
     Messages messages(bench.server, channel);

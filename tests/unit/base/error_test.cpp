@@ -43,7 +43,7 @@ TEST_CASE("codes equal the portable std::errc conditions where one exists") {
     CHECK(std::error_code(errc::rejected) != std::errc::invalid_argument);
 }
 
-TEST_CASE("an error carries its code, the name of the lock, and a detail") {
+TEST_CASE("an error carries its code, the name of the primitive, and a detail") {
     const Error error(errc::overloaded, "orders", "the server says 'OOM'");
     CHECK(error.code() == errc::overloaded);
     CHECK(error.name() == "orders");

@@ -377,7 +377,7 @@ TEST_CASE("a waiter that fails leaves the queue, too") {
     }
 }
 
-TEST_CASE("no leave command to a server that was never reached, or that refuses temporarily") {
+TEST_CASE("server that was never reached, or that refuses temporarily: no leave command is sent") {
     Bench bench({.command_timeout = 20ms, .unreachable_timeout = 60ms});
     for (const Reply& reply : {unreachable(), error("LOADING Redis is loading the dataset in memory")}) {
         bench.redis.always("fair acquire", reply);

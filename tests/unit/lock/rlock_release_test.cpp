@@ -202,7 +202,7 @@ TEST_CASE("unlock() without memory returns an error code, and the lock can be ac
     CHECK(unlock(bench) == errc::unreachable);
     REQUIRE(bench.redis.wait_for("give up"));
     CHECK(bench.redis.sent("give up").at(0).argument(2) == bench.owner(1));
-    // Before the background resends the release, which would end the earlier release, too.
+    // This comes before any further unlock(), which would also end the earlier release.
     CHECK(start([&] {
               const bool held = bench.lock.try_lock_for(5s);
               if (held) bench.lock.unlock();

@@ -88,7 +88,7 @@ TEST_CASE("all or none: one refused or failed member decides at once") {
         check(c, std::string(c.answers).size());
 }
 
-// A lock over several servers, the nearest of which is the first to report that it is held: the others are not
+// A lock over three servers, the nearest of which is the first to report that it is held: the others are not
 // unreachable.
 TEST_CASE("members without a reply yet do not count as failed") {
     CHECK_FALSE(Round("r..").unreachable(3));
