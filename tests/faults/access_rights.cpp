@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The user of README.md: its rights suffice for everything, and none of them can be missed.
+// The user of README.md: its rights suffice for every operation, and each of them is needed.
 // ctest: timeout=240 long without=address
 #include <algorithm>
 #include <fstream>
@@ -22,7 +22,7 @@ namespace {
 using HiredisClient = Client<HiredisTransport>;
 using Words = std::vector<std::string>;
 
-/// What README.md says after `ACL SETUSER locker`.
+/// Returns the words after `ACL SETUSER locker` in README.md.
 Words documented_rights() {
     std::ifstream file{REDLATCH_SOURCE_DIR "/README.md"};
     const std::string text{std::istreambuf_iterator<char>{file}, {}};
@@ -34,7 +34,7 @@ Words documented_rights() {
     return {std::istream_iterator<std::string>{words}, {}};
 }
 
-/// The commands among them.
+/// Returns the commands among them.
 Words documented_commands() {
     Words commands;
     for (const std::string& right : documented_rights())
@@ -61,7 +61,7 @@ struct Fleet {
         return options;
     }
 
-    /// Remembers a refusal; what comes of it (a hold that is lost, a permit that is not there) is none.
+    /// Records a refusal. Its consequences (a lost hold, a missing permit) are no refusals.
     void note(const std::error_code& ec) {
         const std::lock_guard hold{mutex};
         if (ec == errc::rejected) refused = true;
@@ -81,12 +81,12 @@ struct Fleet {
         stop_if_refused();
     }
 
-    /// One refusal is enough: what it leaves behind would be waited for.
+    /// One refusal is enough. Later operations would wait for what it leaves behind.
     void stop_if_refused() {
         if (was_refused()) throw Error(errc::rejected, {}, "seen");
     }
 
-    /// Another thread of the user's gets nothing.
+    /// Another thread of the user tries and gets nothing.
     template <class Try>
     void try_in_vain(Try call) {
         start([&] {
@@ -98,7 +98,7 @@ struct Fleet {
         stop_if_refused();
     }
 
-    /// The user waits for what the peer has, and gives it back.
+    /// The user waits for a lock that the peer holds, and releases it.
     template <class L>
     void wait_for(L& mine, L& theirs, std::chrono::milliseconds at_least = 0ms) {
         theirs.lock();
@@ -114,7 +114,7 @@ struct Fleet {
         waiting.get();
     }
 
-    /// A hold goes from one thread of the user's to another one.
+    /// Hands a lock over from one thread of the user to another.
     template <class L>
     void pass_on(L& lock) {
         for (int round = 0; round < 100; ++round) {
@@ -138,14 +138,14 @@ struct Fleet {
     RawRedis redis;
     ClientOptions options;
     HiredisClient client;
-    HiredisClient peer;  // may do everything
+    HiredisClient peer;  // has all rights
 
-    std::mutex mutex;  // guards what follows: threads that wait note, too
+    std::mutex mutex;  // guards the members below: waiting threads call note(), too
     bool refused = false;
     std::string others;
 };
 
-/// One primitive's operations.
+/// The operations of one primitive.
 struct Use {
     const char* of;
     std::function<void(Fleet&)> run;
@@ -176,7 +176,7 @@ void use_reentrant_lock(Fleet& fleet, auto& lock) {
 
 const std::vector<Use>& uses() {
     static const std::vector<Use> all{
-        // Those that need most come first: a missing right is soon found.
+        // The primitives that need most rights come first, so that a missing right is found early.
         {"FairLock",
          [](Fleet& fleet) {
              FairLock mine{fleet.client, "fair"};
@@ -217,7 +217,7 @@ const std::vector<Use>& uses() {
              fleet.wait_for(mine.read_lock(), theirs.read_lock());
              auto& readers = theirs.read_lock();
              readers.lock();
-             fleet.try_in_vain([&] { return mine.try_lock_for(20ms); });  // takes back its mark
+             fleet.try_in_vain([&] { return mine.try_lock_for(20ms); });  // withdraws its mark
              readers.unlock();
              mine.lock();
              mine.lock_shared();
@@ -301,7 +301,7 @@ const std::vector<Use>& uses() {
              MultiLock both{a, b};
              use_reentrant_lock(fleet, both);
          }},
-        // Dear, so last: a place in a queue with a foreign waiter, for longer than a slot.
+        // The slowest comes last: a place in a queue behind a foreign waiter, for longer than a slot.
         {"FairLock behind a stranger",
          [](Fleet& fleet) {
              FairLock mine{fleet.client, "queue"};
@@ -317,7 +317,7 @@ const std::vector<Use>& uses() {
     return all;
 }
 
-/// Runs it, and notes what it throws.
+/// Runs the operations and records an error that they throw.
 void run(Fleet& fleet, const Use& use) {
     fleet.note(code_of([&] { use.run(fleet); }));
 }
@@ -328,8 +328,8 @@ void make_user(RawRedis& redis, const Words& rights) {
     REQUIRE_FALSE(redis.command(words).is_error());
 }
 
-/// What the server refused to its user. A new one refuses the commands that a Mutex tries for its release, which no
-/// server before it would let us name in the rights.
+/// Returns the commands that the server refused to its user. Leaves out two commands that a Mutex tries for its
+/// release: new servers refuse them, but older servers would not accept them in the rights.
 std::set<std::string> refusals(RawRedis& redis) {
     std::set<std::string> objects;
     for (const RawReply& entry : redis.call("ACL", "LOG").elements)
@@ -340,7 +340,7 @@ std::set<std::string> refusals(RawRedis& redis) {
     return objects;
 }
 
-/// Reads along what scripts do, and with which keys.
+/// Records the commands that scripts run, and their keys.
 class KeyWatch {
 public:
     explicit KeyWatch(const RedisServer& server) : stream_(server), marker_(server) { stream_.call("MONITOR"); }
@@ -377,7 +377,8 @@ public:
 private:
     static bool is_declared(const std::string& key, const Words& declared) {
         if (std::find(declared.begin(), declared.end(), key) != declared.end()) return true;
-        // The leases of readers, one a level, are Redisson's: their keys follow from the lock's, and lie in its slot.
+        // The leases of readers, one key a level, are Redisson's. Their keys follow from the lock's, and are in its
+        // slot.
         return std::any_of(declared.begin(), declared.end(), [&](const std::string& lock) {
             return key.starts_with("{" + lock + "}:") && key.find(":rwlock_timeout:") != std::string::npos;
         });
@@ -401,14 +402,14 @@ private:
 
 // --- a right is missing in the middle of an operation -----------------------------------------------------------------
 
-/// What an operation of the table below works with.
+/// The surroundings of an operation of the table below.
 struct Scene {
     template <class Kind>
     Kind mine(const char* name) {
         return Kind{fleet.client, name};
     }
 
-    /// A script of the user's own, of those that are sent in the background only.
+    /// Sends a script that a client sends in the background only.
     void send(const Script& script, Words keys, Words arguments) {
         Words words{"EVAL", std::string{script.text}, std::to_string(keys.size())};
         words.insert(words.end(), keys.begin(), keys.end());
@@ -424,13 +425,13 @@ struct Scene {
 
 struct Step {
     const char* what;
-    std::function<void(Scene&)> prepare;  // by the peer, who may do everything
-    std::function<void(Scene&)> run;      // throws when it was refused
-    // A script of its own, that may be sent once more when the right is there again.
+    std::function<void(Scene&)> prepare;  // runs as the peer, which has all rights
+    std::function<void(Scene&)> run;      // throws if it was refused
+    // A single script, which may be sent once more when the right is there again.
     bool bare = false;
-    // Without these rights it is refused, and something stays of it: what does no harm, and has a lease.
+    // Without these rights it is refused, and leaves something that does no harm and has a lease.
     Words leaves{};
-    // Whom it concerns is found and told at the end: refused, the rest of it stands.
+    // It finds and notifies the others at the end. If that is refused, the rest of it stands.
     bool tells_last = false;
 };
 
@@ -449,8 +450,8 @@ std::string now_of(Fleet& fleet) {
     return std::to_string(std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000);
 }
 
-// The scripts of the locks, sent as they are: a client would go on in the background with what was refused. Times are far
-// apart, and a picture tells them by hundreds of seconds.
+// The scripts of the locks, sent directly: a client would retry a refused release in the background. The times are far
+// apart, and a picture distinguishes them by hundreds of seconds.
 const std::string wanted = "99999999999999";
 const std::string lock_key = "shop:lock";
 const std::string lock_channel = "redisson_lock__channel:{shop:lock}";
@@ -466,7 +467,7 @@ std::function<void(Scene&)> sending(const Script& script, Words keys, Words argu
     return [&script, keys, arguments](Scene& s) { s.send(script, keys, arguments); };
 }
 
-/// Fields and counts, and the lease.
+/// Writes fields and counts, and sets the lease.
 void put_hash(Scene& s, const Words& fields, std::chrono::seconds lease) {
     Words words{"HSET", lock_key};
     words.insert(words.end(), fields.begin(), fields.end());
@@ -480,13 +481,13 @@ std::function<void(Scene&)> held(const Words& fields, std::chrono::seconds lease
 
 std::function<void(Scene&)> held_fenced(const Words& fields) {
     return [fields](Scene& s) {
-        // Farther than the clock: the next token is the next number.
+        // Ahead of the clock, so the next token is the next number.
         s.fleet.redis.text("SET", token_key, "9000000000000000");
         if (!fields.empty()) put_hash(s, fields, 500s);
     };
 }
 
-/// Who waits in the queue, each with its slot: of ours, and alive unless it is called dead.
+/// Puts waiters into the queue, each with a slot of ours. One whose name begins with "dead" has expired.
 std::function<void(Scene&)> queued(const Words& holder, const Words& waiters) {
     return [holder, waiters](Scene& s) {
         if (!holder.empty()) put_hash(s, holder, 500s);
@@ -502,7 +503,8 @@ std::function<void(Scene&)> queued(const Words& holder, const Words& waiters) {
     };
 }
 
-/// Readers with so many levels, whose leases are a hundred seconds a level; "0" is dead. Another field is as it is.
+/// Adds readers with that many levels, whose leases are a hundred seconds a level. A count of "0" means a dead reader.
+/// Other fields are written as they are.
 std::function<void(Scene&)> read_by(const Words& readers, std::chrono::seconds lease = 500s) {
     return [readers, lease](Scene& s) {
         Words fields = readers;
@@ -576,12 +578,13 @@ std::vector<Step> steps_of_locks() {
              sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "600000", wanted})),
         bare("FairLock queueing up behind others", queued({"p:1", "1"}, {"u:2", "p:2"}),
              sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "600000", wanted})),
-        // Its keys stay for longer.
+        // The script extends the time to live of the queue's keys before it is refused.
         leaving("FairLock asking again", {"zadd"}, queued({"p:1", "1"}, {"u:2", "u:1"}),
                 sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "900000", wanted})),
         bare("FairLock acquire of the first in the queue", queued({}, {"u:1", "u:2"}),
              sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "600000", wanted})),
-        // The dead one may be taken out of the times, and stay in the queue: without them it is dead nevertheless.
+        // The dead waiter may be removed from the time-outs only. It stays in the queue, but without a time-out it
+        // counts as dead.
         leaving("FairLock acquire behind a dead one", {"zrem", "lpop", "hincrby", "pexpire"},
                 queued({}, {"dead", "u:1", "u:2"}),
                 sending(digested<lua::fair_acquire>, fair, {"publish", own, "u:1", "1", "500000", "600000", wanted})),
@@ -591,10 +594,10 @@ std::vector<Step> steps_of_locks() {
                 sending(digested<lua::fair_release>, fair, {"publish", own, "u:1", "0", "0"})),
         telling("FairLock leaving the queue", queued({"p:1", "1"}, {"u:2", "u:1", "p:2"}),
                 sending(digested<lua::fair_leave>, fair, {"publish", own, "u:1"})),
-        // The hold is given back whatever becomes of a place that its number does not have.
+        // The hold is released even if its owner's place in the queue, which does not exist, cannot be removed.
         leaving("FairLock give-up", {"zrem", "lrem"}, queued({"u:1", "1"}, {"u:2"}),
                 sending(digested<lua::fair_leave>, fair, {"publish", own, "u:1"})),
-        // What was refreshed of it is alive.
+        // Places that were refreshed before the refusal belong to live waiters.
         leaving("FairLock refresh", {"zadd", "zscore", "lindex"}, queued({"p:1", "1"}, {"u:2", "u:1"}),
                 sending(digested<lua::fair_refresh>, fair, {"publish", own, "900000", wanted, "u:2", "u:1"})),
         leaving("FairLock refresh of a free lock", {"zadd", "zscore", "lindex", "publish"}, queued({}, {"u:2", "u:1"}),
@@ -625,7 +628,7 @@ std::vector<Step> steps_of_locks() {
              sending(digested<lua::read_renew>, hash, {"500000", wanted, "u:1"})),
         bare("ReadWriteLock write acquire", marked(nothing),
              sending(digested<lua::write_acquire>, shared, {"u:1:write", "1", "500000", lock_tag, "u", "0", wanted})),
-        // Of dead readers nothing need stay.
+        // Dead readers may be removed.
         leaving(
             "ReadWriteLock write acquire after dead readers", {"del", "hset", "pexpire"},
             marked(read_by({"mode", "read", "p:1", "0"}, 500s)),
@@ -663,7 +666,7 @@ std::vector<Step> steps_of_locks() {
                 s.fleet.redis.command({"SET", lock_key, "u:1", "PX", "200000"});
             },
             sending(digested<lua::mutex_give_up>, hash, {"u:0", "u:1"})),
-        // Its lease is the heir's then, and the hold is given back by another command.
+        // By then the lease is that of the next holder. The owner releases its hold by another command.
         leaving(
             "Mutex hand-over", {"set"},
             [](Scene& s) {
@@ -683,7 +686,7 @@ const std::vector<Step>& steps() {
     static const auto seats = [](std::ptrdiff_t n) {
         return [n](Scene& s) { Seats{s.fleet.peer, "seats"}.try_set_permits(n); };
     };
-    // Of ten permits the peer has two, the lease of a third is over, and the user has two more.
+    // The peer holds two of ten permits, a third has expired, and the user has two more: `ids`.
     static const auto slots = [](Scene& s) {
         Slots theirs{s.fleet.peer, "slots"};
         theirs.try_set_permits(10);
@@ -770,8 +773,8 @@ const std::vector<Step>& steps() {
     return all;
 }
 
-/// What is on the server: `exact`, with whatever is random or a time. Leases are told by hundreds of seconds. The marks of
-/// requests are left out, unless they have no end.
+/// Describes the data on the server. If `exact`, includes random values and times. Shows leases by hundreds of seconds.
+/// Leaves out the marks of requests, unless they never expire.
 std::string picture(RawRedis& redis, bool exact) {
     const long long now = std::stoll(redis.list("TIME").at(0)) * 1000;
     std::string all;
@@ -784,7 +787,7 @@ std::string picture(RawRedis& redis, bool exact) {
         }
         const std::string type = redis.text("TYPE", key);
         const std::string text = type == "string" ? redis.command({"GET", key}).string : "";
-        if (type == "none" || (type == "string" && text.empty())) continue;  // over by now
+        if (type == "none" || (type == "string" && text.empty())) continue;  // expired meanwhile
         all += key + "=";
         if (type == "string") {
             const bool number = text.find_first_not_of("-0123456789") == std::string::npos;
@@ -848,7 +851,7 @@ TEST_CASE("fault: user with the rights of the README: every operation works, wai
     CHECK(refusals(admin).empty());
 }
 
-TEST_CASE("the user of the README may do nothing to others") {
+TEST_CASE("the user of the README has no rights beyond its own keys and commands") {
     RedisServer server{{.tcp = true}};
     RawRedis admin{server};
     make_user(admin, documented_rights());
@@ -911,7 +914,7 @@ TEST_CASE("fault: any right of the README taken away: an operation is rejected")
         }
         CAPTURE(by);
         CAPTURE(fleet.others);
-        // What is done in the background, or is only an improvement, is refused unseen: the server tells.
+        // The caller does not see a refusal in the background or of an optimization. The server's log shows it.
         static const std::set<std::string> unseen{"unsubscribe", "lrange", "lrem"};
         if (unseen.contains(right))
             CHECK(eventually([&] { return refusals(admin).contains(right); }, 20s));
@@ -920,7 +923,7 @@ TEST_CASE("fault: any right of the README taken away: an operation is rejected")
     }
 }
 
-TEST_CASE("fault: a right is missing in the middle of an operation: all of it is done, or nothing") {
+TEST_CASE("fault: a right is missing in the middle of an operation: it takes effect as a whole, or not at all") {
     RedisServer server{{.tcp = true}};
     RawRedis admin{server};
     RawRedis user{server.tcp_url()};
@@ -953,7 +956,7 @@ TEST_CASE("fault: a right is missing in the middle of an operation: all of it is
                     } else if (step.tells_last && rights_to_tell.contains(right) && after != before) {
                         CHECK(picture(fleet.redis, false) == whole[i]);
                     } else {
-                        // What was written already may stay for a millisecond.
+                        // Partial writes may stay for a millisecond.
                         eventually([&] { return picture(fleet.redis, true) == before; }, 1s);
                         CHECK(picture(fleet.redis, true) == before);
                     }
@@ -966,7 +969,7 @@ TEST_CASE("fault: a right is missing in the middle of an operation: all of it is
                     CHECK(picture(fleet.redis, false) == whole[i]);
                 }
             }
-            // The client has gone, and with it what it would deliver now.
+            // The client is gone, and with it all that it would deliver now.
             if (!right.empty()) make_user(admin, {"+" + right});
         }
     };
@@ -974,7 +977,7 @@ TEST_CASE("fault: a right is missing in the middle of an operation: all of it is
     for (const std::string& right : documented_commands()) try_all(right);
 }
 
-TEST_CASE("scripts touch no key that they do not declare") {
+TEST_CASE("scripts touch no keys except those that they declare") {
     RedisServer server{{.tcp = true}};
     RawRedis admin{server};
     make_user(admin, documented_rights());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A client's process that freezes at the worst moment, has no time to run, or ends while it holds.
+// A client process that freezes at the worst moment, gets no processor time, or ends while it holds a lock.
 #include <atomic>
 #include <cstdlib>
 #include <thread>
@@ -15,7 +15,8 @@ namespace {
 
 constexpr auto frozen_lease = paced(1500ms);
 
-// Asks for the lock, and is frozen before it can read the answer: 0 when it does not believe to hold it.
+// Asks for the lock and is frozen before it can read the reply. Returns 0 if it does not believe that it holds the
+// lock.
 int ask_and_freeze(std::span<const std::string> args) {
     Client client{args[0]};
     RLock orders{client, "orders"};
@@ -27,7 +28,7 @@ int ask_and_freeze(std::span<const std::string> args) {
 
 const Role asking_role{"fault: asks and freezes", ask_and_freeze};
 
-// Ends in one of the ways that a process has, while it holds the lock.
+// Ends in one of the ways in which a process can end, while it holds the lock.
 int end_while_holding(std::span<const std::string> args) {
     ClientOptions options = quick();
     options.on_event = [](const Event&) {};
@@ -41,7 +42,7 @@ int end_while_holding(std::span<const std::string> args) {
     orders.lock();
     if (way == "exit") std::exit(0);
     if (way == "exit of a thread") {
-        // Not a std::thread, whose own memory would count as leaked: that thread never ends.
+        // A std::thread would not do: this thread never ends, so its memory would count as leaked.
         pthread_t ender{};
         ::pthread_create(
             &ender, nullptr, [](void*) -> void* { std::exit(0); }, nullptr);
@@ -55,11 +56,11 @@ const Role ending_role{"fault: ends while holding", end_while_holding};
 
 }  // namespace
 
-TEST_CASE("fault: process frozen between request and reply, beyond the lease: the late grant is not believed") {
+TEST_CASE("fault: process frozen between request and reply, beyond the lease: the late grant counts as no hold") {
     FaultyPath path;
     path.proxy.hold_next_replies(1, acquire_digest);
     ChildProcess child = spawn_self("fault: asks and freezes", {path.url()});
-    // The reply, which stays, not the key: that may be gone before a busy machine looks.
+    // Wait for the reply, which stays in the proxy. The key may be gone before a busy machine looks for it.
     REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }, 30s));
     child.stop();
     path.proxy.release();
@@ -71,12 +72,11 @@ TEST_CASE("fault: process frozen between request and reply, beyond the lease: th
     const auto status = child.wait(30s);
     REQUIRE(status);
     CHECK(status->code == 0);
-    CHECK(theirs.is_held());  // what the late one gave back was not this
+    CHECK(theirs.is_held());  // the release of the late grant did not touch this hold
     theirs.unlock();
 }
 
-TEST_CASE(
-    "fault: watchdog starved by sixteen busy threads: the hold is kept, or told to be lost, never silently over") {
+TEST_CASE("fault: watchdog starved by sixteen busy threads: the hold is kept or reported lost, never lost silently") {
     RedisServer server;
     RawRedis redis{server};
     ClientOptions options = quick();
@@ -95,11 +95,11 @@ TEST_CASE(
     do {
         const bool certain = orders.valid_until() > std::chrono::steady_clock::now();
         const bool there = redis.exists("orders");
-        // The question may have come too late for the answer.
+        // Compare again: valid_until() may have passed before the server replied.
         const bool still_certain = orders.valid_until() > std::chrono::steady_clock::now();
         CHECK((there || !certain || !still_certain));
     } while (!lost.stop_requested() && watch.within(3 * options.watchdog_timeout));
-    // Who tells it is starved, too.
+    // The thread that reports the loss is starved, too.
     CHECK(eventually([&] { return lost.stop_requested() || client.stats().renewals > 2; }, 20s));
     over = true;
     busy.clear();
@@ -107,7 +107,7 @@ TEST_CASE(
     CHECK(eventually([&] { return !redis.exists("orders"); }, 3s));
 }
 
-TEST_CASE("fault: process or thread ends while it holds: no crash, no delay, and others enter after the lease") {
+TEST_CASE("fault: process or thread ends while it holds: it ends without a crash, and others enter after the lease") {
     RedisServer server;
     RawRedis redis{server};
     for (const char* way : {"return", "thread", "exit", "exit of a thread", "quick_exit"}) {

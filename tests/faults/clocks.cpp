@@ -20,7 +20,7 @@ std::atomic<long> hours_ahead{0};
 
 }  // namespace
 
-// In place of the system's, for everything in this program.
+// Replaces the system's function for everything in this program.
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
     const long result = ::syscall(SYS_clock_gettime, clock, now);
     if (result == 0 && clock == CLOCK_REALTIME) now->tv_sec += hours_ahead * 3600;
@@ -29,7 +29,7 @@ extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
 
 namespace {
 
-// The client's wall clock is wrong as long as it lives.
+// Moves the client's wall clock during its lifetime.
 struct WallClockJump {
     explicit WallClockJump(long hours) {
         const auto before = std::chrono::system_clock::now();
@@ -60,12 +60,12 @@ public:
 
     RedisServer& server() { return *server_; }
 
-    // Returns when the server's clock shows it.
+    // Returns when the server's clock shows the jump.
     void jump(RawRedis& redis, std::chrono::seconds by) {
         const auto now = [&] { return std::stoll(redis.list("TIME").at(0)); };
         const auto before = now();
         std::atomic_ref{* offset_} += std::chrono::microseconds(by).count();
-        // Valkey 9.1 looks at the clock once a millisecond.
+        // Valkey 9.1 reads the clock once a millisecond.
         REQUIRE(eventually([&] { return std::abs(now() - before - by.count()) < 10; }, 5s));
     }
 
@@ -78,7 +78,7 @@ private:
 
 }  // namespace
 
-TEST_CASE("fault: the client's wall clock jumps by an hour: holds, waits and permits do not notice") {
+TEST_CASE("fault: the client's wall clock jumps by an hour: holds, waits and permits are unaffected") {
     RedisServer server;
     RawRedis redis{server};
     const ClientOptions options = unhurried(paced(6s));
@@ -104,7 +104,7 @@ TEST_CASE("fault: the client's wall clock jumps by an hour: holds, waits and per
         CHECK(fair.is_held());
         CHECK(slots.remaining_lease(id) <= options.watchdog_timeout);
         CHECK(client.stats().lost_holds == 0);
-        // A wait on the wrong clock's own time points is as long as it says.
+        // A wait until a time point of the shifted clock lasts as long as that clock implies.
         RLock blocked{other, "fair"};
         const Stopwatch watch;
         CHECK_FALSE(their_fair.try_lock_until(std::chrono::system_clock::now() + 100ms));
@@ -120,7 +120,7 @@ TEST_CASE("fault: the client's wall clock jumps by an hour: holds, waits and per
 }
 
 TEST_CASE(
-    "fault: the server's clock jumps forward beyond the lease: the hold is told to be lost, and tokens still grow") {
+    "fault: the server's clock jumps forward beyond the lease: the hold is reported lost, and tokens still grow") {
     SkewedServer skewed;
     RawRedis redis{skewed.server()};
     Client client{skewed.server().url(), quick()}, other{skewed.server().url(), unhurried()};
@@ -136,7 +136,7 @@ TEST_CASE(
     theirs.unlock();
 }
 
-TEST_CASE("fault: the server's clock jumps back: nobody is lost, waiters get their turn, and tokens still grow") {
+TEST_CASE("fault: the server's clock jumps back: no hold is lost, waiters get their turn, and tokens still grow") {
     for (const auto by : {-60s, -3600s}) {
         SkewedServer skewed;
         RawRedis redis{skewed.server()};
@@ -168,8 +168,7 @@ TEST_CASE("fault: the server's clock jumps back: nobody is lost, waiters get the
     }
 }
 
-TEST_CASE(
-    "fault: the clock of a minority jumps forward beyond the lease: the other two servers keep the lock from others") {
+TEST_CASE("fault: the clock of a minority jumps forward beyond the lease: the other two servers still exclude others") {
     SkewedServer skewed;
     RedisServer second;
     RedisServer third;
@@ -185,7 +184,8 @@ TEST_CASE(
     const ClientOptions options = unhurried(4s);
     Party holder{url, second.url(), third.url(), options};
     Party other{url, second.url(), third.url(), options};
-    // All servers are old enough to vote, and the holder has them all: of a bare majority none may jump.
+    // All servers are old enough to vote, and the holder has all three: a bare majority would not survive the jump of
+    // one.
     RawRedis redis_two{second};
     RawRedis redis_three{third};
     const auto all = [&](auto&& what) { return what(redis) && what(redis_two) && what(redis_three); };

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=600 long
-// A Redis Cluster whose masters die or freeze: what becomes of holds and waiters. Slots that move: cluster_test.cpp.
+// A Redis Cluster whose masters die or freeze: the effect on holds and waiters. cluster_test.cpp covers slots that
+// move.
 #include "faults/cluster_kit.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;
 
-TEST_CASE("fault: a master dies: holds go on at its replica, waiters come in, and other shards notice nothing") {
+TEST_CASE("fault: a master dies: holds survive on its replica, waiters get the lock, and other shards are unaffected") {
     ClusterServers cluster;
     EventLog log;
     Client client{cluster.url(), log.in(steady())}, other{cluster.url(), steady()};
@@ -32,7 +33,7 @@ TEST_CASE("fault: a master dies: holds go on at its replica, waiters come in, an
     fresh.unlock();
     CHECK(is_listened_to(heir, name));
     CHECK_FALSE(lost.stop_requested());
-    // It notices when it speaks to the node, if only to renew the hold.
+    // The client notices when it contacts the node, if only to renew the hold.
     CHECK(orders.is_held());
     CHECK(eventually([&] { return log.count(Event::Kind::moved) == 1; }, soon));
     CHECK(waiting.wait_for(0s) == std::future_status::timeout);
@@ -41,7 +42,8 @@ TEST_CASE("fault: a master dies: holds go on at its replica, waiters come in, an
     CHECK(log.count(Event::Kind::hold_lost) == 0);
     CHECK(elsewhere.is_held());
     elsewhere.unlock();
-    // It comes back as a replica, and is given its slots again: so is the new master left without a loss.
+    // The node comes back as a replica and gets its slots again. So the client leaves the new master without a loss,
+    // too.
     victim.restart();
     REQUIRE(cluster.is_well(failover));
     orders.lock();
@@ -53,7 +55,7 @@ TEST_CASE("fault: a master dies: holds go on at its replica, waiters come in, an
     CHECK(log.count(Event::Kind::hold_lost) == 0);
 }
 
-TEST_CASE("fault: a master dies before its replica has heard of a lock: the hold is told to be lost") {
+TEST_CASE("fault: a master dies before it replicates a lock: the hold is reported lost") {
     ClusterServers cluster{{.args = {"--user", "repl", "on", ">secret", "+psync", "+replconf", "+ping", "--masteruser",
                                      "repl", "--masterauth", "secret"}}};
     EventLog log;
@@ -67,7 +69,7 @@ TEST_CASE("fault: a master dies before its replica has heard of a lock: the hold
     const std::stop_token lost = doomed.lost();
     victim.kill();
     REQUIRE(cluster.is_served(doomed.name(), failover));
-    // Nobody asks anything of the dead node before this.
+    // Nothing is sent to the dead node before this.
     CHECK_FALSE(doomed.is_held());
     CHECK(eventually([&] { return lost.stop_requested(); }, soon));
     CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }, soon));
@@ -106,7 +108,7 @@ TEST_CASE("fault: a frozen master without a replica: its holds are lost, those o
     locks[0]->unlock();
 }
 
-TEST_CASE("fault: password changed in a cluster: connections that are wanted later are done without") {
+TEST_CASE("fault: password changed in a cluster: clients continue without the connections that they fail to open") {
     ClusterServers cluster{{.args = {"--user", "locker", "on", ">before", "~*", "&*", "+@all"}}};
     const auto set_password = [&](const char* password) {
         for (std::size_t i = 0; i < cluster.size(); ++i)

@@ -6,14 +6,14 @@
 #include "faults/fault_kit.hpp"
 #include "support/cluster_servers.hpp"
 
-// What the fault tests of a cluster share.
+// Shared by the fault tests of a cluster.
 namespace redlatch::fault {
 
-// A bound, not a time: a failover takes about three seconds.
+// An upper bound: a failover takes about three seconds.
 inline constexpr auto failover = 120s;
 inline constexpr auto soon = 20s;
 
-// Leases longer than a failover, so that what ends does not end by itself.
+// Leases longer than a failover, so that no hold ends by expiry.
 inline ClientOptions steady() {
     ClientOptions options = quick();
     options.watchdog_timeout = 180s;

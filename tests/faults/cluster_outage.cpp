@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=600 long
-// A Redis Cluster that is down: how many commands it is sent, by the count of its nodes, and who they are sent to.
+// A Redis Cluster that is down: how many commands its nodes receive, by their own count, and which nodes receive them.
 #include <array>
 #include <sstream>
 
@@ -11,7 +11,7 @@ using namespace redlatch::fault;
 
 namespace {
 
-// What clients sent to this node, carried out or not.
+// Returns the number of commands that clients sent to this node, whether it carried them out or not.
 long long commands_at(RedisServer& node) {
     RawRedis redis{node};
     std::istringstream lines{redis.text("INFO", "commandstats")};
@@ -29,7 +29,8 @@ long long commands_at(RedisServer& node) {
 
 }  // namespace
 
-TEST_CASE("fault: the cluster is down: few commands are sent, deadlines are kept, then all goes on") {
+TEST_CASE(
+    "fault: the cluster is down: few commands are sent, deadlines are kept, and work continues after the outage") {
     ClusterServers cluster{{.replicas = 0}};
     ClientOptions options = quick();
     options.watchdog_timeout = 180s;
@@ -42,7 +43,7 @@ TEST_CASE("fault: the cluster is down: few commands are sent, deadlines are kept
         names.push_back(cluster.key_on(home, "down" + std::to_string(i) + "."));
         locks.push_back(std::make_unique<RLock<HiredisTransport>>(client, names.back()));
     }
-    // Half of the channels have waiters, too.
+    // Half of the locks are held by others, so their channels have waiters.
     RawRedis first{cluster.node(0)}, second{cluster.node(1)};
     for (std::size_t i = 0; i < 12; ++i) {
         RawRedis& redis = i % 2 == 0 ? first : second;
@@ -68,7 +69,7 @@ TEST_CASE("fault: the cluster is down: few commands are sent, deadlines are kept
             lock.unlock();
         }));
     std::this_thread::sleep_for(500ms);
-    // Counted again where a busy machine was still at the first commands of all these threads.
+    // Count again if a busy machine was still at the first commands of all these threads.
     std::array<double, 2> rates{};
     for (int tries = 0; tries < 3; ++tries) {
         std::array<long long, 2> before{}, after{};
@@ -86,7 +87,7 @@ TEST_CASE("fault: the cluster is down: few commands are sent, deadlines are kept
         CHECK(rate > 0);
     }
     cluster.node(2).restart();
-    // Whoever held the other half lets go.
+    // The holders of the other half release.
     REQUIRE(cluster.is_well(failover));
     for (std::size_t i = 0; i < 12; ++i) {
         RawRedis& redis = i % 2 == 0 ? first : second;
@@ -96,7 +97,7 @@ TEST_CASE("fault: the cluster is down: few commands are sent, deadlines are kept
     for (auto& one : all) CHECK(ready_within(one, soon));
 }
 
-TEST_CASE("fault: a frozen master is replaced: nobody waits for it, and nobody speaks to it when it is back") {
+TEST_CASE("fault: a frozen master is replaced: callers stop waiting for it, and it gets no commands when it is back") {
     ClusterServers cluster;
     Client client{cluster.url(), steady()}, other{cluster.url(), steady()};
     RedisServer& victim = cluster.node(0);
@@ -115,8 +116,8 @@ TEST_CASE("fault: a frozen master is replaced: nobody waits for it, and nobody s
     victim.stop();
     REQUIRE(cluster.is_served(name, failover));
     orders.unlock();
-    // The other one has been told nothing by anybody, and asks by itself: at the end of the lease, or when it notices
-    // that its node is none any more. So it is spoken to here.
+    // The other client got no notification. It asks by itself at the end of the lease, or when it notices that its node
+    // is no master any more. So the test makes it contact its node here.
     RLock fresh{other, cluster.key_on(heir, "x")};
     CHECK(fresh.try_lock_for(failover));
     fresh.unlock();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300 without=address
-// The connection is cut at every byte of what no single call sends and waits for: hand-overs, renewals, subscriptions
-// and their messages; and of calls that get no second chance, so that their outcome is settled only afterwards.
+// Cuts the connection at every byte of work that no single call sends and waits for: hand-overs, renewals,
+// subscriptions and their messages. Also cuts calls that get no second chance, whose outcome is settled only
+// afterwards.
 #include "faults/cut_kit.hpp"
 
 using namespace redlatch;
@@ -11,7 +12,7 @@ namespace {
 
 std::string digest(const Script& script) { return std::string{script.digest()}; }
 
-// Runs `work(bench, number)` in several threads, each with a bench of its own on one server.
+// Runs `work(bench, number)` in several threads. Each has a bench of its own on one server.
 template <class Work>
 void with_benches(int threads, CutReport& report, Work work) {
     RedisServer server;
@@ -28,19 +29,19 @@ void with_benches(int threads, CutReport& report, Work work) {
     for (std::thread& worker : workers) worker.join();
 }
 
-// --- calls that end while nobody answers ----------------------------------------------------------------------------
+// --- calls that end during an outage --------------------------------------------------------------------------------
 
 struct GivenUp {
     std::string what;
     std::string key;
     std::string request;
     std::function<void()> prepare;
-    std::function<bool()> run;     // whether it is done; false: the caller was told that it is not, or not known
-    std::function<void()> undo;    // of what is done
-    bool in_the_end_done = false;  // what was given up is done in the background, or taken back
+    std::function<bool()> run;     // returns whether it is done; false: the call reported failure or an unknown outcome
+    std::function<void()> undo;    // undoes what is done
+    bool in_the_end_done = false;  // an abandoned call is completed in the background, not undone
 };
 
-// Each with a key of its own: what one of them still has to give back, whose answer was lost, would end another's hold.
+// Each call has a key of its own. If the reply to one is lost, its later release would end the hold of another.
 struct GivenUpWork {
     GivenUpWork(CutBench& bench, const ClientOptions& options)
         : client(bench.proxy.url(), options),
@@ -97,15 +98,15 @@ ClientOptions calm() {
     return options;
 }
 
-// Gives up so soon that a busy machine alone can be the reason.
+// Gives up so early that a busy machine alone can be the reason.
 ClientOptions hasty() {
     ClientOptions options = calm();
     options.unreachable_timeout = options.command_timeout = paced(40ms);
     return options;
 }
 
-// How many bytes each call sends. Calls that are in no hurry: one that is given up goes on in the background, where it
-// would meddle with the next.
+// Returns how many bytes each call sends. The calls have long time-outs: an abandoned one continues in the background,
+// where it would disturb the next.
 std::vector<std::size_t> request_sizes(CutBench& bench, CutReport& report) {
     std::vector<std::size_t> sizes;
     GivenUpWork work{bench, calm()};
@@ -119,7 +120,7 @@ std::vector<std::size_t> request_sizes(CutBench& bench, CutReport& report) {
             size = static_cast<std::size_t>(bench.proxy.counts().bytes_to_server - begin);
             return done;
         };
-        // Twice: the server learns its script the first time.
+        // Run twice: the server learns the script in the first run.
         for (int round = 0; round < 2; ++round) {
             if (!eventually(run, 10s)) report.add(call.what + " never succeeds");
             call.undo();
@@ -132,7 +133,7 @@ std::vector<std::size_t> request_sizes(CutBench& bench, CutReport& report) {
 
 template <class Call>
 auto patiently(Call call) {
-    // These clients are in a hurry, and have first to settle what they gave up before.
+    // These clients have short time-outs, and have to settle their abandoned calls first.
     for (const Stopwatch watch;;) try {
             return call();
         } catch (const Error&) {
@@ -140,7 +141,7 @@ auto patiently(Call call) {
         }
 }
 
-// One call, cut and then without any server until it has returned.
+// Makes one call and cuts its connection. The server is unreachable until the call has returned.
 void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutReport& report, bool& struck) {
     patiently(call.prepare);
     const std::string before = bench.picture_of(call.key);
@@ -161,7 +162,7 @@ void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutRep
     if (took > late + 2s) report.add(where + "took " + std::to_string(took.count()) + " ms");
     if (done) try {
             call.undo();
-        } catch (const Error&) {  // goes on in the background
+        } catch (const Error&) {  // continues in the background
         }
     const auto settled = [&] {
         const std::string now = bench.picture_of(call.key);
@@ -174,7 +175,7 @@ void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutRep
 
 }  // namespace
 
-TEST_CASE("fault: connection cut at every byte, and nobody answers any more until the call has given up") {
+TEST_CASE("fault: connection cut at every byte, and the server unreachable until the call has given up") {
     CutReport report;
     constexpr int threads = 16;
     with_benches(threads, report, [&](CutBench& bench, int number) {
@@ -229,7 +230,7 @@ TEST_CASE("fault: connection cut at every byte of a hand-over") {
             if (struck) report.count(1);
             return struck;
         };
-        // The heir may just be asking the server itself: then the lock is not handed over, and it is done again.
+        // If the next holder is just asking the server itself, the lock is not handed over. Then repeat.
         const auto cut = [&](ProxyRule::Fault fault, std::size_t byte) {
             for (int tries = 0; tries < 20; ++tries)
                 if (hand_over({fault, hand_over_digest, 1, 0, Then::close, byte})) return;
@@ -260,11 +261,11 @@ TEST_CASE("fault: connection cut at every byte of a renewal") {
             const auto struck = [&] { return bench.proxy.counts().dropped > dropped; };
             if (!eventually([&] { return struck() || lock.lost().stop_requested(); }, 5s))
                 return report.add("not struck"), true;
-            // Renewed all the same; or, where the machine was too slow for that, told to be lost.
+            // The hold is renewed all the same. If the machine was too slow for that, it is reported lost.
             const auto well = [&] { return client.stats().renewals > renewals && lock.is_held(); };
             const auto told = [&] { return lock.lost().stop_requested() && client.stats().lost_holds > 0; };
             if (!eventually([&] { return well() || told(); }, 5s)) report.add("neither renewed nor told");
-            // One look: the key may go at any moment.
+            // Read once: the key may go at any moment.
             const auto counts = hold_counts(bench.redis, bench.name);
             if (!counts.empty() && counts != std::vector<std::string>{"1"}) report.add("counted wrongly");
             const bool was_struck = struck();
@@ -273,7 +274,7 @@ TEST_CASE("fault: connection cut at every byte of a renewal") {
             if (lock.lost().stop_requested()) lock.unlock();
             return was_struck;
         };
-        // Again where the machine stood still, and the hold was over before it could be renewed.
+        // Repeat if the machine stood still and the hold ended before it could be renewed.
         const auto cut_at = [&](ProxyRule::Fault fault, std::size_t byte) {
             for (int tries = 0; tries < 20; ++tries)
                 if (cut({fault, renew_digest, 1, 0, Then::close, byte})) return;
@@ -292,9 +293,9 @@ TEST_CASE("fault: connection cut at every byte of a renewal") {
 TEST_CASE("fault: connection cut at every byte of a subscription, of its confirmation and of the message") {
     struct Waits {
         std::string what;
-        std::function<void(CutBench&, const std::string&)> block;    // past the proxy
-        std::function<bool(CutBench&, const std::string&)> wait;     // behind it
-        std::function<void(CutBench&, const std::string&)> unblock;  // past it again
+        std::function<void(CutBench&, const std::string&)> block;    // bypasses the proxy
+        std::function<bool(CutBench&, const std::string&)> wait;     // goes through the proxy
+        std::function<void(CutBench&, const std::string&)> unblock;  // bypasses the proxy
     };
     const std::vector<Waits> all{
         {"RLock",
@@ -348,7 +349,7 @@ TEST_CASE("fault: connection cut at every byte of a subscription, of its confirm
     with_benches(static_cast<int>(all.size()), report, [&](CutBench& bench, int number) {
         const Waits& one = all[static_cast<std::size_t>(number)];
         const auto cut = [&](ProxyRule::Fault fault, std::size_t byte) {
-            // A name of its own, so that it is subscribed to anew.
+            // A name of its own, so that the client subscribes to it again.
             const std::string name =
                 bench.name + std::to_string(byte) + (fault == ProxyRule::Fault::drop_reply ? "r" : "q");
             one.block(bench, name);
@@ -357,7 +358,7 @@ TEST_CASE("fault: connection cut at every byte of a subscription, of its confirm
             auto waiter = start([&] { return one.wait(bench, name); });
             if (!eventually([&] { return bench.redis.pubsub_channels("*" + name + "*").size() == 1; }))
                 report.add(one.what + " never subscribed at byte " + std::to_string(byte));
-            // A cut may just be on its way to the server.
+            // The cut may still be on its way to the server.
             one.unblock(bench, name);
             if (!waiter.get()) report.add(one.what + " was not woken at byte " + std::to_string(byte));
             const bool struck = bench.proxy.counts().dropped > dropped;

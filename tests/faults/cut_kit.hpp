@@ -10,12 +10,12 @@
 
 #include "faults/fault_kit.hpp"
 
-// Cuts the connection at every byte of an operation. What must come out is told by the operation itself: it runs once
-// undisturbed, and then each time that it is cut its answer and what it left on the server must be the same, so one
-// effect and no second one. Afterwards all is given back, and nothing of it may be left on the server.
+// Cuts the connection at every byte of an operation. The expected result comes from the operation itself: it runs once
+// undisturbed. Then, each time that it is cut, its answer and its effect on the server must be the same: one effect,
+// not two. Afterwards everything is released, and nothing may stay on the server.
 namespace redlatch::fault {
 
-// Each cut is seen at once, so nothing here waits for a time-out of a command, and no lease is to end.
+// A cut is noticed at once, so no test here waits for a command's time-out. The leases are too long to end.
 inline ClientOptions without_haste() {
     ClientOptions options = quick();
     options.watchdog_timeout = 20s;
@@ -23,7 +23,7 @@ inline ClientOptions without_haste() {
     return options;
 }
 
-// What one worker works with: a client behind a proxy of its own, a name of its own, and a look past the proxy.
+// The equipment of one worker: a client behind a proxy of its own, a name of its own, and a connection past the proxy.
 struct CutBench {
     CutBench(const RedisServer& server, std::string lock_name)
         : server_url(server.url()),
@@ -33,9 +33,9 @@ struct CutBench {
           redis(server),
           name(lock_name) {}
 
-    // All keys of this name, in a form in which two runs can be compared: the numbers of holds, permit ids, and times are
-    // left out, and so are the marks that the library leaves for copies of its commands, but for one that would stay for
-    // ever.
+    // Returns all keys of this name in a form in which two runs can be compared. Leaves out the numbers of holds,
+    // permit ids, times, and the marks that the library leaves against copies of its commands. Shows a mark that would
+    // stay indefinitely.
     std::string picture() { return picture_of(name); }
 
     std::string picture_of(const std::string& key) {
@@ -72,7 +72,7 @@ struct CutBench {
         return redis.text("EVAL", look, 0, key);
     }
 
-    // But for the marks: a command may still be sent again.
+    // Keeps the marks: a command may still be sent again.
     void wipe() {
         static constexpr const char* wipe_all = R"lua(
             for _, key in ipairs(redis.call('keys', '*' .. ARGV[1] .. '*')) do
@@ -90,8 +90,8 @@ struct CutBench {
     std::string name;
 };
 
-// One operation of one primitive, made for a bench. `run` gives its answer as text. `prepare` and `undo` go through the
-// same client and are not disturbed.
+// One operation of one primitive, made for a bench. `run` returns its answer as text. `prepare` and `undo` use the same
+// client and are not disturbed.
 struct CutOperation {
     std::string what;
     std::string request;  // bytes that its command contains
@@ -100,7 +100,7 @@ struct CutOperation {
     std::function<void()> undo = [] {};
 };
 
-// The primitives of a bench, and what is done with them: lives as long as its operations are used.
+// The primitives of a bench and their operations. Must outlive the operations.
 struct CutWork {
     virtual ~CutWork() = default;
     std::vector<CutOperation> operations;
@@ -126,9 +126,8 @@ struct CutReport {
     }
 };
 
-// The cuts of one operation, at every `step`-th byte from `first` on. A cut in a reply goes on until one byte more
-// would be no cut any more; a request is cut after each of its bytes, and after the last, when it is the whole reply
-// that is lost.
+// Cuts one operation at every `step`-th byte from `first` on. A request is cut after each of its bytes; the cut after
+// the last byte loses the whole reply. A reply is cut until one more byte would be no cut any more.
 class CutSweep {
 public:
     CutSweep(CutBench& bench, const CutOperation& operation, CutReport& report, std::size_t first, std::size_t step)
@@ -142,7 +141,7 @@ public:
             const auto size = static_cast<std::size_t>(request_end_ - request_begin_);
             if (bench_.proxy.counts().bytes_to_server == before) return wrong("sends nothing", 0, "", "");
             for (std::size_t byte = first_; byte <= size; byte += step_) {
-                // Again, should a busy machine have let the call's time pass before it sent anything.
+                // Repeat if a busy machine let the call's time pass before it sent anything.
                 int tries = 0;
                 while (!cut(ProxyRule::Fault::drop_request, byte))
                     if (++tries == 5) return wrong("request was not cut", byte, "", "");
@@ -164,7 +163,7 @@ private:
         bool operator==(const Result&) const = default;
     };
 
-    // False when the fault did not strike.
+    // Returns false if the fault did not strike.
     bool cut(ProxyRule::Fault fault, std::size_t byte) {
         const auto before = bench_.proxy.counts().dropped;
         const Result result = probe(ProxyRule{fault, operation_.request, 1, 0, Then::close, byte});
@@ -195,7 +194,8 @@ private:
         return result;
     }
 
-    // What is on the server when all has come to rest, be it in the background: at once, as a rule.
+    // Returns the state of the server after all work, background work included, has come to rest. As a rule that is at
+    // once.
     std::string settled(const std::string* wanted) {
         std::string now;
         eventually([&] { return now = bench_.picture(), !wanted || now == *wanted; }, 3s);
@@ -218,8 +218,7 @@ private:
     std::uint64_t request_end_ = 0;
 };
 
-// Every operation of `Work` (a CutWork, made from a CutBench), by several workers, each with its share of the bytes, on
-// one server.
+// Cuts every operation of `Work` (a CutWork, made from a CutBench) on one server. Several workers share the bytes.
 template <class Work>
 void sweep_all(CutReport& report) {
     RedisServer server;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300 long without=address
-// The connection is cut at every byte of a request and of its reply, for every operation of every lock.
+// Cuts the connection at every byte of a request and of its reply, for every operation of every lock.
 #include "faults/cut_kit.hpp"
 
 using namespace redlatch;
@@ -27,14 +27,14 @@ std::string unlock(Lock& lock) {
 struct LockScripts {
     std::string acquire;
     std::string release;
-    std::string holders;    // the question that force_unlock() begins with
-    std::string give_up;    // and its answer
-    std::string locked;     // the question behind is_locked()
+    std::string holders;    // the first command of force_unlock()
+    std::string give_up;    // its second command
+    std::string locked;     // the query of is_locked()
     std::string count;      // hold_count()
     std::string remaining;  // remaining_lease()
 };
 
-// What every lock can do, for one of them.
+// Adds the operations that every lock has, for one lock.
 template <class Lock>
 void add_lock(std::vector<CutOperation>& to, const std::string& kind, Lock& lock, const LockScripts& scripts) {
     const auto take = [&lock] { lock.lock(); };
@@ -62,7 +62,7 @@ void add_lock(std::vector<CutOperation>& to, const std::string& kind, Lock& lock
                   [&lock] { return text(lock.remaining_lease() > 0ms); }, give});
 }
 
-// A lock that another client holds: a try is refused, and leaves nothing.
+// Adds a try to take a lock that another client holds. It is refused and leaves nothing.
 template <class Lock>
 void add_refused(std::vector<CutOperation>& to, const std::string& kind, Lock& far, Lock& near,
                  const LockScripts& scripts) {
@@ -116,7 +116,7 @@ struct OtherLocks final : CutWork {
                                        digest(digested<scripts::rlock_remaining_lease>)};
         add_lock(operations, "FairLock", fair, fair_scripts);
         add_refused(operations, "FairLock", fair, near_fair, fair_scripts);
-        // Into the queue and out of it again.
+        // Enters the queue and leaves it again.
         operations.push_back({"FairLock queueing up", digest(digested<scripts::fair_acquire>),
                               [this] { near_fair.lock(); }, [this] { return queue_up(); }, [this] { come_again(); }});
         operations.push_back({"FairLock leaving the queue", digest(digested<scripts::fair_leave>),
@@ -127,7 +127,7 @@ struct OtherLocks final : CutWork {
                   digest(digested<scripts::read_remaining_lease>), digest(digested<scripts::read_hold_count>),
                   digest(digested<scripts::read_remaining_lease>)});
         add_refused(operations, "ReadLock", both.read_lock(), near_both.read_lock(), {});
-        operations.pop_back();  // a reader lets another in
+        operations.pop_back();  // a reader does not exclude other readers
         add_lock(operations, "WriteLock", both.write_lock(),
                  {digest(digested<scripts::write_acquire>), digest(digested<scripts::write_release>),
                   digest(digested<scripts::write_holders>), digest(digested<scripts::write_give_up>),
@@ -141,13 +141,13 @@ struct OtherLocks final : CutWork {
                               [this] { near_both.unlock(); }});
     }
 
-    // Leaving goes on in the background.
+    // The lock leaves the queue in the background.
     std::string queue_up() {
         if (fair.try_lock_for(20ms)) return "held";
         return text(eventually([this] { return !redis.exists(queue); }, 5s));
     }
 
-    // The leaving may have to be sent again; it is about another place than this.
+    // The command that leaves the queue may have to be resent. It names another place than this one.
     void come_again() {
         near_fair.unlock();
         fair.lock();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300 without=address
-// The connection is cut at every byte of a request and of its reply, for every operation of semaphores and latches.
+// Cuts the connection at every byte of a request and of its reply, for every operation of semaphores and latches.
 #include "faults/cut_kit.hpp"
 
 using namespace redlatch;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A server that forgets: cut off by a power failure, flushed, or out of memory; and one that cannot save, or that takes
-// connections only to close them.
+// A server that loses data by a power failure, FLUSHALL or eviction. Also a server that cannot save, and one that
+// accepts connections only to close them.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ std::filesystem::path increments_of(const RedisServer& server) {
 
 }  // namespace
 
-TEST_CASE("fault: power failure that takes the end of the appendonly file: the hold is told to be lost") {
+TEST_CASE("fault: power failure cuts off the end of the appendonly file: the hold is reported lost") {
     RedisServer server{{.appendonly = true}};
     EventLog log;
     Client client{server.url(), log.in(unhurried(watchdog_timeout))};
@@ -33,7 +33,7 @@ TEST_CASE("fault: power failure that takes the end of the appendonly file: the h
     watched.lock();
     const std::stop_token lost = watched.lost();
     server.kill();
-    // In the middle of a command, as a power failure leaves it.
+    // Cut in the middle of a command, as a power failure leaves the file.
     std::filesystem::resize_file(increments_of(server), kept + 5);
     server.restart();
     RawRedis redis{server};
@@ -42,7 +42,7 @@ TEST_CASE("fault: power failure that takes the end of the appendonly file: the h
     REQUIRE_FALSE(redis.exists("watched"));
     CHECK(eventually([&] { return lost.stop_requested(); }, watchdog_timeout + late));
     CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
-    CHECK_FALSE(redis.exists("watched"));  // no renewal brings it back
+    CHECK_FALSE(redis.exists("watched"));  // no renewal creates it again
     std::error_code ec;
     orders.unlock(ec);
     CHECK(ec == errc::hold_lost);
@@ -50,7 +50,7 @@ TEST_CASE("fault: power failure that takes the end of the appendonly file: the h
     CHECK_FALSE(ec);
 }
 
-TEST_CASE("fault: FLUSHALL by an operator: every hold and permit is told to be lost, and given back in peace") {
+TEST_CASE("fault: FLUSHALL by an operator: every hold and permit is reported lost, and releasing it does no harm") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -86,7 +86,7 @@ TEST_CASE("fault: FLUSHALL by an operator: every hold and permit is told to be l
     fenced.unlock();
 }
 
-TEST_CASE("fault: lock key evicted for want of memory: the hold is told to be lost within a renewal period") {
+TEST_CASE("fault: lock key evicted under memory pressure: the hold is reported lost within a renewal period") {
     RedisServer server{{.args = {"--maxmemory", "4mb", "--maxmemory-policy", "allkeys-random"}}};
     RawRedis redis{server};
     EventLog log;
@@ -105,7 +105,8 @@ TEST_CASE("fault: lock key evicted for want of memory: the hold is told to be lo
     orders.unlock();
 }
 
-TEST_CASE("fault: server that cannot save (MISCONF): acquires are refused, and a release arrives when it can again") {
+TEST_CASE(
+    "fault: server that cannot save (MISCONF): it refuses acquires, and a release arrives when it can save again") {
     RedisServer server;
     RawRedis redis{server};
     ClientOptions options = quick();
@@ -137,8 +138,9 @@ TEST_CASE("fault: server that cannot save (MISCONF): acquires are refused, and a
     others.unlock();
 }
 
-// Each such connection counted as a success, so the next one was made at once: tens of thousands a second.
-TEST_CASE("fault: connections that are accepted and closed: they are made again with pauses, not in a storm") {
+// Regression: each such connection counted as a success, so the next one was opened at once, tens of thousands a
+// second.
+TEST_CASE("fault: the server accepts connections and closes them: the client reconnects with back-off") {
     FaultyPath path;
     ClientOptions options = quick();
     options.unreachable_timeout = options.command_timeout = paced(1000ms);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300
-// A system call of the transport fails: every kind of call, each one in its turn, with every error that it may have.
-// The answer comes in time, what is on the server is what the answer says, and no descriptor stays behind.
+// A system call of the transport fails: every kind of call, each one in turn, with every error that it may return. The
+// call under test ends in time, the state of the server matches its result, and no descriptor leaks.
 #include "faults/failing_calls.hpp"
 #include "faults/fault_kit.hpp"
 
@@ -55,7 +55,8 @@ ClientOptions short_lived() {
     return options;
 }
 
-// What is done while calls fail. It may throw Error or std::system_error; what it took it has given back, or knows of.
+// An operation that runs while calls fail. It may throw Error or std::system_error. It releases what it acquired, or
+// reports it.
 struct Deed {
     const char* what;
     std::function<void(const std::string& url)> go;
@@ -92,7 +93,7 @@ const std::vector<Deed> deeds{
      }},
 };
 
-// Each call of the function fails in its turn, until the deed needs no more of them. Returns how many did.
+// Lets each call of the function fail in turn, until the operation makes no more of them. Returns how many failed.
 int fail_each(RawRedis& redis, const std::string& url, const Deed& deed, const Failure& failure, int error) {
     for (int skip = 0;; ++skip) {
         CAPTURE(skip);
@@ -110,13 +111,13 @@ int fail_each(RawRedis& redis, const std::string& url, const Deed& deed, const F
             struck = calls.struck();
         }
         CHECK_MESSAGE(watch.within(patient(5s)), watch.elapsed_ms().count());
-        // The thread of a look-up may take a moment longer.
+        // The thread of a name look-up may end a moment later.
         CHECK(eventually([&] { return open_descriptors() == before; }));
         redis.call("DEL", "redlatch_permit_requests");
         const auto held = [&] {
             return redis.integer("EXISTS", "orders") == 1 && redis.text("TYPE", "orders") == "hash";
         };
-        // Given back; or, where it could not be, over with its lease.
+        // The lock is released; where that was impossible, it ends with its lease.
         CHECK(eventually([&] { return !held(); }, 3s));
         if (struck == 0 || skip > 60) return skip;
     }
@@ -153,8 +154,10 @@ TEST_CASE("fault: a system call of the transport fails once, over TCP, by the na
              {"socket", "connect", "send", "recv", "poll", "fcntl", "setsockopt", "pipe2", "getaddrinfo"});
 }
 
-// The thread that tells losses was made when there was one to tell of: unlock() threw, and a guard ended the program.
-TEST_CASE("fault: no thread can be had when a loss is found by unlock(): it is told, and a guard ends in peace") {
+// Regression: the thread that reports losses was started for the first loss. So unlock() threw, and a guard ended the
+// program.
+TEST_CASE(
+    "fault: no thread can be started when unlock() finds a loss: the loss is reported, and a guard does not throw") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -176,10 +179,10 @@ TEST_CASE("fault: no thread can be had when a loss is found by unlock(): it is t
         CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) > before; }));
     };
     SUBCASE("of a lock") { lose_in_guard(first); }
-    SUBCASE("of a lock over several") { lose_in_guard(both); }
+    SUBCASE("of a lock over several locks") { lose_in_guard(both); }
 }
 
-TEST_CASE("fault: no thread can be had: no lock is taken that could be lost without a word") {
+TEST_CASE("fault: no thread can be started: no lock is acquired whose loss could not be reported") {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url(), unhurried()};
@@ -196,7 +199,7 @@ TEST_CASE("fault: no thread can be had: no lock is taken that could be lost with
     both.unlock();
 }
 
-TEST_CASE("fault: no descriptor can be had for a while, and the call goes on when there is one") {
+TEST_CASE("fault: no descriptor is available for a while: the call continues when there is one") {
     RedisServer server;
     Client client{server.url(), unhurried()};
     RLock lock{client, "orders"};
@@ -207,7 +210,8 @@ TEST_CASE("fault: no descriptor can be had for a while, and the call goes on whe
     lock.unlock();
 }
 
-TEST_CASE("fault: write to a link that was killed (SIGPIPE): no signal, and the call goes on over a new one") {
+TEST_CASE(
+    "fault: write to a connection that was killed (SIGPIPE): no signal, and the call continues over a new connection") {
     static std::atomic<int> signals{0};
     struct sigaction action {};
     struct sigaction before {};
@@ -215,15 +219,15 @@ TEST_CASE("fault: write to a link that was killed (SIGPIPE): no signal, and the 
     REQUIRE(::sigaction(SIGPIPE, &action, &before) == 0);
     RedisServer server;
     RawRedis redis{server};
-    // A release that takes too long would go on in the background, and there meet the failure that is meant for the
-    // next lock().
+    // Long time-outs: a release that takes too long would continue in the background, and there meet the failure that
+    // is meant for the next lock().
     Client client{server.url(), unhurried()};
     RLock lock{client, "orders"};
     lock.lock();
     lock.unlock();
     for (int round = 0; round < 10; ++round) {
         CHECK(redis.kill_clients("normal") > 0);
-        // The look at an idle connection is to miss that it is closed.
+        // Let the check of an idle connection miss that it is closed.
         FailingCalls calls{"recv", EAGAIN};
         lock.lock();
         CHECK(calls.struck() == 1);
@@ -234,8 +238,9 @@ TEST_CASE("fault: write to a link that was killed (SIGPIPE): no signal, and the 
     ::sigaction(SIGPIPE, &before, nullptr);
 }
 
-// The byte stayed behind without the note that there is one: it was drained no more, and every poll() returned at once.
-TEST_CASE("fault: wake-up that meets a drain half way: nothing is left that cannot be drained") {
+// Regression: the byte stayed in the pipe, but the flag for it was cleared. It was never drained, and every poll()
+// returned at once.
+TEST_CASE("fault: wake() during a drain(): no byte stays that cannot be drained") {
     WakePipe pipe;
     int drained = 0;
     {

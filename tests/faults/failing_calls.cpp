@@ -27,7 +27,7 @@ int number = 0;
 std::string name;
 std::function<void()> before_write;
 
-// Whether this call is to fail; names are compared, as there are few.
+// Returns whether this call is to fail. Compares names, as there are few.
 bool fails(const char* function) {
     const char* const wanted = failing;
     if (!wanted || std::string_view{wanted} != function) return false;

@@ -6,22 +6,23 @@
 
 namespace redlatch::fault {
 
-/// As long as it lives, calls of one system function fail, once or several times in a row, as the system lets them
-/// fail. One at a time; the calls are those of this whole program, so nothing but the library may be busy meanwhile.
+/// Makes calls of one system function fail during its lifetime, once or several times in a row, in the way in which the
+/// system reports errors. Only one may live at a time. It affects the whole program, so nothing but the library may be
+/// busy meanwhile.
 class FailingCalls {
 public:
-    /// One of those that failing_calls.cpp defines in place of the system's. `skip`: how many calls succeed before.
-    /// `error`: errno; for getaddrinfo its own code.
+    /// `function` is one of those that failing_calls.cpp defines in place of the system's. `skip` is the number of
+    /// calls that succeed before. `error` is an errno; for getaddrinfo it is that function's own code.
     FailingCalls(std::string function, int error, int skip = 0, int times = 1);
     FailingCalls(const FailingCalls&) = delete;
     FailingCalls& operator=(const FailingCalls&) = delete;
     ~FailingCalls();
 
-    /// How many have failed.
+    /// Returns how many calls have failed.
     int struck() const;
 };
 
-/// As long as it lives, something happens just before each write().
+/// Runs a function just before each write() during its lifetime.
 class BeforeWrite {
 public:
     explicit BeforeWrite(std::function<void()> happens);

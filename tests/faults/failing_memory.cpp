@@ -20,7 +20,7 @@ std::atomic<const void*> maker{nullptr};
 FailingMemory::Of of = FailingMemory::Of::caller;
 const void* hiredis_base = nullptr;
 
-// Its address tells which thread this is.
+// Its address identifies the thread.
 thread_local char identity;
 
 bool strikes() {
@@ -55,7 +55,7 @@ FailingMemory::~FailingMemory() { armed = false; }
 
 bool FailingMemory::struck() const { return has_struck; }
 
-// Looked at only while armed for hiredis: dladdr() itself allocates nothing.
+// Looks up the caller only while armed for hiredis. dladdr() itself allocates nothing.
 [[maybe_unused]] static bool c_fails(const void* caller) {
     return armed && of == FailingMemory::Of::hiredis && library_of(caller) == hiredis_base && strikes();
 }
@@ -73,7 +73,7 @@ void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
-// A sanitizer has its own.
+// A sanitizer has its own functions.
 #if defined(__GLIBC__) && !defined(REDLATCH_SANITIZED)
 extern "C" {
 void* __libc_malloc(std::size_t);

@@ -3,12 +3,12 @@
 
 namespace redlatch::fault {
 
-/// As long as it lives, the n-th allocation from its making on (0 is the next one) fails, once.
-/// One at a time; the allocations are those of this whole program.
+/// Makes the n-th allocation after its construction (0 is the next one) fail, once. Only one may live at a time. It
+/// affects the whole program.
 class FailingMemory {
 public:
     enum class Of {
-        caller,  // operator new, of the thread that made this
+        caller,  // operator new, of the thread that constructed this
         others,  // operator new, of every other thread
         hiredis  // malloc, calloc and realloc where hiredis calls them; never fails in sanitizer builds
     };
@@ -17,7 +17,7 @@ public:
     FailingMemory& operator=(const FailingMemory&) = delete;
     ~FailingMemory();
 
-    /// Whether one has failed.
+    /// Returns whether an allocation has failed.
     bool struck() const;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=600 long without=address
-// Another server is the master by now, or has the slot: how soon everybody works again.
+// Another server has become the master, or has the slot: the time until all clients work again.
 #include "faults/cluster_kit.hpp"
 #include "faults/recovery_kit.hpp"
 #include "support/sentinels.hpp"
@@ -8,7 +8,7 @@
 using namespace redlatch;
 using namespace redlatch::fault;
 
-TEST_CASE("fault: master frozen for longer than a time-out: nobody goes on waiting for it once another is the master") {
+TEST_CASE("fault: frozen master replaced: clients stop waiting for it once another is the master") {
     constexpr auto bound = patient(500ms);
     CHECK(best_of(3, bound, [&] {
               Sentinels3 setup;
@@ -20,7 +20,7 @@ TEST_CASE("fault: master frozen for longer than a time-out: nobody goes on waiti
           }) <= bound);
 }
 
-TEST_CASE("fault: node frozen for longer than a time-out: nobody goes on waiting for it once another has its slots") {
+TEST_CASE("fault: frozen cluster node replaced: clients stop waiting for it once another has its slots") {
     CHECK(best_of(3, soon_after, [&] {
               ClusterServers cluster{{.args = {"--user", "locker", "on", ">geheim", "~*", "&*", "+@all"}}};
               RedisServer& victim = cluster.node(0);
@@ -34,7 +34,7 @@ TEST_CASE("fault: node frozen for longer than a time-out: nobody goes on waiting
           }) <= soon_after);
 }
 
-TEST_CASE("fault: slot under way for long: the slowest works again within a second") {
+TEST_CASE("fault: slot migration that takes long: the slowest client works again within a second") {
     ClusterServers cluster;
     const std::string tag = cluster.key_on(cluster.node(0), "t");
     Fleet fleet{cluster.url(), [&](const std::string& name) { return "{" + tag + "}" + name; }};

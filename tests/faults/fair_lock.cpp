@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A fair lock on a bad line: what was asked for happens once, and a waiter has one place or none.
+// A fair lock on a faulty connection: each request takes effect once, and a waiter has one place in the queue or none.
 #include <doctest/doctest.h>
 #include <redlatch/redlatch.hpp>
 
@@ -53,7 +53,7 @@ struct Line {
 
 constexpr Then both[] = {Then::close, Then::silence};
 
-// Places in the queue are refreshed as ever; but a command has the time that a busy machine may need.
+// Queue places are refreshed at the usual pace, but a command has the time that a busy machine may need.
 ClientOptions steady() {
     ClientOptions options = quick();
     options.command_timeout = paced(1000ms);
@@ -62,7 +62,7 @@ ClientOptions steady() {
 
 }  // namespace
 
-TEST_CASE("entering the queue with a lost reply, or a lost request, is entering once") {
+TEST_CASE("entering the queue with a lost reply or request: the waiter enters once") {
     for (const bool request : {false, true}) {
         for (const Then then : both) {
             CAPTURE(request);
@@ -94,7 +94,7 @@ TEST_CASE("entering the queue with a lost reply, or a lost request, is entering 
     }
 }
 
-TEST_CASE("taking a fair lock with a lost reply is taking it once") {
+TEST_CASE("fair lock acquired with a lost reply: it is acquired once") {
     for (const Then then : both) {
         CAPTURE(static_cast<int>(then));
         Line line;
@@ -122,7 +122,7 @@ TEST_CASE("taking a fair lock with a lost reply is taking it once") {
     }
 }
 
-TEST_CASE("a release with a lost reply serves the next waiter, and no further one") {
+TEST_CASE("release with a lost reply: it serves the next waiter, and no other") {
     Line line;
     Client client{line.proxy.url(), unhurried()};
     FairLock orders{client, "orders"};
@@ -148,7 +148,7 @@ TEST_CASE("a release with a lost reply serves the next waiter, and no further on
     CHECK(line.redis.keys("orders").empty());
 }
 
-TEST_CASE("leaving with a lost request or reply is leaving") {
+TEST_CASE("leaving the queue with a lost request or reply: the waiter leaves") {
     for (const bool request : {false, true}) {
         for (const Then then : both) {
             CAPTURE(request);
@@ -175,11 +175,11 @@ TEST_CASE("leaving with a lost request or reply is leaving") {
     }
 }
 
-TEST_CASE("a waiter whose entry has an unknown outcome at its deadline leaves neither place nor hold") {
+TEST_CASE("queue entry of unknown outcome at the waiter's deadline: neither place nor hold is left") {
     for (const bool is_held : {true, false}) {
         CAPTURE(is_held);
         Line line;
-        // Long beyond the deadline, also where that is noticed late: otherwise the server would count as unreachable.
+        // Long beyond the deadline, even if that is noticed late. Otherwise the server would count as unreachable.
         ClientOptions options = quick();
         options.command_timeout = paced(2s);
         Client holder{line.server.url(), unhurried()};
@@ -198,7 +198,7 @@ TEST_CASE("a waiter whose entry has an unknown outcome at its deadline leaves ne
     }
 }
 
-TEST_CASE("fault: wait longer than a slot with lost refreshes: they are sent again, in time for the place") {
+TEST_CASE("fault: lost refreshes in a wait longer than a slot: they are resent in time to keep the place") {
     Line line;
     ClientOptions options = quick();
     options.command_timeout = paced(1000ms);
@@ -231,7 +231,7 @@ TEST_CASE("fault: wait longer than a slot with lost refreshes: they are sent aga
     second.get();
 }
 
-TEST_CASE("a lost message costs less than a slot") {
+TEST_CASE("lost message: the wait takes less than a slot longer") {
     Line line;
     const ClientOptions options = unhurried(paced(24s));
     Client holder{line.server.url(), unhurried()};

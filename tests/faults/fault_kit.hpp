@@ -24,14 +24,14 @@
 #include "support/start.hpp"
 #include "support/wait.hpp"
 
-// What the fault tests share: quick options, a record of events, a server behind a proxy.
+// Shared by the fault tests: short time-outs, a record of events, a server behind a proxy.
 namespace redlatch::fault {
 
 using namespace redlatch::test;
 
 using namespace std::chrono_literals;
 
-// Time-outs of the library, not bounds of a test: doubled where a sanitizer slows everything down.
+// For time-outs of the library, not for bounds of a test. Doubled where a sanitizer slows everything down.
 constexpr std::chrono::milliseconds paced(std::chrono::milliseconds time) {
     return time * (slow_build_factor > 1 ? 2 : 1);
 }
@@ -40,8 +40,8 @@ inline constexpr std::chrono::milliseconds command_timeout = paced(300ms);
 inline constexpr std::chrono::milliseconds watchdog_timeout = paced(1500ms);
 inline constexpr std::chrono::milliseconds unreachable_timeout = paced(5000ms);
 
-// How much later than it should a call may come back: on a busy machine a thread may get no processor for a while. A test
-// whose bound this makes larger than what it is to exclude moves that farther away.
+// How much later than it should a call may return: on a busy machine a thread may get no processor for a while. If this
+// makes a test's bound larger than the effect that the bound must exclude, the test increases that effect.
 inline constexpr std::chrono::milliseconds late = paced(1000ms);
 
 inline ClientOptions quick() {
@@ -52,7 +52,7 @@ inline ClientOptions quick() {
     return options;
 }
 
-// For tests in which no time-out is waited for: then a machine that stands still for a moment is no fault.
+// For tests that wait for no time-out: a machine that stands still for a moment is then no fault.
 inline ClientOptions unhurried() {
     ClientOptions options;
     options.watchdog_timeout = 30s;
@@ -61,14 +61,14 @@ inline ClientOptions unhurried() {
     return options;
 }
 
-// The same with leases that are over soon.
+// The same, with short leases.
 inline ClientOptions unhurried(std::chrono::milliseconds lease) {
     ClientOptions options = unhurried();
     options.watchdog_timeout = lease;
     return options;
 }
 
-// Remembers the events of a client, also of one that outlives it.
+// Records the events of a client. May be destroyed before the client.
 class EventLog {
 public:
     ClientOptions in(ClientOptions options) const {
@@ -107,7 +107,7 @@ inline const std::string renew_digest{digested<scripts::rlock_renew>.digest()};
 inline const std::string hand_over_digest{digested<scripts::rlock_hand_over>.digest()};
 inline const std::string give_up_digest{digested<scripts::rlock_give_up>.digest()};
 
-// So that each operation is one EVALSHA, and a rule of the proxy strikes exactly what it names.
+// Loads the scripts, so that each operation is one EVALSHA, and a rule of the proxy strikes exactly the named command.
 inline void load_scripts(RawRedis& redis) {
     for (const Script* script :
          {&digested<scripts::rlock_acquire>, &digested<scripts::rlock_release>, &digested<scripts::rlock_renew>,
@@ -115,7 +115,7 @@ inline void load_scripts(RawRedis& redis) {
         redis.text("SCRIPT", "LOAD", script->text);
 }
 
-// A server, a look at it past the proxy, and the proxy. The URL is what a client under test gets.
+// A server, a connection to it past the proxy, and the proxy. A client under test uses url().
 struct FaultyPath {
     explicit FaultyPath(bool over_tcp = false, RedisServerOptions options = {})
         : tcp(over_tcp), server(std::move(options)), redis(server), proxy(server.url(), over_tcp) {
@@ -136,12 +136,12 @@ inline long long listeners(RawRedis& redis, const std::string& name) {
     return std::stoll(redis.list("PUBSUB", "NUMSUB", channel_of(name)).at(1));
 }
 
-// The hold counts of all owners in the key, as Redis has them.
+// Returns the hold counts of all owners in the key, as Redis stores them.
 inline std::vector<std::string> hold_counts(RawRedis& redis, const std::string& name) {
     return redis.list("HVALS", name);
 }
 
-// The code of the Error that a call throws, empty when it throws none.
+// Returns the code of the Error that a call throws, or an empty code if it throws none.
 template <class Call>
 std::error_code code_of(Call&& call) {
     try {
@@ -152,8 +152,8 @@ std::error_code code_of(Call&& call) {
     return {};
 }
 
-// The same of a call that the server refuses for as long as it is asked. The last of its tries may end before the
-// answer comes; then the call is made again, when that one is settled. `watch` is of the last one.
+// The same for a call that the server refuses. The last of the call's tries may end before the reply arrives; then the
+// call is repeated when that one is settled. `watch` measures the last call.
 template <class Call>
 std::error_code refusal_of(Call call, Stopwatch& watch) {
     std::error_code ec;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Answers that no Redis gives: never a crash, never a hold that is none, and all well with a good server afterwards.
+// Replies that no Redis sends: the client must not crash, must not report a hold that it does not have, and must work
+// with a good server afterwards.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -32,7 +33,7 @@ struct Oddity {
     ScriptedReply reply;
 };
 
-// None of them is an answer that any of our commands may get, but for an empty list of holders.
+// None of them is a valid reply to any of our commands, except that an empty array is a valid list of holders.
 std::vector<Oddity> oddities() {
     return {
         {"a status", "+OK\r\n"},
@@ -72,7 +73,7 @@ bool is_script(const CommandWords& command, const std::string& digest) {
     return command.size() > 1 && command[0] == "EVALSHA" && command[1] == digest;
 }
 
-// Behind one path: a server that can be made hostile, and a good one.
+// One path to two servers: a hostile one, and a good one to switch to.
 struct TwoServers {
     explicit TwoServers(ScriptedServer::Handler handler) : hostile(std::move(handler)), proxy(hostile.url()) {}
 
@@ -93,7 +94,7 @@ ClientOptions impatient() {
     return options;
 }
 
-// Who is so impatient may find even a good server unreachable on a busy machine, and asks again.
+// With such short time-outs even a good server may count as unreachable on a busy machine. So this repeats the call.
 template <class Lock>
 bool is_taken_at_last(Lock& lock) {
     std::error_code ec;
@@ -115,7 +116,7 @@ void refuse_odd_acquire(const std::string& command, Handler handler) {
     CHECK(orders.lost().stop_requested());
     CHECK(client.stats().acquisitions == 0);
     CHECK(code_of([&] { orders.unlock(); }) == errc::not_owner);
-    // The time may have been over before anything was sent.
+    // The time-out may have passed before anything was sent.
     CHECK(eventually([&] {
         const auto received = servers.hostile.received();
         return std::any_of(received.begin(), received.end(), [&](const auto& words) { return words[0] == command; }) ||
@@ -133,21 +134,21 @@ void refuse_odd_acquire(const std::string& command, Handler handler) {
 
 }  // namespace
 
-TEST_CASE("an odd answer to an acquire is an error and no hold; then a good server is used as ever") {
+TEST_CASE("an invalid reply to an acquire is an error and no hold; then a good server works as usual") {
     for (const Oddity& oddity : oddities()) {
         CAPTURE(oddity.name);
         refuse_odd_acquire("EVALSHA", telling_time([&](const CommandWords&) { return oddity.reply; }));
     }
 }
 
-TEST_CASE("an odd answer to the question for the time is an error and no hold; then a good server is used as ever") {
+TEST_CASE("an invalid reply to TIME is an error and no hold; then a good server works as usual") {
     for (const Oddity& oddity : oddities()) {
         CAPTURE(oddity.name);
         refuse_odd_acquire("TIME", [&](const CommandWords&) { return oddity.reply; });
     }
 }
 
-TEST_CASE("an odd answer to a question is an error, never an answer") {
+TEST_CASE("an invalid reply to a query is an error, never an answer") {
     for (const Oddity& oddity : oddities()) {
         CAPTURE(oddity.name);
         ScriptedServer hostile{[&](const CommandWords&) { return oddity.reply; }};
@@ -156,7 +157,7 @@ TEST_CASE("an odd answer to a question is an error, never an answer") {
         const Stopwatch watch;
         CHECK(is_expected(code_of([&] { orders.is_locked(); })));
         if (oddity.name == "an empty array")
-            CHECK_FALSE(orders.force_unlock());  // of holders: there are none
+            CHECK_FALSE(orders.force_unlock());  // an empty list of holders
         else
             CHECK(is_expected(code_of([&] { orders.force_unlock(); })));
         CHECK(watch.within(2 * (impatient().unreachable_timeout + margin)));
@@ -171,7 +172,7 @@ TEST_CASE("an odd answer to a question is an error, never an answer") {
     }
 }
 
-TEST_CASE("an odd answer to a reentry, a partial or a last release leaves no guard that throws") {
+TEST_CASE("an invalid reply to a reentry, a partial or a last release: no guard throws") {
     for (const Oddity& oddity : oddities()) {
         CAPTURE(oddity.name);
         std::atomic<bool> odd{false};
@@ -195,7 +196,7 @@ TEST_CASE("an odd answer to a reentry, a partial or a last release leaves no gua
     }
 }
 
-TEST_CASE("an odd answer to a hand-over leaves the waiter its turn, and no guard that throws") {
+TEST_CASE("an invalid reply to a hand-over: the waiter gets its turn, and no guard throws") {
     for (const Oddity& oddity : oddities()) {
         CAPTURE(oddity.name);
         std::atomic<int> handed_over{0};
@@ -206,7 +207,7 @@ TEST_CASE("an odd answer to a hand-over leaves the waiter its turn, and no guard
                    : is_script(command, hand_over_digest) ? ":1\r\n"
                                                           : ":0\r\n";
         })};
-        // Impatient at the hand-over only; and its renewals are answered oddly, too.
+        // Short time-out of commands only. The renewals get invalid replies, too.
         ClientOptions options = unhurried();
         options.command_timeout = impatient().command_timeout;
         Client client{hostile.url(), options};
@@ -223,14 +224,14 @@ TEST_CASE("an odd answer to a hand-over leaves the waiter its turn, and no guard
                 }));
                 REQUIRE(eventually([&] { return client.stats().waits == i; }));
             }
-            REQUIRE(eventually([&] { return hostile.accepted() >= 2; }));  // waiting: the subscription was asked for
+            REQUIRE(eventually([&] { return hostile.accepted() >= 2; }));  // both wait: the subscription was requested
         }
         for (auto& heir : heirs) CHECK(heir.get());
         CHECK(handed_over > 0);
     }
 }
 
-TEST_CASE("an odd answer to a renewal does not end a hold before its time, and does not prolong it") {
+TEST_CASE("an invalid reply to a renewal neither ends a hold early nor prolongs it") {
     const std::string answers[] = {"+OK\r\n",
                                    ":1\r\n",
                                    "$-1\r\n",
@@ -253,7 +254,7 @@ TEST_CASE("an odd answer to a renewal does not end a hold before its time, and d
                 return is_script(command, acquire_digest) ? "$-1\r\n" : ":0\r\n";
             })};
             EventLog log;
-            // So long that there is time for a second renewal, also where the first one is late.
+            // So long that there is time for a second renewal, even if the first one is late.
             const ClientOptions options = log.in(unhurried(paced(3s)));
             Client client{hostile.url(), options};
             RLock orders{client, "orders"};
@@ -267,7 +268,7 @@ TEST_CASE("an odd answer to a renewal does not end a hold before its time, and d
             CHECK(std::chrono::steady_clock::now() <= valid_until + late);
             CHECK(eventually([&] { return log.count(Event::Kind::hold_lost) == 1; }));
             CHECK(client.stats().renewals == 0);
-            // Tried again, but not as fast as it goes.
+            // Retried, but with pauses.
             CHECK(renewals < 200);
             std::error_code ec;
             orders.unlock(ec);
@@ -277,7 +278,7 @@ TEST_CASE("an odd answer to a renewal does not end a hold before its time, and d
     for (auto& round : rounds) round.get();
 }
 
-TEST_CASE("a line, a text or an answer without end is cut off at a bounded size") {
+TEST_CASE("an endless line, text or reply is cut off at a bounded size") {
     const std::string chunk(16 << 20, 'x');
     for (const std::string& begin : {std::string{"+"}, std::string{"-ERR "}, std::string{":"},
                                      std::string{"$16000000\r\n"}, std::string{"*3\r\n$16000000\r\n"}}) {
@@ -286,7 +287,7 @@ TEST_CASE("a line, a text or an answer without end is cut off at a bounded size"
         endless.piece = 64 << 10;
         ScriptedServer hostile{telling_time([&](const CommandWords&) { return endless; })};
         ClientOptions options = quick();
-        // It is the size that ends it, not the time.
+        // The size limit ends it, not the time-out.
         options.command_timeout = options.unreachable_timeout = patient(40s);
         Client client{hostile.url(), options};
         RLock orders{client, "orders"};
@@ -296,7 +297,7 @@ TEST_CASE("a line, a text or an answer without end is cut off at a bounded size"
     }
 }
 
-TEST_CASE("an error text with control bytes is quoted harmlessly, and shortened") {
+TEST_CASE("an error text with control bytes is quoted and shortened") {
     const std::string text = "ERR \x1b[31mred\x07 and " + std::string(5000, 'x');
     ScriptedServer hostile{telling_time([&](const CommandWords&) { return ScriptedReply{"-" + text + "\r\n"}; })};
     Client client{hostile.url(), unhurried()};
@@ -314,8 +315,8 @@ TEST_CASE("an error text with control bytes is quoted harmlessly, and shortened"
     }
 }
 
-TEST_CASE("two answers to one request: the second is not taken for the answer to the next") {
-    // Another owner holds the lock for long; the surplus answer is what a grant looks like.
+TEST_CASE("two replies to one request: the second is not taken for the reply to the next request") {
+    // Another owner holds the lock for long. The surplus reply looks like a grant.
     std::atomic<bool> surplus{true};
     ScriptedServer hostile{telling_time([&](const CommandWords& command) -> ScriptedReply {
         if (!is_script(command, acquire_digest)) return ":0\r\n";
@@ -329,12 +330,12 @@ TEST_CASE("two answers to one request: the second is not taken for the answer to
         CHECK((!ec || is_expected(ec)));
     }
     CHECK(client.stats().acquisitions == 0);
-    CHECK(hostile.accepted() >= 5);  // each time the connection was given up
+    CHECK(hostile.accepted() >= 5);  // the client closed the connection each time
     surplus = false;
     CHECK_FALSE(orders.try_lock());
 }
 
-TEST_CASE("an unasked answer on an idle connection is not taken for a grant") {
+TEST_CASE("an unsolicited reply on an idle connection is not taken for a grant") {
     for (const std::string frame :
          {"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n", "$-1\r\n", "+OK\r\n", ":60000\r\n"}) {
         CAPTURE(frame);
@@ -346,7 +347,7 @@ TEST_CASE("an unasked answer on an idle connection is not taken for a grant") {
         CHECK_FALSE(orders.try_lock());
         CHECK(hostile.open_connections() == 1);
         hostile.push(frame);
-        CHECK(hostile.open_connections() == 1);  // the second question of its thread: the frame has been written
+        CHECK(hostile.open_connections() == 1);  // the second request to its thread: by now the frame has been written
         for (int round = 0; round < 3; ++round) {
             std::error_code ec;
             CHECK_FALSE(orders.try_lock(ec));
@@ -356,7 +357,7 @@ TEST_CASE("an unasked answer on an idle connection is not taken for a grant") {
     }
 }
 
-TEST_CASE("odd answers to a subscription cost the waiter neither its deadline nor its turn") {
+TEST_CASE("invalid replies to a subscription: the waiter keeps its deadline and gets its turn") {
     for (const std::string answer : {"garbage\r\n", "+OK\r\n", ":1\r\n", "$-1\r\n", "*0\r\n",
                                      "*3\r\n:1\r\n:2\r\n:3\r\n", "*3\r\n$9\r\nsubscribe\r\n$5\r\nother\r\n:1\r\n",
                                      "*3\r\n$7\r\nmessage\r\n$-1\r\n$-1\r\n", "*2147483647\r\n", ""}) {
@@ -367,7 +368,7 @@ TEST_CASE("odd answers to a subscription cost the waiter neither its deadline no
             if (is_script(command, acquire_digest)) return free ? "$-1\r\n" : ":100\r\n";
             return ":0\r\n";
         })};
-        // Longer than the wait, also where its end is noticed late: otherwise the server would count as unreachable.
+        // Longer than the wait, even if its end is noticed late. Otherwise the server would count as unreachable.
         ClientOptions options = quick();
         options.command_timeout = paced(2s);
         Client client{hostile.url(), options};
@@ -375,7 +376,7 @@ TEST_CASE("odd answers to a subscription cost the waiter neither its deadline no
         const Stopwatch watch;
         CHECK_FALSE(orders.try_lock_for(150ms));
         CHECK(watch.within(150ms + margin));
-        // With a back-off between the attempts.
+        // The client waits between the attempts.
         CHECK(hostile.accepted() < 30);
         auto waiting = start([&] {
             const bool held = orders.try_lock_for(10s);
@@ -388,7 +389,7 @@ TEST_CASE("odd answers to a subscription cost the waiter neither its deadline no
     }
 }
 
-TEST_CASE("an odd answer to the login is told at once, and does no harm") {
+TEST_CASE("an invalid reply to the login is reported at once, and does no harm") {
     for (const Oddity& oddity : oddities()) {
         CAPTURE(oddity.name);
         TwoServers servers{telling_time([&](const CommandWords& command) -> ScriptedReply {
@@ -400,7 +401,7 @@ TEST_CASE("an odd answer to the login is told at once, and does no harm") {
         std::error_code ec;
         const bool held = orders.try_lock(ec);
         CHECK(watch.within(impatient().command_timeout + margin));
-        // What is a whole reply and no error may pass as consent.
+        // A complete reply that is no error may count as consent.
         CHECK(held == !ec);
         CHECK((held || is_expected(ec)));
         if (held) orders.unlock(ec);
@@ -415,7 +416,7 @@ TEST_CASE("an odd answer to the login is told at once, and does no harm") {
     }
 }
 
-TEST_CASE("fault: foreign messages on the channel: however large, they neither grant nor harm anything") {
+TEST_CASE("fault: foreign messages on the channel: whatever their size, they grant nothing and do no harm") {
     RedisServer server;
     RawRedis redis{server};
     Client other{server.url(), unhurried()};
@@ -443,7 +444,7 @@ TEST_CASE("fault: foreign messages on the channel: however large, they neither g
     }
     CHECK_FALSE(ready_within(waiting, 50ms));
     CHECK(client.stats().acquisitions == 0);
-    // The largest costs the connection, which comes back; then a release is heard as ever.
+    // The largest one costs the connection, which the client opens again. Then it receives a release as usual.
     REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }, 10s));
     held.unlock();
     CHECK(ready_within(waiting, 5s));

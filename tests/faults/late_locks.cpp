@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A command that arrives long after its sender has given it up: the kernel, a proxy or a load balancer may hold what a
-// closed connection had in it. It ends no later hold, and takes nothing that anybody would have to wait for.
+// A command that arrives long after its sender has given it up: the kernel, a proxy or a load balancer may still hold
+// the bytes of a closed connection. Such a copy must not end a later hold, nor take a lock for longer than a moment.
 #include <type_traits>
 
 #include "faults/fault_kit.hpp"
@@ -11,11 +11,11 @@ using namespace redlatch::fault;
 
 namespace {
 
-// How long a command is wanted, and how long its sender waits for the answer.
+// How long a command is wanted, and how long its sender waits for the reply.
 constexpr std::chrono::milliseconds wanted = paced(2000ms);
 
-// What a late acquire may cost others: until its instant has passed, it was released once more, and the machine has had
-// time for that. A lease is far longer.
+// How long a late acquire may block others: until its instant has passed, it is released once more, and a busy machine
+// has had time for that. A lease is far longer.
 constexpr std::chrono::milliseconds a_moment = wanted + paced(6000ms);
 
 ClientOptions options() {
@@ -24,7 +24,7 @@ ClientOptions options() {
     return options;
 }
 
-// What a rule of the proxy strikes, of each kind of lock.
+// The scripts of one kind of lock, which a rule of the proxy matches.
 struct Digests {
     std::string acquire;
     std::string release;
@@ -47,7 +47,7 @@ Digests digests_of(const ReadWriteLock<>&) {
     return digests(digested<scripts::write_acquire>, digested<scripts::write_release>);
 }
 
-// Whether one of a few tries goes well: a busy machine may spoil some.
+// Returns whether one of a few tries succeeds. A busy machine may spoil some.
 template <class Try>
 bool succeeds_once(Try attempt) {
     for (int tries = 0; tries < 5; ++tries)
@@ -55,7 +55,7 @@ bool succeeds_once(Try attempt) {
     return false;
 }
 
-// A server with all scripts, a proxy before it, and a client behind that.
+// A server with all scripts, a proxy in front of it, and the means to delay commands.
 struct LatePath : FaultyPath {
     LatePath() {
         for (const Script* script :
@@ -66,7 +66,7 @@ struct LatePath : FaultyPath {
             redis.text("SCRIPT", "LOAD", script->text);
     }
 
-    // Lets the copy through that was held back, and waits until the server has seen it.
+    // Forwards the copy that was held back, and waits until the server has received it.
     void let_through(const std::string& containing) {
         CommandMonitor monitor{server};
         proxy.release();
@@ -77,7 +77,7 @@ struct LatePath : FaultyPath {
         }));
     }
 
-    // The next such request is held back, and its sender soon learns that its connection is at an end; so it goes on.
+    // Holds back the next such request. Soon closes the sender's connection, so that it sends the command again.
     template <class Call>
     void delay_a_copy(const std::string& containing, Call call) {
         proxy.hold_next_requests(1, containing);
@@ -90,7 +90,7 @@ struct LatePath : FaultyPath {
         REQUIRE(network.get());
     }
 
-    // Whatever marks a release has left, their time is over.
+    // Deletes the marks that releases left, as if they had expired.
     void expire_marks() {
         for (const std::string& key : redis.list("KEYS", "*"))
             if (key.find("latch:") != std::string::npos || key.find("redlatch_request") != std::string::npos)
@@ -98,7 +98,7 @@ struct LatePath : FaultyPath {
     }
 };
 
-// A lock behind the proxy, and one of another client that is behind nothing.
+// A lock of a client behind the proxy, and one of another client that bypasses it.
 template <class Lock, class Test>
 void with_lock(const char* kind, Test test) {
     CAPTURE(kind);
@@ -120,9 +120,9 @@ void with_every_lock(Test test) {
 
 }  // namespace
 
-// The same thread had the lock anew when the first copy of its release arrived: beyond the time of every mark, it deleted
-// the new hold, and others came in.
-TEST_CASE("fault: late copies: a release that arrives after the same thread has locked anew ends nothing") {
+// Regression: the same thread held the lock again when the first copy of its release arrived. That was after the time
+// of every mark, so it deleted the new hold, and others entered.
+TEST_CASE("fault: late copies: a release that arrives after the same thread has locked again ends nothing") {
     with_every_lock([](LatePath& path, auto& mine, auto& theirs) {
         const Digests names = digests_of(mine);
         mine.lock();
@@ -142,7 +142,7 @@ TEST_CASE("fault: late copies: a release that arrives after the same thread has 
 }
 
 TEST_CASE(
-    "fault: late copies: a read release that arrives after the same thread reads anew ends nothing, also below a "
+    "fault: late copies: a read release that arrives after the same thread reads again ends nothing, also below a "
     "writer") {
     with_lock<ReadWriteLock<>>("readers", [](LatePath& path, auto& orders, auto& theirs) {
         for (const bool as_writer : {false, true}) {
@@ -165,11 +165,11 @@ TEST_CASE(
     });
 }
 
-// Nobody would have given back what it takes: the lock was nobody's for a whole lease.
+// Regression: nothing released what the copy acquired, so the lock had no owner for a whole lease.
 TEST_CASE("fault: late copies: an acquire that arrives after the unlock holds the lock for no longer than a moment") {
     with_every_lock([](LatePath& path, auto& mine, auto& theirs) {
         const Digests names = digests_of(mine);
-        // Before its instant the copy takes the lock; again where a busy machine let that instant pass.
+        // Before its instant the copy takes the lock. Repeat if a busy machine let that instant pass.
         CHECK(succeeds_once([&] {
             path.delay_a_copy(names.acquire, [&] { mine.lock(); });
             mine.unlock();
@@ -180,7 +180,7 @@ TEST_CASE("fault: late copies: an acquire that arrives after the unlock holds th
             CHECK(path.redis.keys("orders").empty());
             return taken;
         }));
-        // Beyond it, it takes nothing at all.
+        // After its instant it takes nothing.
         path.delay_a_copy(names.acquire, [&] { mine.lock(); });
         mine.unlock();
         std::this_thread::sleep_for(wanted + 200ms);
@@ -192,11 +192,10 @@ TEST_CASE("fault: late copies: an acquire that arrives after the unlock holds th
     });
 }
 
-TEST_CASE(
-    "fault: late copies: an acquire that arrives after a try in vain holds the lock for no longer than a moment") {
+TEST_CASE("fault: late copies: an acquire that arrives after a failed try holds the lock for no longer than a moment") {
     with_every_lock([](LatePath& path, auto& mine, auto& theirs) {
         const Digests names = digests_of(mine);
-        // The second copy is refused while another has the lock, and the first one comes when it is free.
+        // The second copy is refused while another client holds the lock. The first one arrives when the lock is free.
         CHECK(succeeds_once([&] {
             theirs.lock();
             path.delay_a_copy(names.acquire, [&] { CHECK_FALSE(mine.try_lock_for(500ms)); });
@@ -208,7 +207,8 @@ TEST_CASE(
             CHECK(path.redis.keys("orders").empty());
             return taken;
         }));
-        // The only copy comes when it is wanted no more; or soon, and what gives it up behind it.
+        // The only copy arrives when it is wanted no more, or arrives soon and is followed by the command that gives it
+        // up.
         for (const bool soon : {true, false}) {
             CAPTURE(soon);
             theirs.lock();
@@ -226,12 +226,12 @@ TEST_CASE(
     });
 }
 
-TEST_CASE("fault: late copies: a waiter's question that arrives late leaves no place in the queue") {
+TEST_CASE("fault: late copies: a waiter's acquire that arrives late leaves no place in the queue") {
     with_lock<FairLock<>>("FairLock", [](LatePath& path, auto& mine, auto& theirs) {
         const std::string queue = "redisson_lock_queue:{orders}";
         const std::string acquire = digests_of(mine).acquire;
         theirs.lock();
-        // In time, and given up again; too late, and in vain.
+        // In time: it enters the queue, and its place is given up again. Too late: it has no effect.
         for (const bool in_time : {true, false}) {
             CAPTURE(in_time);
             path.proxy.hold_next_requests(1, acquire);
@@ -246,7 +246,7 @@ TEST_CASE("fault: late copies: a waiter's question that arrives late leaves no p
     });
 }
 
-TEST_CASE("fault: late copies: a reader that arrives late keeps no writer out for longer than a moment") {
+TEST_CASE("fault: late copies: a reader that arrives late blocks a writer for no longer than a moment") {
     with_lock<ReadWriteLock<>>("readers", [](LatePath& path, auto& orders, auto& theirs) {
         CHECK(succeeds_once([&] {
             path.delay_a_copy(read_digests.acquire, [&] { orders.lock_shared(); });
@@ -266,7 +266,7 @@ TEST_CASE("fault: late copies: a reader that arrives late keeps no writer out fo
     });
 }
 
-// The plain command has no script that could look at the time; it says when the lease is over instead.
+// The plain command has no script that could compare times. It names the instant at which the lease ends instead.
 TEST_CASE("fault: late copies: a mutex's plain command holds no longer than the first lease would have lasted") {
     with_lock<Mutex<>>("Mutex", [](LatePath& path, auto& orders, auto& theirs) {
         const auto lease = paced(3000ms);
@@ -289,7 +289,7 @@ TEST_CASE("fault: late copies: a forced release that arrives late, or twice, end
                                   : std::is_same_v<decltype(mine), ReadWriteLock<>&>
                                       ? digested<scripts::write_give_up>.digest()
                                       : digested<scripts::rlock_give_up>.digest()};
-        // Of two copies one ends the hold, and the other one comes when the next is there.
+        // One of two copies ends the hold. The other one arrives during the next hold.
         bool forced = false;
         path.delay_a_copy(give_up, [&] { forced = mine.force_unlock(); });
         CHECK(forced);
@@ -306,7 +306,7 @@ TEST_CASE("fault: late copies: a forced release that arrives late, or twice, end
     });
 }
 
-// The hand-over's first copy arrives when the heir has released the lock, and others hold it.
+// The first copy of the hand-over arrives after the next holder has released the lock, while others hold it.
 TEST_CASE("fault: late copies: a hand-over that arrives late changes nothing") {
     with_lock<RLock<>>("RLock", [](LatePath& path, auto& orders, auto& theirs) {
         Client client{path.url(), options()};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: long
-// Commands of semaphores and latches that arrive late, at once or when every mark on the server has gone: what was asked
-// for happens once or not at all, and where nobody can tell, that is said.
+// Commands of semaphores and latches that arrive late, soon or after every mark on the server has expired. Each takes
+// effect once or not at all. If the outcome cannot be known, that is reported.
 #include "faults/fault_kit.hpp"
 #include "support/server_clock.hpp"
 
@@ -23,10 +23,10 @@ const std::string lower = digest(digested<scripts::count_down_latch_lower>);
 
 // Longer than any mark stays, and than a command is wanted.
 constexpr auto beyond_marks = 126s;
-// The command is not wanted any more, but its mark is there.
+// Long enough that the command is not wanted any more, but its mark is still there.
 constexpr auto beyond_wanted = 60s;
 
-// A server whose clock is moved, so that nobody waits; and a way to it on which messages are lost or wait.
+// A server whose clock can be moved, so that no test waits, and a path to it on which messages get lost or delayed.
 struct LatePath {
     LatePath() {
         for (const Script* script : {&digested<scripts::semaphore_acquire>, &digested<scripts::semaphore_add>,
@@ -45,7 +45,7 @@ struct LatePath {
         return options;
     }
 
-    // Returns when the server's clock shows it.
+    // Returns when the server's clock shows the jump.
     void jump(std::chrono::seconds by) {
         const auto now = [&] { return std::stoll(redis.list("TIME").at(0)); };
         const auto before = now();
@@ -53,16 +53,16 @@ struct LatePath {
         REQUIRE(eventually([&] { return now() - before >= by.count() - 1; }, 5s));
     }
 
-    // What the proxy holds back arrives, and is answered.
+    // Forwards the requests that the proxy holds back, and waits until the server has run them.
     void let_late_ones_arrive() {
         const auto scripts = redis.script_calls();
         proxy.release();
         REQUIRE(eventually([&] { return redis.script_calls() > scripts; }));
-        // The client finds out about the server's clock before the next command whose answer is lost.
+        // The client learns the server's clock before the next command whose reply is lost.
         Semaphore{client, "other"}.try_set_permits(1);
     }
 
-    // Nobody gets to the server. Then the server's clock moves on, and everybody does.
+    // Makes the server unreachable, or reachable again. The test moves the server's clock in between.
     void outage(bool on) {
         proxy.refuse(on);
         if (on) proxy.kill_all();
@@ -70,7 +70,7 @@ struct LatePath {
 
     std::string left(const char* key) { return redis.text("GET", key); }
 
-    // The number in the key has come to be this, and stays it.
+    // Returns whether the number in the key becomes this one and stays so.
     bool comes_to(const char* key, const char* number) {
         return eventually([&] { return left(key) == number; }, 20s) &&
                !eventually([&] { return left(key) != number; }, 300ms);
@@ -86,20 +86,20 @@ struct LatePath {
 
 }  // namespace
 
-TEST_CASE("fault: an acquire of permits is held back on the way: its late copy takes none") {
+TEST_CASE("fault: late copy of an acquire of permits: it takes none") {
     for (const auto after : {1s, beyond_wanted, beyond_marks}) {
         CAPTURE(after.count());
         LatePath path;
         Semaphore seats{path.client, "seats"};
         seats.try_set_permits(3);
         path.proxy.hold_next_requests(1, acquire);
-        seats.acquire();  // by its second sending
+        seats.acquire();  // succeeds by its second copy
         CHECK(path.proxy.counts().held == 1);
         seats.release();
         path.jump(after);
         path.let_late_ones_arrive();
         CHECK(path.left("seats") == "3");
-        // One that was given up by its caller.
+        // An acquire that its caller gave up.
         path.proxy.hold_next_requests(1, acquire);
         std::stop_source stop;
         auto waiting = start([&] { return seats.acquire(2, stop.get_token()); });
@@ -113,7 +113,7 @@ TEST_CASE("fault: an acquire of permits is held back on the way: its late copy t
     }
 }
 
-TEST_CASE("fault: a release of permits is held back on the way: its late copy gives none") {
+TEST_CASE("fault: late copy of a release of permits: it adds none") {
     for (const auto after : {1s, beyond_wanted, beyond_marks}) {
         CAPTURE(after.count());
         LatePath path;
@@ -129,7 +129,7 @@ TEST_CASE("fault: a release of permits is held back on the way: its late copy gi
     }
 }
 
-TEST_CASE("fault: the answer to a release of permits is lost in an outage: it is not given twice") {
+TEST_CASE("fault: reply to a release of permits lost in an outage: the permits are not added twice") {
     for (const auto after : {beyond_wanted, beyond_marks}) {
         CAPTURE(after.count());
         LatePath path;
@@ -148,15 +148,15 @@ TEST_CASE("fault: the answer to a release of permits is lost in an outage: it is
         path.jump(after);
         path.outage(false);
         CHECK(path.comes_to("seats", "3"));
-        // Only who asks too late cannot know: that is told, once.
+        // A query that comes too late cannot find out. That is reported, once.
         CHECK(eventually([&] { return path.log.count(Event::Kind::unlock_not_delivered) == (after == beyond_marks); }));
-        // The semaphore goes on as ever.
+        // The semaphore works as usual.
         seats.acquire(3);
         CHECK(path.left("seats") == "0");
     }
 }
 
-TEST_CASE("fault: the server's clock has moved on between two sendings of a release: it is not given twice") {
+TEST_CASE("fault: the server's clock moved on between two copies of a release: the permits are not added twice") {
     for (const auto after : {beyond_wanted, beyond_marks}) {
         CAPTURE(after.count());
         LatePath path;
@@ -177,7 +177,7 @@ TEST_CASE("fault: the server's clock has moved on between two sendings of a rele
     }
 }
 
-TEST_CASE("fault: a release of permits never got through: it arrives when the server can be reached, once") {
+TEST_CASE("fault: a release of permits never arrives: it is delivered once when the server is reachable again") {
     for (const auto after : {1s, beyond_wanted}) {
         CAPTURE(after.count());
         LatePath path;
@@ -203,7 +203,7 @@ TEST_CASE("fault: a release of permits never got through: it arrives when the se
     }
 }
 
-TEST_CASE("fault: what an acquire of unknown outcome took comes back after an outage, or its loss is told") {
+TEST_CASE("fault: acquire of unknown outcome in an outage: its permits come back, or their loss is reported") {
     for (const auto after : {beyond_wanted, beyond_marks}) {
         CAPTURE(after.count());
         LatePath path;
@@ -226,7 +226,7 @@ TEST_CASE("fault: what an acquire of unknown outcome took comes back after an ou
     }
 }
 
-TEST_CASE("fault: commands for permits with leases are held back on the way: late copies change nothing") {
+TEST_CASE("fault: late copies of commands for permits with leases: they change nothing") {
     for (const auto after : {1s, beyond_wanted, beyond_marks}) {
         CAPTURE(after.count());
         LatePath path;
@@ -276,7 +276,7 @@ TEST_CASE("fault: commands for permits with leases are held back on the way: lat
     }
 }
 
-TEST_CASE("fault: commands of a latch are held back on the way: late copies change nothing") {
+TEST_CASE("fault: late copies of commands of a latch: they change nothing") {
     for (const auto after : {1s, beyond_wanted, beyond_marks}) {
         CAPTURE(after.count());
         LatePath path;
@@ -297,7 +297,7 @@ TEST_CASE("fault: commands of a latch are held back on the way: late copies chan
     }
 }
 
-TEST_CASE("fault: the answer to a count-down is lost in an outage: it does not count twice") {
+TEST_CASE("fault: reply to a count-down lost in an outage: it does not count twice") {
     for (const auto after : {beyond_wanted, beyond_marks}) {
         CAPTURE(after.count());
         LatePath path;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: long without=address,thread
-// Ten thousand holds at once that can be renewed no more: each owner is told by its valid_until(), as far as the machine
-// lets a thread run when it should.
+// Ten thousand holds at once that can no longer be renewed: each loss is reported by the hold's valid_until(), as far
+// as the machine lets a thread run on time.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -25,15 +25,15 @@ namespace {
 
 constexpr std::size_t many = 10'000;
 
-// What telling itself may take, beyond what the machine needs to let a thread run.
+// How long reporting itself may take, apart from the delay of the scheduler.
 constexpr std::chrono::milliseconds telling = patient(50ms);
 
-// By how much later than it asked for the machine wakes a thread of ours that sleeps until one instant after another.
+// Measures how late the machine wakes a thread that sleeps until one instant after another.
 class SchedulingDelay {
 public:
     SchedulingDelay() : thread_([this](const std::stop_token& done) { measure(done); }) {}
 
-    // The longest so far.
+    // Returns the longest delay so far.
     std::chrono::nanoseconds longest() const { return std::chrono::nanoseconds{longest_.load()}; }
 
 private:
@@ -49,7 +49,7 @@ private:
     std::jthread thread_;
 };
 
-// Locks that one thread holds, and when it was told of the loss of each.
+// Locks that one thread holds. Records when the loss of each was reported.
 class ManyHolds {
 public:
     explicit ManyHolds(Client<>& client) {
@@ -63,10 +63,10 @@ public:
         }
     }
 
-    // To be called when nothing renews them any more: how long after its valid_until() the last one was told, when all
-    // are.
+    // Call this when nothing renews the locks any more. Waits until all losses have been reported. Returns how long
+    // after its valid_until() the last one was.
     std::chrono::nanoseconds lateness() {
-        // The answers to the last renewals may still be on their way.
+        // The replies to the last renewals may still be on their way.
         while (told_ == 0) {
             for (const auto& held : all_)
                 if (const auto until = held->lock.valid_until(); until != Clock::time_point::min())
@@ -79,7 +79,7 @@ public:
         return std::chrono::nanoseconds{latest};
     }
 
-    // Whether a machine that stood still has cost some before their time.
+    // Returns whether no hold was lost early because the machine stood still.
     bool is_whole() const { return told_ == 0; }
 
     void give_back() {
@@ -104,7 +104,7 @@ private:
     std::atomic<std::size_t> told_{0};
 };
 
-// `strike(path)` takes the server away. A machine that runs five tests on two processors gets several rounds.
+// `strike(path)` makes the server unreachable. Repeated up to five times for busy machines.
 template <class Strike, class Mend>
 void tells_in_time(Strike strike, Mend mend) {
     bool in_time = false;
@@ -129,16 +129,16 @@ void tells_in_time(Strike strike, Mend mend) {
 
 }  // namespace
 
-TEST_CASE("fault: server frozen with ten thousand holds: each owner is told in time") {
+TEST_CASE("fault: server frozen with ten thousand holds: each loss is reported in time") {
     tells_in_time([](FaultyPath& path) { path.server.stop(); }, [](FaultyPath& path) { path.server.cont(); });
 }
 
-TEST_CASE("fault: network silent with ten thousand holds: each owner is told in time") {
+TEST_CASE("fault: network silent with ten thousand holds: each loss is reported in time") {
     tells_in_time([](FaultyPath& path) { path.proxy.blackhole(true); },
                   [](FaultyPath& path) { path.proxy.blackhole(false); });
 }
 
-TEST_CASE("fault: connections refused with ten thousand holds: each owner is told in time") {
+TEST_CASE("fault: connections refused with ten thousand holds: each loss is reported in time") {
     tells_in_time(
         [](FaultyPath& path) {
             path.server.kill();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: long
-// A reply, or a request, that is lost on the way: what was asked for happens once, and the caller is told the truth.
+// A reply or a request that is lost: the operation takes effect once, and the caller gets the true outcome.
 #include "faults/fault_kit.hpp"
 
 using namespace redlatch;
@@ -12,15 +12,15 @@ std::string name_of(Then then) { return then == Then::close ? "connection cut" :
 
 constexpr Then both[] = {Then::close, Then::silence};
 
-// A connection that is cut is seen at once; one that is silent has to be waited for. No lease is to end.
+// A cut connection is noticed at once; a silent one only by a time-out. The leases are too long to end.
 ClientOptions after(Then then) {
     ClientOptions options = unhurried();
     if (then == Then::silence) options.command_timeout = paced(1000ms);
     return options;
 }
 
-// Gives the lock from this thread to a waiting one until the fault has struck. The first heir may just be asking the
-// server itself, and then gets the lock without a hand-over.
+// Hands the lock over to a waiting thread until the fault has struck. The next holder may just be asking the server
+// itself; then it gets the lock without a hand-over.
 template <class Struck>
 void hand_over_until(FaultyPath& path, Client<HiredisTransport>& client, Struck struck) {
     RLock orders{client, "orders"};
@@ -76,7 +76,7 @@ TEST_CASE("fault: reply of an acquire lost four times in a row: the lock is held
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-TEST_CASE("fault: request lost: an acquire is sent again") {
+TEST_CASE("fault: request of an acquire lost: it is resent") {
     for (const Then then : both) {
         CAPTURE(name_of(then));
         FaultyPath path;
@@ -109,7 +109,7 @@ TEST_CASE("fault: reply of a reentry lost: it is counted once") {
     }
 }
 
-TEST_CASE("fault: reply of a release lost: it has succeeded, and is published once") {
+TEST_CASE("fault: reply of a release lost: the release succeeds, and is published once") {
     EventLog log;
     FaultyPath path;
     RawRedis listener{path.server};
@@ -123,13 +123,13 @@ TEST_CASE("fault: reply of a release lost: it has succeeded, and is published on
         path.proxy.drop_next_replies(1, release_digest, then);
         std::error_code ec;
         orders.unlock(ec);
-        // When there was no time for a second try in the foreground, it is made in the background.
+        // If there is no time for a second try in the foreground, it is made in the background.
         if (then == Then::silence && ec == errc::unreachable) ec.clear();
         CHECK_FALSE(ec);
         CHECK(path.proxy.counts().dropped == before + 1);
         CHECK_FALSE(path.redis.exists("orders"));
         CHECK(listener.receive().elements.at(2).string == "0");
-        // The same thread may go on at once.
+        // The same thread may lock again at once.
         CHECK(orders.try_lock_for(5s));
         orders.unlock();
         CHECK(listener.receive().elements.at(2).string == "0");
@@ -140,7 +140,7 @@ TEST_CASE("fault: reply of a release lost: it has succeeded, and is published on
     CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
 }
 
-TEST_CASE("fault: reply of a release lost: who took the lock meanwhile is not disturbed") {
+TEST_CASE("fault: reply of a release lost: a client that took the lock meanwhile keeps it") {
     FaultyPath path;
     const ClientOptions options = after(Then::silence);
     Client client{path.url(), options};
@@ -163,8 +163,8 @@ TEST_CASE("fault: reply of a release lost: who took the lock meanwhile is not di
     CHECK(same_orders.force_unlock());
 }
 
-// The client gives up on a release and sends it again on another connection; the first copy sits in the network, and
-// comes when the same thread holds the lock anew, under another number.
+// The client gives up on a release and resends it on another connection. The first copy is held up in the network. It
+// arrives when the same thread holds the lock again, under another number.
 TEST_CASE("fault: late copy of a release: a later hold of the same thread stays") {
     FaultyPath path;
     Client client{path.url(), after(Then::silence)};
@@ -187,12 +187,12 @@ TEST_CASE("fault: late copy of a release: a later hold of the same thread stays"
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-// Seen in the soak: an acquire of unknown outcome is given up, and that sits in the network beyond the end of the lease.
-// The next hold of the thread was ended by the late copy, because it had the same name.
-TEST_CASE("fault: late copy of a release whose lease is over: the next hold of that thread goes on") {
+// Regression, found by the soak: an acquire of unknown outcome is given up, and that command is held up in the network
+// beyond the end of the lease. The late copy ended the next hold of the thread, which had the same name.
+TEST_CASE("fault: late copy of a release whose lease is over: the next hold of that thread stays") {
     FaultyPath path;
     ClientOptions options = unhurried();
-    // Long beyond the deadline, also where that is noticed late: otherwise the server would count as unreachable.
+    // Long beyond the deadline, even if that is noticed late. Otherwise the server would count as unreachable.
     options.command_timeout = paced(2s);
     Client client{path.url(), options};
     RLock orders{client, "orders"};
@@ -235,7 +235,7 @@ TEST_CASE("fault: late copy of an acquire: nothing is taken from a later holder"
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-TEST_CASE("fault: reply of a renewal lost: it is made again early, and the hold is never lost") {
+TEST_CASE("fault: reply of a renewal lost: it is repeated early, and the hold is never lost") {
     for (const Then then : both) {
         CAPTURE(name_of(then));
         EventLog log;
@@ -262,7 +262,7 @@ TEST_CASE("fault: reply of a renewal lost: it is made again early, and the hold 
     }
 }
 
-TEST_CASE("fault: reply of a hand-over lost: one thread gets the lock, and nothing stays behind") {
+TEST_CASE("fault: reply of a hand-over lost: one thread gets the lock, and nothing is left behind") {
     for (const Then then : both) {
         CAPTURE(name_of(then));
         FaultyPath path;
@@ -272,7 +272,7 @@ TEST_CASE("fault: reply of a hand-over lost: one thread gets the lock, and nothi
         hand_over_until(path, client, [&] { return path.proxy.counts().matched == 1; });
         CHECK(path.proxy.counts().dropped == 1);
         CHECK(eventually([&] { return !path.redis.exists("orders"); }));
-        // Nothing that is still to be given back comes in the way of either thread.
+        // No pending release blocks either thread.
         CHECK(orders.try_lock_for(5s));
         orders.unlock();
         CHECK_FALSE(path.redis.exists("orders"));
@@ -298,12 +298,12 @@ TEST_CASE("fault: late copy of a hand-over: no later hold is moved") {
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-TEST_CASE("a connection that is cut after any byte of a reply costs nothing but a retry") {
+TEST_CASE("a connection cut after any byte of a reply: one resend is all it takes") {
     FaultyPath path;
     Client client{path.url(), unhurried()};
     RLock orders{client, "orders"};
     std::uint64_t dropped = 0;
-    // "$-1\r\n" to the acquire, ":0\r\n" to the release.
+    // The server replies "$-1\r\n" to the acquire and ":0\r\n" to the release.
     for (std::size_t byte = 0; byte < 5; ++byte) {
         CAPTURE(byte);
         path.proxy.cut_after_reply_bytes(byte, acquire_digest);
@@ -319,7 +319,7 @@ TEST_CASE("a connection that is cut after any byte of a reply costs nothing but 
     }
 }
 
-TEST_CASE("a connection that is cut after any byte of a request costs nothing but a retry") {
+TEST_CASE("a connection cut after any byte of a request: one resend is all it takes") {
     FaultyPath path;
     Client client{path.url(), unhurried()};
     RLock orders{client, "orders"};

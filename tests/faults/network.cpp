@@ -19,15 +19,15 @@ using namespace redlatch::fault;
 
 namespace {
 
-// What the contract allows a call beyond its deadline, and what a busy machine needs.
+// The delay beyond its deadline that the contract allows a call, plus the delay of a busy machine.
 constexpr std::chrono::milliseconds margin = 50ms + late;
 
-// A connection is there, so that what follows is not about connecting.
+// Opens the connection, so that the test does not measure connecting.
 void warm_up(RLock<HiredisTransport>& lock) { CHECK_FALSE(lock.is_locked()); }
 
 }  // namespace
 
-TEST_CASE("fault: acquire answered after its lease: it is no hold, and is given back") {
+TEST_CASE("fault: acquire answered after its lease: it is no hold, and is released") {
     FaultyPath path;
     Client client{path.url(), unhurried()};
     RLock orders{client, "orders"};
@@ -41,7 +41,7 @@ TEST_CASE("fault: acquire answered after its lease: it is no hold, and is given 
     CHECK(client.stats().acquisitions == 0);
     path.proxy.delay(0ms, 0ms);
     CHECK(eventually([&] { return !path.redis.exists("orders"); }));
-    // A waiting call asks again. (By the time it can look, such a short lease may be over.)
+    // A waiting call asks again. (By the time it can check, such a short lease may be over.)
     path.proxy.hold_next_replies(1, acquire_digest);
     auto waiting = start([&] { return orders.try_lock_for(20s, lease); });
     REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }));
@@ -56,8 +56,8 @@ TEST_CASE("a hold is valid from before its command was sent, not from its reply"
     Client client{path.url(), unhurried()};
     RLock orders{client, "orders"};
     warm_up(orders);
-    // The instant of sending is not ours to know, but it lies closer to the call than to the reply: if not each time,
-    // on a busy machine, then once.
+    // The test cannot know the instant of sending, but that is closer to the call than to the reply. On a busy machine
+    // this must hold in one try, not in each.
     const auto delay = 600ms;
     path.proxy.delay(0ms, delay);
     bool is_closer = false;
@@ -83,7 +83,7 @@ TEST_CASE("fault: acquire given up while its reply is on the way: nothing is lef
         CHECK(watch.within(60ms + margin));
         path.proxy.delay(0ms, 0ms);
         CHECK(orders.lost().stop_requested());
-        // Another thread, so that nothing waits for what is pending in our name.
+        // Use another thread, so that nothing waits for the pending release of this one.
         CHECK(start([&] {
                   const bool held = orders.try_lock_for(20s);
                   if (held) orders.unlock();
@@ -94,12 +94,12 @@ TEST_CASE("fault: acquire given up while its reply is on the way: nothing is lef
     CHECK(client.stats().acquisitions == 2);
 }
 
-// The release of what the late reply gave is posted, and the server does not know its script: a client that went at
-// once used to leave nobody who would have sent its text.
+// Regression: the release of what the late reply granted is posted, and the server does not know its script. If the
+// client was destroyed at once, nothing sent the script's text.
 TEST_CASE("a client that is destroyed right after a failed acquire leaves nothing behind") {
     FaultyPath path;
     {
-        // The lease, not the time of a command, is short: it takes two of those until the hold is there.
+        // Only the lease is short. A command's time-out is long: it takes two commands until the hold exists.
         Client client{path.url(), unhurried(watchdog_timeout)};
         RLock orders{client, "orders"};
         warm_up(orders);
@@ -115,7 +115,7 @@ TEST_CASE("a client that is destroyed right after a failed acquire leaves nothin
 TEST_CASE("fault: acquire stopped while its reply is on the way: nothing is left behind") {
     FaultyPath path;
     ClientOptions options = unhurried();
-    // It is not to be given up, and made again, before the stop.
+    // Long enough that the call does not give up and try again before the stop.
     options.command_timeout = paced(3s);
     Client client{path.url(), options};
     RLock orders{client, "orders"};
@@ -139,17 +139,17 @@ TEST_CASE("fault: reply later than its deadline: the next command never gets it"
     RLock held{other, "orders"};
     held.lock(Lease{60s});
     ClientOptions options = quick();
-    // Long beyond the deadlines, also where they are noticed late: otherwise the server would count as unreachable.
+    // Long beyond the deadlines, even if they are noticed late. Otherwise the server would count as unreachable.
     options.command_timeout = paced(2s);
     Client client{path.url(), options};
     RLock orders{client, "orders"};
     RLock free{client, "free"};
 
-    // Given up by the caller, with the connection still good.
+    // Given up by the caller while the connection is still good.
     for (int round = 0; round < 10; ++round) {
         path.proxy.delay(0ms, 30ms);
         CHECK_FALSE(orders.try_lock_for(10ms));
-        // The late answer is a number, this one a nil, and the next a list of nothing: none is taken for another.
+        // The late reply is a number, this one a nil, and the next an empty list: none is taken for another.
         CHECK(orders.hold_count() == 0);
         CHECK_FALSE(free.is_locked());
         path.proxy.delay(0ms, 0ms);
@@ -168,7 +168,7 @@ TEST_CASE("fault: reply later than its deadline: the next command never gets it"
     held.unlock();
 }
 
-TEST_CASE("fault: blackhole: each call ends on time") {
+TEST_CASE("fault: server unreachable without any error: each call ends on time") {
     for (const bool tcp : {false, true}) {
         CAPTURE(tcp);
         FaultyPath path{tcp};
@@ -177,8 +177,8 @@ TEST_CASE("fault: blackhole: each call ends on time") {
         const auto unreachable = options.unreachable_timeout = paced(900ms);
         Client hasty{path.url(), options};
         RLock wanted{hasty, "orders"};
-        static_cast<void>(wanted.is_locked(ec));  // a connection is there, as a rule
-        // So long that it is not what ends a call.
+        static_cast<void>(wanted.is_locked(ec));  // opens a connection, as a rule
+        // Too long to end a call.
         options.unreachable_timeout = 60s;
         Client client{path.url(), options};
         RLock orders{client, "orders"};
@@ -227,9 +227,9 @@ TEST_CASE("fault: blackhole: each call ends on time") {
     }
 }
 
-// The first command in flight is overdue, but its caller has gone: whoever comes later on that connection must neither
-// spin nor wait for longer than the server was given.
-TEST_CASE("waiting for a silent server costs no processor time") {
+// The first command in flight is overdue, but its caller has gone. A later caller on that connection must neither spin
+// nor wait longer than the server's time-out.
+TEST_CASE("waiting for a silent server uses no processor time") {
     FaultyPath path;
     ClientOptions options = quick();
     options.unreachable_timeout = options.command_timeout;
@@ -249,7 +249,7 @@ TEST_CASE("waiting for a silent server costs no processor time") {
     path.proxy.blackhole(false);
 }
 
-TEST_CASE("fault: connection half closed: it is dead, and is replaced") {
+TEST_CASE("fault: connection half closed: the client replaces it") {
     for (const Side side : {Side::client, Side::server}) {
         FaultyPath path;
         Client client{path.url(), unhurried()};
@@ -261,7 +261,7 @@ TEST_CASE("fault: connection half closed: it is dead, and is replaced") {
         CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
         path.proxy.half_close(side);
         orders.unlock();
-        // Seen at once, and not by its silence.
+        // Noticed at once, not by a time-out.
         CHECK(watch.within(2s + margin));
         CHECK_FALSE(path.redis.exists("orders"));
         CHECK(client.stats().reconnects >= 2);
@@ -291,7 +291,7 @@ TEST_CASE("fault: subscription half closed: the waiter still wakes soon after th
     }
 }
 
-TEST_CASE("fault: segments of one byte: replies and messages may come so") {
+TEST_CASE("fault: segments of one byte: replies and messages are still read") {
     FaultyPath path;
     path.proxy.trickle(1, 1ms);
     Client other{path.server.url(), unhurried()};
@@ -314,7 +314,7 @@ TEST_CASE("fault: segments of one byte: replies and messages may come so") {
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-TEST_CASE("fault: throttled link: the deadline covers the whole reply, however slowly it comes") {
+TEST_CASE("fault: throttled connection: the deadline covers the whole reply, however slowly it arrives") {
     FaultyPath path;
     ClientOptions options = quick();
     options.unreachable_timeout = paced(900ms);
@@ -336,7 +336,7 @@ TEST_CASE("fault: throttled link: the deadline covers the whole reply, however s
 }
 
 TEST_CASE(
-    "a server to which a connection takes longer than the caller has is slow, one that never takes it is unreachable") {
+    "a connection that takes longer than the caller's deadline is slow, one that is never accepted is unreachable") {
     const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -345,7 +345,7 @@ TEST_CASE(
     REQUIRE(::listen(listener, 0) == 0);
     socklen_t size = sizeof address;
     REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-    // Nobody accepts, and when its queue is full the system leaves further connections without an answer.
+    // Nothing accepts here. When the listener's queue is full, the system leaves further connections without a reply.
     std::vector<int> queue;
     for (int i = 0; i < 8; ++i) {
         queue.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -353,7 +353,7 @@ TEST_CASE(
     }
     ClientOptions options = quick();
     options.unreachable_timeout = paced(300ms);
-    options.command_timeout = 10s;  // what a caller on a busy machine has not, with its 50 ms
+    options.command_timeout = 10s;  // longer than the 50 ms of a caller on a busy machine
     Client client{"redis://127.0.0.1:" + std::to_string(ntohs(address.sin_port)), options};
     RLock orders{client, "orders"};
     std::error_code ec;
@@ -366,7 +366,7 @@ TEST_CASE(
     ::close(listener);
 }
 
-TEST_CASE("fault: connections refused for a while: a call is delayed, and no more") {
+TEST_CASE("fault: connections refused for a while: a call is only delayed") {
     FaultyPath path{true};
     Client client{path.url(), quick()};
     RLock orders{client, "orders"};
@@ -380,15 +380,15 @@ TEST_CASE("fault: connections refused for a while: a call is delayed, and no mor
     path.proxy.refuse(false);
     CHECK(ready_within(locking, 5s));
     CHECK_FALSE(locking.get());
-    // With a back-off: far fewer attempts than a loop would make.
+    // The client waits between attempts, so there are far fewer than a loop would make.
     CHECK(path.proxy.counts().refused < 200);
 }
 
-TEST_CASE("an endpoint where nobody listens is told as unreachable, without its password") {
+TEST_CASE("an endpoint that does not listen is reported as unreachable, without its password") {
     const TempDir dir;
     ClientOptions options = quick();
     options.unreachable_timeout = paced(300ms);
-    // A port that is taken, so that nobody else can, and at which nobody listens.
+    // A port that is taken but does not listen, so that no other process can listen there.
     const Fd taken{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -415,7 +415,8 @@ TEST_CASE("an endpoint where nobody listens is told as unreachable, without its 
     }
 }
 
-// A profiler's timer interrupts system calls all the time; a time-out that starts anew after each would never end.
+// Regression: a profiler's timer interrupts system calls all the time. A time-out that restarts after each would never
+// end.
 TEST_CASE("fault: storm of signals: they do not prolong the deadline of a call") {
     FaultyPath path;
     Client client{path.url(), quick()};
@@ -430,7 +431,7 @@ TEST_CASE("fault: storm of signals: they do not prolong the deadline of a call")
     path.proxy.blackhole(true);
     const pthread_t caller = ::pthread_self();
     std::atomic<bool> stopping{false};
-    // Ends by itself, or a call that never ends would hang the test.
+    // Ends by itself. Otherwise a call that never ends would hang the test.
     std::thread storm{[&] {
         const Stopwatch watch;
         while (!stopping && watch.within(20 * command_timeout)) {
@@ -438,11 +439,11 @@ TEST_CASE("fault: storm of signals: they do not prolong the deadline of a call")
             std::this_thread::sleep_for(5ms);
         }
     }};
-    // The call is to be interrupted all the time, so it is made again where the storm had no time to run.
+    // Signals should interrupt the call all the time. It is repeated if the storm had no time to run.
     int during = 0;
     for (int tries = 0; tries < 5 && during <= 5; ++tries) {
         const int earlier = interruptions;
-        RLock another{client, "orders" + std::to_string(tries)};  // of which nothing is still to be given back
+        RLock another{client, "orders" + std::to_string(tries)};  // a name without a pending release
         const Stopwatch watch;
         CHECK(code_of([&] { return another.try_lock(); }) == errc::unreachable);
         CHECK(watch.within(command_timeout + margin));
@@ -457,7 +458,7 @@ TEST_CASE("fault: storm of signals: they do not prolong the deadline of a call")
     ::sigaction(SIGUSR1, &before, nullptr);
 }
 
-// In a process of its own, because the limit is one of the whole process.
+// In a process of its own, because the limit applies to the whole process.
 namespace {
 
 int run_out_of_descriptors(std::span<const std::string> args) {

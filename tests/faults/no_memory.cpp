@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300
-// An allocation fails, each one in its turn: the caller gets std::bad_alloc or an Error, or what it asked for; a guard
-// ends in peace; nothing is held that nobody knows of; and the same objects go on working.
+// One allocation fails, each one in turn. The caller gets std::bad_alloc, an Error, or what it asked for. No guard
+// throws, no hold stays without an owner that knows of it, and the same objects continue to work.
 #include <functional>
 #include <new>
 #include <optional>
@@ -26,7 +26,7 @@ struct Place {
     explicit Place(RedisServerOptions options = {})
         : server(std::move(options)), redis(server), other(server.url(), quick()) {}
 
-    // Only what is there for a while, and no hold or permit.
+    // Returns true if no hold or permit is left. Marks and tokens, which stay for a while, do not count.
     bool is_clean() {
         return redis.integer("EVAL", R"lua(
             local left = 0
@@ -44,7 +44,7 @@ struct Place {
     Client<HiredisTransport> other;
 };
 
-// `use(object)` with a client and an object of its own for each allocation that fails, until there is none any more.
+// Runs `use(object)` with a new client and object for each allocation that fails, until none fails any more.
 template <class Object, class Prepare, class Use>
 long fail_each(
     Place& place, const std::string& url, FailingMemory::Of of, Prepare prepare, Use use,
@@ -63,7 +63,7 @@ long fail_each(
                 use(*object);
             } catch (const std::bad_alloc&) {
             } catch (const Error& error) {
-                // The server never gets to see what was cut short.
+                // The server never receives a truncated command.
                 CHECK(error.code() != errc::rejected);
             }
             struck = memory.struck();
@@ -76,8 +76,8 @@ long fail_each(
         }
         object.reset();
         client.reset();
-        wipe();  // what is there without being held
-        // Given back at once, as a rule; at the latest its lease ends.
+        wipe();  // deletes keys that are not holds
+        // Released at once, as a rule; at the latest when its lease ends.
         CHECK(eventually([&] { return place.is_clean(); }, 5s));
         if (!struck) return n;
         REQUIRE(n < 2000);
@@ -127,7 +127,7 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of
     CHECK(fail_each<ReadWriteLock<HiredisTransport>>(place, [](auto& lock) { ask_lock(lock.read_lock()); }) > 5);
 }
 
-TEST_CASE("fault: the n-th allocation of the caller fails, in a lock over several: nothing stays held") {
+TEST_CASE("fault: the n-th allocation of the caller fails, in a lock over several locks: nothing stays held") {
     Place place;
     const auto each = [&](auto use) {
         for (long n = 0;; ++n) {
@@ -146,7 +146,7 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in a lock over severa
                 }
                 struck = memory.struck();
             }
-            // While client and locks live, whose watchdog would keep what is left.
+            // Check while client and locks live: their watchdog would keep a leftover hold alive.
             CHECK(eventually([&] { return place.is_clean(); }, 5s));
             REQUIRE_NOTHROW(use(all));
             CHECK(eventually([&] { return place.is_clean(); }, 5s));
@@ -155,7 +155,7 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in a lock over severa
     };
     CHECK(each([](auto& lock) { use_lock(lock); }) > 20);
     CHECK(each([](auto& lock) { ask_lock(lock); }) > 20);
-    // One member is somebody else's for a while.
+    // Another client holds one member for a while.
     RLock blocker{place.other, "b"};
     CHECK(each([&](auto& lock) {
               blocker.lock(Lease{30ms});
@@ -164,7 +164,7 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in a lock over severa
           }) > 20);
 }
 
-TEST_CASE("fault: the n-th allocation of the caller fails, in a wait for each of the locks") {
+TEST_CASE("fault: the n-th allocation of the caller fails, in a wait for each kind of lock") {
     Place place;
     const auto wait = [&]<class Lock>(std::type_identity<Lock>) {
         Lock blocker{place.other, "orders"};
@@ -249,8 +249,8 @@ TEST_CASE("fault: the n-th allocation in an acquire of permits fails, and no per
     CHECK(each(std::type_identity<PermitExpirableSemaphore<HiredisTransport>>{}) > 3);
 }
 
-// It was taken for an answer that is not Redis protocol, which no call is made again for.
-TEST_CASE("fault: no memory to read a reply: that is said, and not that the server does not speak the protocol") {
+// Regression: it was taken for a reply that is not Redis protocol, after which no call is retried.
+TEST_CASE("fault: no memory to read a reply: bad_alloc is thrown, and no protocol error is reported") {
     const std::string bytes = "*2\r\n$40\r\n" + std::string(40, 'x') + "\r\n-ERR " + std::string(40, 'y') + "\r\n";
     long n = 0;
     for (bool struck = true; struck; ++n) {
@@ -302,7 +302,7 @@ TEST_CASE(
                     std::unique_lock guard{blocked, 10s};
                     return guard.owns_lock();
                 } catch (const std::bad_alloc&) {
-                    return true;  // it was this thread that was hit
+                    return true;  // the failure hit this thread
                 }
             });
             eventually([&] { return listeners(place.redis, "blocked") == 1; }, 100ms);
@@ -311,7 +311,7 @@ TEST_CASE(
             blocker.unlock();
             CHECK(waiter.get());
             CHECK(eventually([&] { return client.stats().renewals > 2 || kept.lost().stop_requested(); }));
-            // Of a lease that is over nobody may have been told yet.
+            // The end of a lease may not have been reported yet.
             CHECK(eventually([&] { return kept.lost().stop_requested() || place.redis.exists("kept"); }));
             static_cast<void>(slots.try_release(id));
             struck = memory.struck();

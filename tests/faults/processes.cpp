@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: without=address
-// Processes that die, freeze, fork, or take turns in numbers.
+// Processes that die, freeze, fork, or compete in large numbers.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,7 +59,7 @@ int wait_until_killed(std::span<const std::string> args) {
 
 const Role waiter_role{"fault: waiter", wait_until_killed};
 
-// Holds the lock, is frozen for longer than the lease, and looks around when it goes on.
+// Holds the lock, is frozen for longer than the lease, and checks its hold when it continues.
 int be_frozen(std::span<const std::string> args) {
     auto shared = SharedMemory<Shared>::open(args[1]);
     const HistoryFile history{args[2]};
@@ -72,12 +72,12 @@ int be_frozen(std::span<const std::string> args) {
     for (;;) {
         const auto valid_until = orders.valid_until();
         const auto now = std::chrono::steady_clock::now();
-        // Frozen between two looks: the first word after it must be that the hold is not certain any more.
+        // Frozen between two checks: the first check afterwards must find that the hold is not certain any more.
         if (now - last_look > short_lease) {
             if (valid_until > now) return 1;
             break;
         }
-        if (valid_until <= now) return 2;  // lost without having been frozen: a machine too busy for this test
+        if (valid_until <= now) return 2;  // lost without having been frozen: the machine is too busy for this test
         belief.until = monotonic_ns(valid_until);
         shared->holding = 1;
         last_look = now;
@@ -89,7 +89,7 @@ int be_frozen(std::span<const std::string> args) {
     std::error_code ec;
     orders.unlock(ec);
     if (ec != errc::hold_lost) return 4;
-    // And it may take part again, when it is its turn.
+    // It may acquire the lock again in its turn.
     if (!orders.try_lock_for(20s, ec)) return 5;
     history.append({1, monotonic_ns(), monotonic_ns() + 1});
     orders.unlock(ec);
@@ -127,7 +127,7 @@ TEST_CASE("fault: holder killed: another process enters after its lease, and not
     for (int round = 0; round < 3; ++round) {
         shared->holding = 0;
         ChildProcess holder = spawn_self("fault: holder", {server.url(), dir.file("shared")});
-        // Killed after a renewal, so it is the renewed lease that has to run out.
+        // Kill it after a renewal, so that the renewed lease is the one that must run out.
         REQUIRE(eventually([&] { return shared->holding > 1; }, 30s));
         auto waiting = start([&] {
             const bool held = orders.try_lock_for(60s);
@@ -138,7 +138,7 @@ TEST_CASE("fault: holder killed: another process enters after its lease, and not
         RawRedis redis{server};
         REQUIRE(eventually([&] { return listeners(redis, "orders") == 1; }, 10s));
         holder.kill();
-        // From before the question on: what passes until its answer has come is not of the lease that was left.
+        // Read the clock before PTTL: the time until its reply must not count towards the rest of the lease.
         const auto killed = std::chrono::steady_clock::now();
         const auto left = std::chrono::milliseconds(redis.pttl("orders"));
         const auto [held, entered] = waiting.get();
@@ -150,7 +150,7 @@ TEST_CASE("fault: holder killed: another process enters after its lease, and not
     }
 }
 
-TEST_CASE("a waiter that is killed delays nobody, and leaves nothing behind") {
+TEST_CASE("a waiter that is killed delays no other client, and leaves nothing behind") {
     RedisServer server;
     RawRedis redis{server};
     const TempDir dir;
@@ -169,7 +169,7 @@ TEST_CASE("a waiter that is killed delays nobody, and leaves nothing behind") {
     CHECK(shared->holding == 0);
 }
 
-TEST_CASE("fault: holder frozen beyond its lease: it knows at once when it goes on, and nobody else was disturbed") {
+TEST_CASE("fault: holder frozen beyond its lease: it notices the loss at once, and does not disturb the next holder") {
     RedisServer server;
     const TempDir dir;
     auto shared = SharedMemory<Shared>::create(dir.file("shared"));
@@ -184,7 +184,7 @@ TEST_CASE("fault: holder frozen beyond its lease: it knows at once when it goes 
     REQUIRE(orders.try_lock_for(30s));
     CHECK(watch.within(short_lease + margin));
     Interval mine{2, monotonic_ns(), 0};
-    // Frozen for longer than its lease in any case.
+    // In any case it is frozen for longer than its lease.
     REQUIRE(eventually([&] { return watch.elapsed() > short_lease + 100ms; }, 30s));
     frozen.cont();
     REQUIRE(eventually([&] { return shared->resumed == 1 || !frozen.running(); }, 30s));
@@ -202,7 +202,7 @@ TEST_CASE("fault: holder frozen beyond its lease: it knows at once when it goes 
     CHECK(RawRedis{server}.keys().empty());
 }
 
-TEST_CASE("eight processes on one key count right, one at a time") {
+TEST_CASE("eight processes on one key: mutual exclusion holds, and no count is lost") {
     RedisServer server;
     const TempDir dir;
     auto shared = SharedMemory<Shared>::create(dir.file("shared"));
@@ -228,7 +228,7 @@ TEST_CASE("eight processes on one key count right, one at a time") {
 
 namespace {
 
-// A fork while threads hold, wait, and are in the middle of commands. The child speaks for itself only.
+// Forks while threads hold, wait, and are in the middle of commands. The child must act only on its own behalf.
 int fork_in_the_middle(const std::string& url) {
     EventLog log;
     Client client{url, log.in(unhurried(paced(4500ms)))};
@@ -258,8 +258,8 @@ int fork_in_the_middle(const std::string& url) {
         const pid_t child = ::fork();
         if (child == 0) {
             std::error_code ec;
-            // What the parent holds is not the child's, although the thread looks the same: a guard that is unwound
-            // here must do nothing.
+            // The parent's hold does not belong to the child, although the thread looks the same. A guard that is
+            // unwound here must do nothing.
             orders.unlock(ec);
             if (ec != errc::hold_lost) ::_exit(20);
             if (client.id() == parent_id) ::_exit(21);
@@ -269,7 +269,7 @@ int fork_in_the_middle(const std::string& url) {
             held.lock(ec);
             if (ec) ::_exit(25);
             if (held.hold_count() != 1) ::_exit(26);
-            // Renewed by a thread of the child's own.
+            // A thread of the child renews it.
             if (!eventually([&] { return client.stats().renewals > 0; }, 20s)) ::_exit(27);
             held.unlock(ec);
             if (ec) ::_exit(28);
@@ -292,7 +292,7 @@ int fork_in_the_middle(const std::string& url) {
     return result;
 }
 
-// In the child, what belongs to the parent is destroyed without a word to anybody.
+// The child destroys the objects of the parent without sending anything.
 int destroy_in_the_child(const std::string& url) {
     auto client = std::make_unique<Client<HiredisTransport>>(url, unhurried());
     auto orders = std::make_unique<RLock<HiredisTransport>>(*client, "orders");
@@ -331,7 +331,7 @@ TEST_CASE("fault: fork in the middle of use: the parent is undisturbed and the c
     CHECK(eventually([&] { return redis.connected_clients() == 0; }));
 }
 
-TEST_CASE("a forked child that only destroys what it inherited disturbs nothing") {
+TEST_CASE("a forked child that only destroys the objects it inherited: the parent is undisturbed") {
     RedisServer server;
     ChildProcess process = spawn_self("fault: destroying", {server.url()});
     const auto status = process.wait(60s);
@@ -340,7 +340,7 @@ TEST_CASE("a forked child that only destroys what it inherited disturbs nothing"
     CHECK(RawRedis{server}.keys().empty());
 }
 
-// --- hygiene ------------------------------------------------------------------------------------------------------
+// --- leaks --------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -367,7 +367,7 @@ void use_in_every_way(FaultyPath& path) {
     CHECK(orders.is_held());
     orders.unlock();
     CHECK(waiting.get());
-    // Left while held, and with a release that cannot be delivered.
+    // Destroyed while held, and with a release that cannot be delivered.
     RLock left{client, "left"};
     left.lock(Lease{paced(300ms)});
     RLock lost{client, "lost"};
@@ -382,9 +382,9 @@ void use_in_every_way(FaultyPath& path) {
 
 }  // namespace
 
-TEST_CASE("descriptors, threads, keys and channels are back to what they were when the clients are gone") {
+TEST_CASE("clients destroyed: descriptors, threads, keys and channels are as before") {
     FaultyPath path;
-    // The first use may open what stays open for good.
+    // The first use may open descriptors that stay open.
     use_in_every_way(path);
     REQUIRE(eventually([&] { return path.proxy.counts().open == 0; }));
     const std::size_t descriptors = entries("/proc/self/fd");
@@ -392,17 +392,17 @@ TEST_CASE("descriptors, threads, keys and channels are back to what they were wh
     for (int round = 0; round < 5; ++round) use_in_every_way(path);
     CHECK(eventually([&] { return path.proxy.counts().open == 0; }));
     CHECK(eventually([&] { return entries("/proc/self/fd") == descriptors; }));
-    // The kernel may have counted one that was just ending.
+    // The kernel may have counted a thread that was just ending.
     CHECK(eventually([&] { return entries("/proc/self/task") <= threads; }));
     CHECK(eventually([&] { return path.redis.pubsub_channels().empty(); }));
     CHECK(eventually([&] {
         return path.redis.keys("left").empty() && path.redis.keys("orders").empty() && path.redis.keys("lost").empty();
     }));
-    // What a resent release leaves against its own delayed copies goes by itself.
+    // The marks that a resent release leaves against its own delayed copies expire.
     for (const std::string& key : path.redis.keys()) CHECK(path.redis.pttl(key) != -1);
 }
 
-TEST_CASE("a client that goes while the server is frozen is gone within a command's time") {
+TEST_CASE("client destroyed while the server is frozen: its destructor ends within a command's time") {
     RedisServer server;
     auto client = std::make_unique<Client<HiredisTransport>>(server.url(), quick());
     auto orders = std::make_unique<RLock<HiredisTransport>>(*client, "orders");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=240
-// Messages that are dropped, channels in masses, and a waiter that leaves when it is told.
+// Messages that are dropped, many channels at once, and a waiter that leaves while it is notified.
 #include <atomic>
 #include <memory>
 #include <random>
@@ -23,7 +23,9 @@ ClientOptions long_lease() {
 
 }  // namespace
 
-TEST_CASE("fault: message dropped by the output buffer limit: the waiter's link is closed, and it looks for itself") {
+TEST_CASE(
+    "fault: message dropped by the output buffer limit: the waiter's connection is closed, and it asks the server "
+    "itself") {
     FaultyPath path{false, {.args = {"--client-output-buffer-limit", "pubsub 256kb 128kb 1"}}};
     Client other{path.server.url(), long_lease()};
     RLock theirs{other, "orders"};
@@ -38,20 +40,20 @@ TEST_CASE("fault: message dropped by the output buffer limit: the waiter's link 
     REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
     path.proxy.blackhole(true);
     const std::string flood(100'000, 'x');
-    // The system's own buffers take some of it.
+    // The system's own buffers absorb some of it.
     REQUIRE(eventually(
         [&] {
             path.redis.call("PUBLISH", channel_of("orders"), flood);
             return listeners(path.redis, "orders") == 0;
         },
         20s));
-    theirs.unlock();  // nobody hears it
+    theirs.unlock();  // the waiter does not receive it
     path.proxy.blackhole(false);
     REQUIRE(ready_within(waiter, patient(10s)));
     CHECK(waiter.get());
 }
 
-TEST_CASE("fault: ten thousand channels wanted within seconds: all are asked for, and given up again") {
+TEST_CASE("fault: ten thousand channels within seconds: the client subscribes to all, and unsubscribes again") {
     RedisServer server;
     RawRedis redis{server};
     constexpr int names = 10'000, threads = 4;
@@ -80,9 +82,9 @@ TEST_CASE("fault: ten thousand channels wanted within seconds: all are asked for
     }
     CHECK(most > 1000);
     CHECK(client.stats().lost_holds == 0);
-    // Kept warm for some seconds, and then given up.
+    // Subscriptions are kept for some seconds, and then given up.
     CHECK(eventually([&] { return redis.pubsub_channels().empty(); }, 30s));
-    // The link is as good as new.
+    // The connection still works.
     Client other{server.url(), long_lease()};
     RLock theirs{other, "fresh"}, ours{client, "fresh"};
     theirs.lock();
@@ -92,7 +94,7 @@ TEST_CASE("fault: ten thousand channels wanted within seconds: all are asked for
     CHECK(waiter.get());
 }
 
-TEST_CASE("fault: a waiter times out at the moment when it is notified: the next one is woken all the same") {
+TEST_CASE("fault: a waiter times out just as it is notified: the next one is woken all the same") {
     RedisServer server;
     RawRedis redis{server};
     Client other{server.url(), long_lease()};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=600 long
-// A server is back: how soon everybody works again, whatever pause they had come to.
+// A server is back: the time until all clients work again, however long their back-off has grown.
 #include "faults/recovery_kit.hpp"
 
 using namespace redlatch;
@@ -8,7 +8,7 @@ using namespace redlatch::fault;
 
 namespace {
 
-// What is measured in some rounds, in order.
+// Returns the measurements of some rounds, sorted.
 template <class Round>
 std::vector<std::chrono::milliseconds> in_rounds(int count, Round round) {
     std::vector<std::chrono::milliseconds> all;
@@ -19,7 +19,7 @@ std::vector<std::chrono::milliseconds> in_rounds(int count, Round round) {
 
 }  // namespace
 
-TEST_CASE("fault: server frozen for long: the slowest works again within a second") {
+TEST_CASE("fault: server frozen for long: the slowest client works again within a second") {
     RedisServer server{{.tcp = true, .args = {"--requirepass", "geheim"}}};
     Fleet fleet{"redis://:geheim@127.0.0.1:" + std::to_string(server.port()), as_it_is};
     REQUIRE(fleet.works());
@@ -32,7 +32,7 @@ TEST_CASE("fault: server frozen for long: the slowest works again within a secon
           }) <= soon_after);
 }
 
-TEST_CASE("fault: server away for long: the slowest works again within a second") {
+TEST_CASE("fault: server away for long: the slowest client works again within a second") {
     RedisServer server{{.tcp = true, .appendonly = true}};
     Fleet fleet{server.tcp_url(), as_it_is};
     REQUIRE(fleet.works());
@@ -44,10 +44,10 @@ TEST_CASE("fault: server away for long: the slowest works again within a second"
           }) <= soon_after);
 }
 
-TEST_CASE("fault: server away for long: the first connection that is answered tells the others") {
+TEST_CASE("fault: server away for long: the first connection that is answered wakes the others") {
     RedisServer server{{.tcp = true}};
     Client client{server.tcp_url(), unhurried()};
-    // How long after the first answer the one is in who waits for a message.
+    // How long after the first reply the waiter holds its lock.
     const auto all = in_rounds(7, [&] {
         RawRedis{server}.integer("HSET", "orders", "somebody:1", 1);
         RawRedis{server}.integer("PEXPIRE", "orders", 600'000);
@@ -65,7 +65,7 @@ TEST_CASE("fault: server away for long: the first connection that is answered te
             },
             20s));
         server.kill();
-        // Its pauses have grown by then.
+        // By then its back-off has grown.
         std::this_thread::sleep_for(1500ms);
         server.restart();
         RLock other{client, "other"};

@@ -15,10 +15,10 @@
 #include "faults/fault_kit.hpp"
 #include "support/history.hpp"
 
-// How soon everybody works again after a fault.
+// Measures how soon all clients work again after a fault.
 namespace redlatch::fault {
 
-// A thread that does the same again and again, and when it came to an end of it each time.
+// A thread that repeats one operation, and records when it completed it each time.
 class Worker {
 public:
     Worker(std::string what, std::function<bool()> once)
@@ -34,7 +34,7 @@ public:
         thread_.join();
     }
 
-    // When it first came to an end after that instant; 0: not yet.
+    // Returns when it first completed its operation after that instant, or 0 if it has not yet.
     std::int64_t first_after(std::int64_t since) {
         const std::lock_guard hold{mutex_};
         const auto found = std::upper_bound(done_.begin(), done_.end(), since);
@@ -108,7 +108,7 @@ public:
         }
     }
 
-    // Everybody has come to an end once.
+    // Returns whether every thread completes its operation once more.
     bool works() {
         const std::int64_t now = monotonic_ns();
         return eventually(
@@ -119,7 +119,7 @@ public:
             20s);
     }
 
-    // How long after `since` the slowest has come to an end of what it does.
+    // Returns how long after `since` the slowest thread first completed its operation.
     std::chrono::milliseconds slowest(std::int64_t since) {
         std::int64_t last = since;
         std::string all;
@@ -146,10 +146,10 @@ private:
 
 inline std::string as_it_is(const std::string& name) { return name; }
 
-// On a busy machine a process may get no time for a while.
+// On a busy machine a process may get no processor for a while.
 inline constexpr std::chrono::milliseconds soon_after = patient(1000ms);
 
-// What is measured in the best of some rounds; no more of them than it takes to be within the bound.
+// Returns the best measurement of at most `rounds`. Stops as soon as one is within the bound.
 template <class Round>
 std::chrono::milliseconds best_of(int rounds, std::chrono::milliseconds bound, Round round) {
     auto best = round();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: long
-// A server that answers, and refuses: busy, full, out of memory, without replicas, with other access rights.
+// A server that answers, and refuses: busy, full, out of memory, without replicas, or with other access rights.
 #include <atomic>
 #include <thread>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::chrono::milliseconds margin = 50ms + late;
 
-// Runs a script without end until it is told to stop; the server answers BUSY meanwhile.
+// Runs an endless script until end(). Meanwhile the server answers BUSY.
 class BusyScript {
 public:
     explicit BusyScript(const RedisServer& server) : killer_(server), runner_(server) {
@@ -36,8 +36,8 @@ private:
     bool ended_ = false;
 };
 
-// A refused call asks again, and again, with longer and longer pauses: with so much time the last of its tries is
-// answered even by a server that is slow.
+// A refused call is repeated with longer and longer pauses. This time-out is so long that even a slow server answers
+// the last try.
 ClientOptions enduring() {
     ClientOptions options = quick();
     options.command_timeout = paced(2s);
@@ -48,7 +48,7 @@ bool refused_with(RawRedis& redis, const std::string& code) {
     return redis.info("errorstats", "errorstat_" + code).starts_with("count=");
 }
 
-// Fills the memory, and forbids it to grow.
+// Fills the memory and forbids it to grow.
 void fill_memory(RawRedis& redis) {
     redis.text("CONFIG", "SET", "maxmemory-policy", "noeviction");
     redis.text("SET", "ballast", std::string(1 << 20, 'x'));
@@ -84,7 +84,7 @@ TEST_CASE("fault: server busy with a foreign script: try_lock() is refused and l
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("a hold and a release outlast a busy server") {
+TEST_CASE("a busy server: a hold survives, and a release is delivered afterwards") {
     RedisServer server;
     EventLog log;
     ClientOptions options = log.in(enduring());
@@ -110,9 +110,9 @@ TEST_CASE("a hold and a release outlast a busy server") {
     CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
 }
 
-// The subscriber connection comes back while the server answers BUSY to everything, also to SUBSCRIBE. That passes; the
-// waiter has nothing to complain of.
-TEST_CASE("a waiter does not fail because its subscription is refused for the moment") {
+// The subscriber connection comes back while the server answers BUSY to every command, SUBSCRIBE included. That passes,
+// and must not fail the waiter.
+TEST_CASE("subscription refused for the moment: the waiter does not fail") {
     FaultyPath path;
     Client other{path.server.url(), unhurried()};
     RLock held{other, "orders"};
@@ -144,17 +144,17 @@ TEST_CASE("a waiter does not fail because its subscription is refused for the mo
     CHECK(waiting.get() == std::error_code{});
 }
 
-TEST_CASE("fault: server full (maxclients): try_lock() fails in time, lock() waits for a place") {
+TEST_CASE("fault: server full (maxclients): try_lock() fails in time, lock() waits for a free connection") {
     RedisServer server;
     RawRedis redis{server};
-    // Who asked whether it is up may not be gone yet.
+    // The connection that checked whether the server is up may not be gone yet.
     REQUIRE(eventually([&] { return redis.connected_clients() == 0; }));
     redis.text("CONFIG", "SET", "maxclients", 1);
     Client client{server.url(), quick()};
     RLock orders{client, "orders"};
     const Stopwatch watch;
     const std::error_code ec = code_of([&] { return orders.try_lock(); });
-    // Which of the two depends on whether the refusal or the end of the connection is seen first.
+    // The code depends on whether the refusal or the end of the connection is noticed first.
     CHECK((ec == errc::overloaded || ec == errc::unreachable));
     CHECK(watch.within(command_timeout + margin));
     auto locking = start([&] {
@@ -168,11 +168,11 @@ TEST_CASE("fault: server full (maxclients): try_lock() fails in time, lock() wai
     redis.text("CONFIG", "SET", "maxclients", 1000);
     CHECK(ready_within(locking, unreachable_timeout));
     CHECK(locking.get() == std::error_code{});
-    // With a back-off, not as fast as it goes.
+    // The client waits between attempts.
     CHECK(std::stoll(redis.info("stats", "rejected_connections")) < 500);
 }
 
-TEST_CASE("a waiter does not fail because there is no place for its subscriber connection") {
+TEST_CASE("no free connection for the subscriptions: the waiter does not fail") {
     RedisServer server;
     RawRedis redis{server};
     Client other{server.url(), quick()};
@@ -184,7 +184,7 @@ TEST_CASE("a waiter does not fail because there is no place for its subscriber c
     std::atomic<bool> full{false};
     auto waiting = start([&] {
         RLock orders{client, "orders"};
-        orders.is_locked();  // this thread's connection is there now
+        orders.is_locked();  // this thread's connection exists now
         connected = true;
         eventually([&] { return full.load(); });
         const std::error_code ec = code_of([&] { orders.lock(); });
@@ -195,7 +195,7 @@ TEST_CASE("a waiter does not fail because there is no place for its subscriber c
     redis.text("CONFIG", "SET", "maxclients", redis.connected_clients() + 1);
     full = true;
     REQUIRE(eventually([&] { return std::stoll(redis.info("stats", "rejected_connections")) > 0; }));
-    // Without messages it waits for the end of the lease.
+    // Without messages it waits until the lease ends.
     CHECK(ready_within(waiting, lease.length() + margin));
     CHECK(waiting.get() == std::error_code{});
     std::error_code ec;
@@ -258,7 +258,7 @@ TEST_CASE("fault: server out of memory: acquires are refused; renewals, releases
     CHECK(redis.keys() == std::vector<std::string>{"ballast"});
 }
 
-TEST_CASE("without memory a release that has to be sent again succeeds, too") {
+TEST_CASE("server out of memory: a resent release succeeds, too") {
     FaultyPath path;
     Client client{path.url(), unhurried()};
     RLock orders{client, "orders"};
@@ -272,7 +272,7 @@ TEST_CASE("without memory a release that has to be sent again succeeds, too") {
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-TEST_CASE("without enough replicas lock() waits, and goes on when they are there") {
+TEST_CASE("not enough replicas: lock() waits, and continues when they are there") {
     RedisServer server;
     RawRedis redis{server};
     redis.text("CONFIG", "SET", "min-replicas-to-write", 1);
@@ -293,7 +293,7 @@ TEST_CASE("without enough replicas lock() waits, and goes on when they are there
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("fault: not enough replicas (NOREPLICAS): a release goes on in the background until it is delivered") {
+TEST_CASE("fault: not enough replicas (NOREPLICAS): a release continues in the background until it is delivered") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -317,7 +317,7 @@ TEST_CASE("fault: not enough replicas (NOREPLICAS): a release goes on in the bac
     orders.unlock();
 }
 
-TEST_CASE("without enough replicas the end of a guard is quiet, and at last told as not delivered") {
+TEST_CASE("not enough replicas: the end of a guard does not throw, and is finally reported as not delivered") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -334,11 +334,11 @@ TEST_CASE("without enough replicas the end of a guard is quiet, and at last told
     CHECK(watch.within(command_timeout + margin));
     CHECK(eventually([&] { return log.count(Event::Kind::unlock_not_delivered) == 1; },
                      options.watchdog_timeout + margin));
-    // A key whose time is over is gone for everybody, although no replica was told.
+    // An expired key is gone for all readers, although no replica was informed.
     CHECK(eventually([&] { return !redis.exists("orders"); }, options.watchdog_timeout + margin));
 }
 
-TEST_CASE("a partial release that was refused is made good by the next one") {
+TEST_CASE("a partial release that was refused: the next one makes up for it") {
     RedisServer server;
     RawRedis redis{server};
     ClientOptions options = enduring();
@@ -360,7 +360,7 @@ TEST_CASE("a partial release that was refused is made good by the next one") {
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("fault: user deleted: the hold is lost in time, new calls are rejected at once, no password is told") {
+TEST_CASE("fault: user deleted: the hold is lost in time, new calls are rejected at once, no password is disclosed") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     const auto set_user = [&](const std::string& password) {
@@ -389,7 +389,7 @@ TEST_CASE("fault: user deleted: the hold is lost in time, new calls are rejected
         CHECK(watch.within(margin));
     }).get();
     CHECK(eventually([&] { return lost.stop_requested(); }, watchdog_timeout + margin));
-    // A renewal that came before moves it by a period at most.
+    // A renewal before that moves it by one period at most.
     CHECK(std::chrono::steady_clock::now() < valid_until + watchdog_timeout / 3 + late);
     std::error_code ec;
     orders.unlock(ec);
@@ -398,14 +398,14 @@ TEST_CASE("fault: user deleted: the hold is lost in time, new calls are rejected
     set_user("geheim-2");
     CHECK(start([&] { return code_of([&] { orders.lock(); }); }).get() == errc::rejected);
     set_user("geheim-1");
-    // Each attempt may end with the refusal from before, as long as the back-off lasts.
+    // During the back-off, each attempt may end with the earlier refusal.
     CHECK(eventually([&] { return orders.try_lock_for(1s, ec); }, 20s));
     orders.unlock(ec);
     CHECK_FALSE(ec);
     CHECK(log.text().find("geheim") == std::string::npos);
 }
 
-TEST_CASE("fault: password changed: it matters at the next connection only") {
+TEST_CASE("fault: password changed: only new connections are affected") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     redis.text("ACL", "SETUSER", "seller", "reset", "on", ">old", "~*", "&*", "+@all");
@@ -426,7 +426,7 @@ TEST_CASE("fault: password changed: it matters at the next connection only") {
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("fault: password changed, and changed back: a release is told as rejected, and delivered all the same") {
+TEST_CASE("fault: password changed and changed back: a release is reported as rejected, and delivered all the same") {
     RedisServer server{{.tcp = true}};
     RawRedis redis{server};
     redis.text("ACL", "SETUSER", "seller", "reset", "on", ">old", "~*", "&*", "+@all");
@@ -451,7 +451,7 @@ TEST_CASE("fault: password changed, and changed back: a release is told as rejec
     CHECK(client.stats().lost_holds == 0);
 }
 
-TEST_CASE("fault: password changed: connections that are wanted later are done without, as long as one lives") {
+TEST_CASE("fault: password changed: one live connection suffices, and failed new ones are done without") {
     RedisServer server{{.args = {"--requirepass", "before"}}};
     const std::string path = server.url().substr(std::string_view{"unix://"}.size());
     ClientOptions options;
@@ -462,7 +462,7 @@ TEST_CASE("fault: password changed: connections that are wanted later are done w
     RawRedis redis{server};
     redis.text("AUTH", "before");
     redis.text("CONFIG", "SET", "requirepass", "after");
-    // By the background's own line, and by those of other threads.
+    // The renewals use the background thread's connection, and the locks those of other threads.
     const auto before = client.stats().renewals;
     CHECK(eventually([&] { return client.stats().renewals >= before + 3; }, 20s));
     CHECK(orders.is_held());
@@ -478,7 +478,7 @@ TEST_CASE("fault: password changed: connections that are wanted later are done w
     CHECK(redis.keys("o*").empty());
 }
 
-TEST_CASE("fault: login of a second connection held up: a short wait ends without a lock, and is no error") {
+TEST_CASE("fault: login of a second connection delayed: a short wait ends without a lock, and is no error") {
     RedisServer server{{.args = {"--requirepass", "secret"}}};
     Proxy proxy{server.url()};
     Client client{"unix://:secret@" + proxy.socket_path(), unhurried()};
@@ -507,7 +507,7 @@ TEST_CASE("fault: command not allowed inside a script: rejected at once") {
     const Stopwatch watch;
     CHECK(code_of([&] { orders.lock(); }) == errc::rejected);
     CHECK(watch.within(margin));
-    // And one that may not listen: told, instead of waiting without messages.
+    // A user that may not subscribe: an error is reported, instead of a wait without messages.
     Client other{server.url(), unhurried()};
     RLock held{other, "orders"};
     held.lock();
@@ -517,7 +517,7 @@ TEST_CASE("fault: command not allowed inside a script: rejected at once") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("fault: key of another type: told by name, and left alone") {
+TEST_CASE("fault: key of another type: the error names it, and the key stays as it is") {
     RedisServer server;
     RawRedis redis{server};
     redis.text("SET", "orders", "a string");
@@ -535,7 +535,7 @@ TEST_CASE("fault: key of another type: told by name, and left alone") {
     CHECK(code_of([&] { orders.hold_count(); }) == errc::wrong_type);
     CHECK(redis.text("GET", "orders") == "a string");
 
-    // And one that becomes so while it is held.
+    // A key whose type changes while it is held.
     redis.integer("DEL", "orders");
     orders.lock();
     const std::stop_token lost = orders.lost();

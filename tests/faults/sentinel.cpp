@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=600 long without=address
-// Failovers by real sentinels: who held is told, who waited goes on, and nobody speaks to the old master any more.
+// Failovers by real sentinels: lost holds are reported, waiters continue, and the old master gets no more commands.
 #include <atomic>
 
 #include "faults/fault_kit.hpp"
@@ -12,10 +12,10 @@ using namespace redlatch::fault;
 
 namespace {
 
-// A bound, not a time: a failover takes two to four seconds, but a sentinel that was held up waits for thirty.
+// An upper bound: a failover takes two to four seconds, but a sentinel that was held up waits for thirty.
 constexpr auto failover = 120s;
 
-// Leases longer than a failover, so that what ends does not end by itself.
+// Leases longer than a failover, so that no hold ends by expiry.
 ClientOptions steady() {
     ClientOptions options = quick();
     options.command_timeout = paced(1000ms);
@@ -24,7 +24,7 @@ ClientOptions steady() {
     return options;
 }
 
-// Connections to a server that are neither ours of this test nor replication nor a sentinel's.
+// Returns the number of connections to a server, without those of this test, of replication and of sentinels.
 std::size_t clients_of(RedisServer& server) {
     std::istringstream lines{RawRedis{server}.text("CLIENT", "LIST")};
     std::size_t found = 0;
@@ -37,7 +37,7 @@ std::size_t clients_of(RedisServer& server) {
 
 long long scripts_on(RedisServer& server) { return RawRedis{server}.script_calls(); }
 
-// A new connection each time: who is promoted closes all it has.
+// Opens a new connection each time: a server that is promoted closes all that it has.
 bool holds_key(RedisServer& server, const char* key) { return RawRedis{server}.exists(key); }
 
 long long listeners_on(RedisServer& server, const char* name) {
@@ -45,7 +45,7 @@ long long listeners_on(RedisServer& server, const char* name) {
     return listeners(redis, name);
 }
 
-// A sentinel that says what the test wants, and never tells of anything by itself.
+// A sentinel whose replies the test chooses, and which never publishes anything.
 struct ScriptedSentinel {
     ScriptedSentinel(int first_port, int epoch) : port(first_port), epoch_(epoch) {}
 
@@ -75,9 +75,9 @@ private:
 
 }  // namespace
 
-TEST_CASE("fault: sentinel that lies: what a server says of its role beats what a sentinel says of it") {
+TEST_CASE("fault: sentinel reports a wrong master: the role that a server reports itself takes precedence") {
     Replicated setup;
-    // The liar claims to know of a later failover.
+    // The wrong sentinel claims to know of a later failover.
     ScriptedSentinel honest{setup.master().port(), 1}, liar{setup.replica().port(), 99};
     Client client{"redis-sentinel://" + honest.host() + "," + liar.host() + "/orders", steady()};
     RLock orders{client, "orders"};
@@ -86,7 +86,7 @@ TEST_CASE("fault: sentinel that lies: what a server says of its role beats what 
     CHECK(holds_key(setup.master(), "orders"));
     orders.unlock();
     CHECK(client.stats().acquisitions == 1);
-    // A port where nobody listens, and one that speaks no Redis.
+    // Also a port that does not listen, and one that does not speak the Redis protocol.
     for (const int port : {1, honest.asked > 0 ? liar.port.load() : 0}) {
         liar.port = port;
         Client another{"redis-sentinel://" + liar.host() + "," + honest.host() + "/orders", steady()};
@@ -96,7 +96,7 @@ TEST_CASE("fault: sentinel that lies: what a server says of its role beats what 
     }
 }
 
-TEST_CASE("fault: master becomes a replica without a word: its refusal sends us to the new one") {
+TEST_CASE("fault: demoted master answers READONLY: the client follows the failover") {
     Replicated setup;
     ScriptedSentinel sentinel{setup.master().port(), 1};
     EventLog log;
@@ -116,7 +116,7 @@ TEST_CASE("fault: master becomes a replica without a word: its refusal sends us 
     });
     REQUIRE(eventually([&] { return listeners_on(setup.master(), "wanted") == 1; }, 10s));
     new_one.text("REPLICAOF", "NO", "ONE");
-    // The connections stay, as they would not after a failover by sentinels.
+    // Its connections stay open, unlike after a failover by sentinels.
     old_one.text("REPLICAOF", "127.0.0.1", std::to_string(setup.replica().port()));
     sentinel.port = setup.replica().port();
     RLock third{client, "third"};
@@ -127,7 +127,7 @@ TEST_CASE("fault: master becomes a replica without a word: its refusal sends us 
     CHECK(fourth.try_lock_for(10s));
     fourth.unlock();
     CHECK(eventually([&] { return log.count(Event::Kind::moved) == 1; }, 10s));
-    // Who listened at the old one listens at the new one.
+    // The subscription moves from the old master to the new one.
     CHECK(eventually([&] { return listeners_on(setup.replica(), "wanted") == 1; }, 10s));
     CHECK(new_one.integer("DEL", "wanted") == 1);
     CHECK(new_one.integer("PUBLISH", "redisson_lock__channel:{wanted}", "0") == 1);
@@ -137,7 +137,8 @@ TEST_CASE("fault: master becomes a replica without a word: its refusal sends us 
     CHECK(log.count(Event::Kind::hold_lost) == 0);
 }
 
-TEST_CASE("fault: master dies with the replica up to date: the hold goes on at the new one, and who waits comes in") {
+TEST_CASE(
+    "fault: master dies with the replica up to date: the hold survives on the new one, and the waiter gets the lock") {
     Sentinels3 setup;
     EventLog log;
     Client client{setup.url(), log.in(steady())}, other{setup.url(), steady()};
@@ -165,7 +166,7 @@ TEST_CASE("fault: master dies with the replica up to date: the hold goes on at t
     CHECK(log.count(Event::Kind::hold_lost) == 0);
 }
 
-TEST_CASE("fault: master dies before the lock reaches the replica: the hold is told to be lost at the new master") {
+TEST_CASE("fault: master dies before the lock reaches the replica: the hold is reported lost at the new master") {
     Sentinels3 setup;
     EventLog log;
     Client client{setup.url(), log.in(steady())};
@@ -200,7 +201,7 @@ TEST_CASE("fault: master dies before the lock reaches the replica: the hold is t
     watched.unlock();
 }
 
-TEST_CASE("fault: master dies at once after a grant that its replica has confirmed: the hold goes on at the new one") {
+TEST_CASE("fault: master dies right after a grant that its replica has confirmed: the hold survives on the new one") {
     Sentinels3 setup;
     EventLog log;
     ClientOptions options = log.in(steady());
@@ -225,7 +226,7 @@ TEST_CASE("fault: master dies at once after a grant that its replica has confirm
     CHECK(code_of([&] { refused.lock(); }) == errc::not_replicated);
 }
 
-TEST_CASE("fault: frozen master comes back after the failover: nobody speaks to it, and no hold of it counts") {
+TEST_CASE("fault: frozen master comes back after the failover: it gets no commands, and no hold on it counts") {
     Sentinels3 setup;
     EventLog log;
     Client client{setup.url(), log.in(steady())};
@@ -239,7 +240,7 @@ TEST_CASE("fault: frozen master comes back after the failover: nobody speaks to 
     });
     REQUIRE(eventually([&] { return listeners_on(setup.master(), "orders") == 1; }));
     CHECK(clients_of(setup.master()) >= 2);
-    // Frozen without a word: the connections stay open, and what is sent goes into its socket.
+    // Frozen, its connections stay open, and its socket accepts what is sent.
     setup.master().stop();
     REQUIRE(setup.is_master_by(setup.replica(), failover));
     REQUIRE(eventually([&] { return listeners_on(setup.replica(), "orders") == 1; }, 10s));
@@ -252,11 +253,11 @@ TEST_CASE("fault: frozen master comes back after the failover: nobody speaks to 
     CHECK(scripts_on(setup.master()) == scripts);
     CHECK(eventually([&] { return !holds_key(setup.replica(), "orders"); }, 20s));
     CHECK(log.count(Event::Kind::hold_lost) == 0);
-    // But for our own looks, whose end it may not have noticed yet.
+    // Apart from this test's own connections, whose end it may not have noticed yet.
     CHECK(eventually([&] { return clients_of(setup.master()) == 0; }, 10s));
 }
 
-TEST_CASE("fault: no sentinel is left: work goes on with the master that is known, also after its connections end") {
+TEST_CASE("fault: no sentinel is left: the known master stays in use, also after its connections end") {
     Sentinels3 setup{0};
     Client client{setup.url(), steady()};
     RLock orders{client, "orders"};
@@ -269,7 +270,7 @@ TEST_CASE("fault: no sentinel is left: work goes on with the master that is know
     orders.unlock();
     CHECK(eventually([&] { return !redis.exists("orders"); }, 20s));
     CHECK(client.stats().reconnects > 0);
-    // Who has known no master finds none, and says why.
+    // A client that has known no master finds none, and reports that.
     ClientOptions options = quick();
     options.unreachable_timeout = 500ms;
     Client late_comer{setup.url(), options};

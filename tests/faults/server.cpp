@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ctest: long
-// A server that goes, comes back, freezes, drops its clients or forgets its scripts.
+// A server that stops, restarts, freezes, drops its clients or loses its scripts.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::milliseconds margin = 50ms + late;
 constexpr std::chrono::milliseconds restart_lease = patient(9000ms);
 
-// Waits for the lock in a thread of its own, and gives it back at once: when it got it.
+// Waits for the lock in a thread of its own and releases it at once. The result is when it got the lock.
 template <class AnyClient>
 std::future<std::int64_t> waiter(AnyClient& client) {
     return start([&client] {
@@ -39,7 +39,7 @@ bool is_waiting(RawRedis& redis, long long waiters = 1) {
 
 }  // namespace
 
-TEST_CASE("fault: restart with the data intact: the holder holds on, and the waiter gets its turn") {
+TEST_CASE("fault: restart with the data intact: the holder keeps its hold, and the waiter gets its turn") {
     RedisServer server{{.appendonly = true}};
     EventLog log;
     const ClientOptions options = log.in(unhurried(restart_lease));
@@ -75,10 +75,11 @@ TEST_CASE("fault: restart with the data intact: the holder holds on, and the wai
     CHECK(client.stats().reconnects > 0);
 }
 
-TEST_CASE("fault: restart with the data lost: lost() within a renewal period, and the waiter gets in") {
+TEST_CASE(
+    "fault: restart with the data lost: lost() is requested within a renewal period, and the waiter gets the lock") {
     RedisServer server;
     EventLog log;
-    // A renewal period, and what a busy machine needs, are over before the lease is.
+    // The lease is longer than a renewal period plus the delay of a busy machine.
     ClientOptions options = log.in(quick());
     options.watchdog_timeout = paced(9s);
     Client client{server.url(), options};
@@ -105,7 +106,7 @@ TEST_CASE("fault: restart with the data lost: lost() within a renewal period, an
     CHECK(RawRedis{server}.keys("orders").empty());
 }
 
-TEST_CASE("a lock() that finds the server gone goes on when it is back") {
+TEST_CASE("lock() while the server is down: it continues when the server is back") {
     RedisServer server;
     ClientOptions options = quick();
     options.watchdog_timeout = options.unreachable_timeout = 30s;
@@ -130,12 +131,13 @@ TEST_CASE("fault: subscription killed while waiting: the release wakes the waite
     Client other{path.server.url(), unhurried()};
     RLock held{other, "orders"};
     Client client{path.url(), unhurried()};
-    // As long as there is a lock object, the subscription stays; or the last round's could be taken for the next one's.
+    // The subscription stays as long as a lock object exists. Otherwise that of the last round could be taken for the
+    // next one's.
     const RLock kept{client, "orders"};
     std::uint64_t waits = 0;
     for (const std::string type : {"pubsub", "normal"}) {
         CAPTURE(type);
-        // So long a lease that its end is not what wakes anybody.
+        // So long a lease that its end wakes no waiter.
         held.lock(Lease{60s});
         auto waiting = waiter(client);
         ++waits;
@@ -144,7 +146,7 @@ TEST_CASE("fault: subscription killed while waiting: the release wakes the waite
         const auto refused = path.proxy.counts().refused;
         path.proxy.refuse(true);
         if (type == "normal") {
-            // The waiter's command connection; the holder's goes with it, and comes back by itself.
+            // This kills the waiter's command connection, and the holder's with it, which comes back by itself.
             CHECK(path.redis.kill_clients("normal") > 0);
         }
         CHECK(path.redis.kill_clients("pubsub") == 1);
@@ -163,7 +165,7 @@ TEST_CASE("fault: subscription killed while waiting: the release wakes the waite
     }
 }
 
-TEST_CASE("fault: all connections killed again and again: no exclusion, no hold and no wake-up is lost") {
+TEST_CASE("fault: all connections killed again and again: mutual exclusion holds, and no hold or wake-up is lost") {
     RedisServer server;
     EventLog log;
     Client first{server.url(), log.in(unhurried())};
@@ -188,7 +190,7 @@ TEST_CASE("fault: all connections killed again and again: no exclusion, no hold 
             RLock orders{*client, "orders"};
             std::uint64_t done = 0;
             std::error_code ec;
-            // Or longer, where the killer had no time to run.
+            // Continue for longer if the killer had no time to run.
             while (done < sections || (killed <= 4 && done < 100 * sections)) {
                 orders.lock(ec);
                 if (!ec) {
@@ -219,7 +221,7 @@ TEST_CASE("fault: all connections killed again and again: no exclusion, no hold 
     CHECK(eventually([&] { return !redis.exists("orders"); }));
 }
 
-TEST_CASE("fault: SCRIPT FLUSH at any moment: repaired unseen") {
+TEST_CASE("fault: SCRIPT FLUSH at any moment: callers do not notice") {
     RedisServer server;
     Client client{server.url(), unhurried()};
     PlainCounter counter;
@@ -260,7 +262,7 @@ TEST_CASE("fault: SCRIPT FLUSH at any moment: repaired unseen") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("fault: SCRIPT FLUSH before a renewal: it is made all the same") {
+TEST_CASE("fault: SCRIPT FLUSH before a renewal: the renewal succeeds all the same") {
     RedisServer server;
     Client client{server.url(), unhurried(paced(4500ms))};
     RLock orders{client, "orders"};
@@ -275,7 +277,7 @@ TEST_CASE("fault: SCRIPT FLUSH before a renewal: it is made all the same") {
     CHECK(redis.keys().empty());
 }
 
-TEST_CASE("fault: CLIENT PAUSE: holders keep what they have and waiters keep their deadlines") {
+TEST_CASE("fault: CLIENT PAUSE: holders keep their locks and waiters keep their deadlines") {
     RedisServer server;
     RawRedis redis{server};
     EventLog log;
@@ -293,7 +295,7 @@ TEST_CASE("fault: CLIENT PAUSE: holders keep what they have and waiters keep the
 
     CHECK_FALSE(others.try_lock_for(100ms));
     CHECK(watch.within(100ms + margin));
-    // A client's commands are answered in their order, so these go through another.
+    // A client's commands are answered in order, so use another client.
     Client fresh{server.url(), unhurried()};
     RLock same_others{fresh, "others"};
     same_others.lock();
@@ -309,11 +311,11 @@ TEST_CASE("fault: CLIENT PAUSE: holders keep what they have and waiters keep the
     CHECK(eventually([&] { return redis.keys("o*").empty(); }));
 }
 
-TEST_CASE("lost() is requested before the lease ends at the server, so before another enters") {
+TEST_CASE("lost() is requested before the lease ends at the server, so before another client enters") {
     FaultyPath path;
     Client other{path.server.url(), quick()};
-    // Whether the owner was told before the next one entered. The library tells 2 ms before the lease can end, for
-    // which its thread has to run; so a busy machine gets several rounds.
+    // Returns whether the loss was reported before the next owner entered. The library reports it 2 ms before the lease
+    // can end. Its thread has to run for that, so a busy machine gets several rounds.
     const auto is_told_first = [&](bool watched) {
         EventLog log;
         ClientOptions options = log.in(quick());
@@ -327,7 +329,7 @@ TEST_CASE("lost() is requested before the lease ends at the server, so before an
         std::atomic<std::int64_t> told{0};
         const std::stop_token lost = orders.lost();
         const std::stop_callback on_lost{lost, [&] { told = monotonic_ns(); }};
-        path.proxy.blackhole(true);  // no renewal comes through
+        path.proxy.blackhole(true);  // blocks all renewals
         auto waiting = waiter(other);
         const std::int64_t entered = waiting.get();
         REQUIRE(entered != 0);
@@ -350,7 +352,7 @@ TEST_CASE("lost() is requested before the lease ends at the server, so before an
     }
 }
 
-TEST_CASE("fault: server frozen longer than a lease: the holder is told, and the hold is not revived") {
+TEST_CASE("fault: server frozen longer than a lease: the loss is reported, and the hold is not revived") {
     RedisServer server;
     ClientOptions options = quick();
     options.watchdog_timeout = paced(2400ms);
@@ -372,7 +374,7 @@ TEST_CASE("fault: server frozen longer than a lease: the holder is told, and the
     REQUIRE(eventually([&] { return told != 0; }));
     CHECK(told <= valid_until + std::chrono::nanoseconds(late).count());
 
-    // Frozen still for as long as the server itself may believe in the hold.
+    // Stays frozen until the lease is over on the server, too.
     const std::int64_t over = told + std::chrono::nanoseconds(options.watchdog_timeout).count();
     REQUIRE(eventually([&] { return monotonic_ns() > over; }, 10s));
     Client other{server.url(), unhurried()};
@@ -389,7 +391,7 @@ TEST_CASE("fault: server frozen longer than a lease: the holder is told, and the
     orders.unlock();
 }
 
-TEST_CASE("the end of a guard with the server dead is quiet and in time") {
+TEST_CASE("the end of a guard with the server dead: it does not throw, and ends in time") {
     RedisServer server;
     EventLog log;
     Client client{server.url(), log.in(quick())};
@@ -404,7 +406,7 @@ TEST_CASE("the end of a guard with the server dead is quiet and in time") {
         watch.restart();
     }
     CHECK(watch.within(3 * command_timeout + margin));
-    // In the end it is told: as not delivered, or as lost when the lease was over before.
+    // Finally it is reported: as not delivered, or as lost if the lease ended before.
     CHECK(eventually(
         [&] { return log.count(Event::Kind::unlock_not_delivered) + log.count(Event::Kind::hold_lost) >= 2; },
         watchdog_timeout + late + patient(2000ms)));
@@ -416,7 +418,7 @@ TEST_CASE("the end of a guard with the server dead is quiet and in time") {
     CHECK(eventually([&] { return redis.keys("orders").empty(); }));
 }
 
-TEST_CASE("a release that finds the server dead is delivered when it is back in time") {
+TEST_CASE("a release while the server is down: it is delivered when the server is back in time") {
     RedisServer server{{.appendonly = true}};
     EventLog log;
     ClientOptions options = log.in(quick());
@@ -431,14 +433,14 @@ TEST_CASE("a release that finds the server dead is delivered when it is back in 
     CHECK(ec == errc::unreachable);
     server.restart();
     RawRedis redis{server};
-    // Not the lock: the release may be faster than this look.
+    // Check this key and not the lock: the release may be faster than this check.
     CHECK(redis.exists("witness"));
     CHECK(eventually([&] { return !redis.exists("orders"); }, patient(10s)));
     CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
 }
 
-// Here only the watchdog talks to the server: nobody waits, nobody calls.
-TEST_CASE("on_event tells that the server is away, and that it is back") {
+// Only the watchdog uses the server here. No other thread waits or calls.
+TEST_CASE("on_event reports that the server is away, and that it is back") {
     RedisServer server;
     EventLog log;
     Client client{server.url(), log.in(quick())};
@@ -459,15 +461,15 @@ TEST_CASE("calls to a dead server end on time, with the right error") {
     Client hasty{server.url(), options};
     RLock wanted{hasty, "orders"};
     std::error_code unknown;
-    static_cast<void>(wanted.is_locked(unknown));  // a connection is there, as a rule
-    // So long that it is not what ends a call.
+    static_cast<void>(wanted.is_locked(unknown));  // opens a connection, as a rule
+    // Too long to end a call.
     options.unreachable_timeout = 60s;
     Client client{server.url(), options};
     RLock orders{client, "orders"};
     REQUIRE(orders.try_lock_for(10s));
     orders.unlock();
     server.kill();
-    // Each in a thread of its own: what one leaves to be cleaned up is not the next one's matter.
+    // Each in a thread of its own, so that the pending release of one does not affect the next.
     start([&] {
         const Stopwatch watch;
         std::error_code ec;
@@ -498,7 +500,7 @@ TEST_CASE("calls to a dead server end on time, with the right error") {
     CHECK(watch.within(command_timeout + margin));
 }
 
-TEST_CASE("threads that wait together share the time that the server is unreachable") {
+TEST_CASE("threads that wait together: the unreachable time-out covers all of them at once") {
     RedisServer server;
     ClientOptions options = quick();
     options.watchdog_timeout = paced(600ms);
@@ -523,9 +525,9 @@ TEST_CASE("threads that wait together share the time that the server is unreacha
     CHECK(watch.within(lease.length() + options.unreachable_timeout + threads * 100ms + late));
 }
 
-// An acquire of unknown outcome leaves a release to be delivered; with a long lease that takes long. A thread that asks
-// again meanwhile must not wait for it longer than for a server that is away.
-TEST_CASE("after an acquire of unknown outcome a second lock() is unreachable in time, too") {
+// An acquire of unknown outcome leaves a release to be delivered, which can take as long as the lease. Meanwhile a
+// thread that asks again must not wait longer than for an unreachable server.
+TEST_CASE("a second lock() after an acquire of unknown outcome: it ends as unreachable in time, too") {
     FaultyPath path;
     ClientOptions options = quick();
     options.unreachable_timeout = paced(500ms);
@@ -539,10 +541,10 @@ TEST_CASE("after an acquire of unknown outcome a second lock() is unreachable in
         RLock same_orders{client, "orders"};
         std::error_code ec;
         static_cast<void>(same_orders.try_lock_for(command_timeout, Lease{std::chrono::hours{1}}, ec));
-        // Whatever that was, the same thread now asks without a deadline of its own.
+        // Then the same thread asks without a deadline of its own.
         const Stopwatch without;
         std::stop_source stop;
-        // Ends what would not end by itself.
+        // Ends a call that would not end by itself.
         std::thread end{[&] {
             eventually([&] { return stop.stop_requested(); }, options.unreachable_timeout + margin + patient(2000ms));
             stop.request_stop();
