@@ -56,7 +56,7 @@ void write_pem(const std::string& path, Write write) {
 }  // namespace detail
 
 struct CertificateOptions {
-    std::string names = "DNS:localhost,IP:127.0.0.1";  // for whom it is; empty: nobody
+    std::string names = "DNS:localhost,IP:127.0.0.1";  // the hosts that it is valid for; empty: none
     long valid_from = -3600;                           // seconds from now
     long valid_to = 3600;
     bool self_signed = false;
@@ -69,7 +69,7 @@ struct Certificate {
     long serial = 0;
 };
 
-/// An authority of its own, which makes certificates and keys for a test, in a temporary directory. Not thread-safe.
+/// A certificate authority that makes certificates and keys for a test, in a temporary directory. Not thread-safe.
 class Authority {
 public:
     explicit Authority(const std::string& name = "test authority") : key_(detail::new_key()) {
@@ -77,7 +77,7 @@ public:
         write(*certificate_, file());
     }
 
-    /// Its own certificate.
+    /// The file of its own certificate.
     std::string file() const { return dir_.file("ca.pem"); }
 
     Certificate issue(const std::string& subject, const CertificateOptions& options = {}) {
@@ -91,7 +91,7 @@ public:
         return files;
     }
 
-    /// A list of revoked certificates, of this authority; gives its file.
+    /// Makes a revocation list of this authority. Returns its file.
     std::string revoke(const std::vector<Certificate>& revoked, long valid_to = 3600) {
         const detail::OpensslOwned<X509_CRL> list{X509_CRL_new()};
         detail::must(list && X509_CRL_set_version(list.get(), 1) == 1, "make a list");

@@ -12,15 +12,15 @@
 #include "history.hpp"
 #include "windows.hpp"
 
-/// What a history must be like where a lock, a token or a permit kept its promise. Each function gives what is wrong
-/// with the history that it is shown; nothing when all is well. `excused` are times at which the promise was not given,
-/// say because the server had lost its data. How waiting is checked: waiting_checkers.hpp.
+/// Checks of a history: did a lock, a token or a permit keep its guarantee? Each function returns the violations that
+/// it finds, and nothing if there are none. `excused` are times without the guarantee, for example because the server
+/// had lost its data. The checks of waiting are in waiting_checkers.hpp.
 namespace redlatch::test {
 
 using IntervalPair = std::pair<Interval, Interval>;
 
-/// All intervals of one lock that overlap though not both are shared, each with the one that lasts longest of those
-/// before it; unless what they have in common lies in an excused time.
+/// Returns all intervals of one lock that overlap though not both are shared, each with the longest-lasting interval
+/// before it. Leaves out an overlap that lies in an excused time.
 inline std::vector<IntervalPair> find_overlaps(std::vector<Interval> intervals, const Windows& excused = {}) {
     intervals = detail::in_order(std::move(intervals));
     std::vector<IntervalPair> found;
@@ -38,9 +38,9 @@ inline std::vector<IntervalPair> find_overlaps(std::vector<Interval> intervals, 
     return found;
 }
 
-/// A section that read a plain number and wrote one more. `from` is before it read, `until` after it wrote. `unsure`:
-/// it ended beyond its validity, or never told its end (then `until` is its process's death): it may write at any
-/// moment in between.
+/// A critical section that read a plain number and wrote one more. `from` is before the read, `until` after the write.
+/// `unsure`: it ended after its validity, or its end is unknown (then `until` is the death of its process). It may then
+/// write at any moment in between.
 struct Section {
     std::uint64_t lock = 0;
     std::uint64_t owner = 0;
@@ -50,7 +50,8 @@ struct Section {
     bool unsure = false;
 };
 
-/// Sections that did not read what the one before had written: an addition was lost, or made twice.
+/// Returns sections that did not read the number that the section before had written: an addition was lost, or made
+/// twice.
 inline std::vector<std::pair<Section, Section>> find_lost_updates(std::vector<Section> sections,
                                                                   const Windows& excused = {}) {
     std::sort(sections.begin(), sections.end(),
@@ -69,7 +70,7 @@ inline std::vector<std::pair<Section, Section>> find_lost_updates(std::vector<Se
     return lost;
 }
 
-/// Holds whose token is not greater than that of a hold which had been granted before they were asked for.
+/// Returns holds whose token is not greater than that of a hold granted before they were requested.
 inline std::vector<IntervalPair> find_stale_tokens(const std::vector<Interval>& intervals) {
     std::vector<Interval> by_call = intervals;
     std::vector<Interval> by_grant = intervals;
@@ -93,7 +94,7 @@ inline std::vector<IntervalPair> find_stale_tokens(const std::vector<Interval>& 
     return stale;
 }
 
-/// Tokens that two different holds have: by lock.
+/// Returns the tokens, by lock, that two different holds have.
 inline std::set<std::pair<std::uint64_t, std::uint64_t>> find_shared_tokens(const std::vector<Interval>& intervals) {
     std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> owners;
     std::set<std::pair<std::uint64_t, std::uint64_t>> twice;
@@ -104,7 +105,7 @@ inline std::set<std::pair<std::uint64_t, std::uint64_t>> find_shared_tokens(cons
     return twice;
 }
 
-/// A write to a fenced resource, as the writer saw it.
+/// A write to a fenced resource, as its writer recorded it.
 struct FencedWrite {
     std::uint64_t resource = 0;
     std::uint64_t owner = 0;
@@ -114,8 +115,8 @@ struct FencedWrite {
     bool accepted = false;
 };
 
-/// Writes that were accepted though one with a greater token, or an equal one of another owner, had been accepted
-/// before they were sent. The earlier of the two comes first.
+/// Returns writes that were accepted although a write with a greater token, or with an equal one of another owner, had
+/// been accepted before they were sent. The earlier of the two comes first.
 inline std::vector<std::pair<FencedWrite, FencedWrite>> find_stale_writes(std::vector<FencedWrite> writes) {
     std::erase_if(writes, [](const FencedWrite& write) { return !write.accepted; });
     std::vector<FencedWrite> by_answer = writes;
@@ -142,7 +143,7 @@ inline std::vector<std::pair<FencedWrite, FencedWrite>> find_stale_writes(std::v
     return stale;
 }
 
-/// Instants at which more permits of one semaphore were held than there are: the interval that was one too many.
+/// Returns the intervals that exceeded the limit: when they began, `limit` permits of the semaphore were held already.
 inline std::vector<Interval> find_crowds(const std::vector<Interval>& intervals, std::size_t limit,
                                          const Windows& excused = {}) {
     const std::vector<Interval> in_order = detail::in_order(intervals);
@@ -160,7 +161,7 @@ inline std::vector<Interval> find_crowds(const std::vector<Interval>& intervals,
     return crowds;
 }
 
-/// What occurs more often than once, of what may happen only once each: permits by their id, effects by their request.
+/// Returns the ids that occur more than once: permits by their id, effects by their request.
 template <class Id>
 std::set<Id> find_repeated(const std::vector<Id>& ids) {
     std::set<Id> seen;
@@ -170,7 +171,7 @@ std::set<Id> find_repeated(const std::vector<Id>& ids) {
     return repeated;
 }
 
-/// The greatest number of readers that were let in while one writer waited for them.
+/// Returns the greatest number of readers that entered while one writer waited.
 inline std::size_t most_readers_before_a_writer(const std::vector<Interval>& intervals) {
     std::map<std::uint64_t, std::vector<std::int64_t>> readers;  // when they came in, by lock
     for (const Interval& interval : intervals)
@@ -187,12 +188,12 @@ inline std::size_t most_readers_before_a_writer(const std::vector<Interval>& int
     return most;
 }
 
-/// Whether a call told the truth about a hold: "not held" while the key carries our token is a lie.
+/// The result of a call, and the truth: it is dishonest to report "not held" while the key has our token.
 struct Outcome {
     enum class Told { held, not_held, unknown };
     Told told = Told::unknown;
-    bool ours_at_once = false;  // the key carried our token when the call had returned
-    bool ours_later = false;    // ... and one lease later, with nothing done about it since
+    bool ours_at_once = false;  // the key had our token when the call returned
+    bool ours_later = false;    // ... and one lease later, with no call in between
 };
 
 inline bool is_honest(const Outcome& outcome) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Preloaded into a redis-server or a test: its wall clock runs ahead or behind by what a file says, a number of
-// microseconds that is mapped and may change at any time. A second number there, by which CLOCK_BOOTTIME is ahead, makes
-// the machine seem to have been suspended for so long. The other clocks stay as they are.
+// Preloaded into a redis-server or a test. Shifts its wall clock by a number of microseconds from a mapped file, which
+// may change at any time. A second number shifts CLOCK_BOOTTIME, as if the machine had been suspended for that time.
+// The other clocks stay as they are.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -24,7 +24,7 @@ const volatile std::int64_t* find_offset() {
     return memory == MAP_FAILED ? none : static_cast<const std::int64_t*>(memory);
 }
 
-// The system call itself: the C library's function would lead here again.
+// Makes the system call directly: the C library's function would lead here again.
 std::int64_t now_in_us(clockid_t clock, int which) {
     static const volatile std::int64_t* const offsets = find_offset();
     timespec now{};

@@ -21,8 +21,8 @@ namespace redlatch::test {
 struct ClusterOptions {
     std::size_t masters = 3;
     std::size_t replicas = 3;  // the n-th belongs to the n-th master
-    // How long a node is silent before the others take it for dead: a new master comes a second or two later,
-    // CLUSTERDOWN without a replica likewise. Much longer where nothing is to fail over.
+    // How long a node is silent before the others consider it dead. A new master, or CLUSTERDOWN without a replica,
+    // comes a second or two later. Use a much longer time in tests without a failover.
     std::chrono::milliseconds node_timeout{2000};
     std::vector<std::string> args = {};  // added for each node, as on the command line
 };
@@ -34,8 +34,8 @@ struct ClusterOptions {
 ///     cluster.master_of("orders").kill();
 ///     REQUIRE(cluster.is_served("orders", 60s));  // by the promoted replica
 ///
-/// node(n).kill(), stop(), cont() and restart() are RedisServer's own; RawRedis{node} looks at a node. One thread at a
-/// time may use it, but url() and node() never change.
+/// node(n).kill(), stop(), cont() and restart() are those of RedisServer. RawRedis{node} connects to a node. One thread
+/// at a time may use it, but url() and node() never change.
 class ClusterServers {
 public:
     static constexpr int slots = 16384;
@@ -51,7 +51,7 @@ public:
         for (std::size_t i = 0; i < options_.masters; ++i)
             RawRedis{node(i)}.text("CLUSTER", "ADDSLOTSRANGE", first_slot(i), first_slot(i + 1) - 1);
         for (std::size_t i = options_.masters; i < count; ++i) {
-            // Possible as soon as the node has heard of its master.
+            // Possible as soon as the node knows its master.
             const std::string master = id_of(node(i - options_.masters));
             RawRedis redis{node(i)};
             wait_for_all([&] { return !redis.call("CLUSTER", "REPLICATE", master).is_error(); });
@@ -61,7 +61,7 @@ public:
     ClusterServers(const ClusterServers&) = delete;
     ClusterServers& operator=(const ClusterServers&) = delete;
 
-    /// Names all nodes; hosts() is the part of it after the scheme.
+    /// The URL of all nodes. hosts() is the part after the scheme.
     std::string url() const { return "redis-cluster://" + hosts(); }
     std::string hosts() const {
         std::string list;
@@ -70,17 +70,17 @@ public:
         return list;
     }
 
-    /// The first masters, then their replicas, whatever became of them.
+    /// The initial masters come first, then their replicas, whatever their roles are now.
     RedisServer& node(std::size_t n) { return *nodes_.at(n); }
     std::size_t size() const { return nodes_.size(); }
     int port(std::size_t n) const { return nodes_.at(n)->port(); }
 
     static std::string id_of(RedisServer& node) { return RawRedis{node}.text("CLUSTER", "MYID"); }
 
-    /// Which slot a key lives in, by the servers' own computation.
+    /// Returns the slot of a key, as the servers compute it.
     int slot_of(std::string_view key) { return static_cast<int>(RawRedis{any()}.integer("CLUSTER", "KEYSLOT", key)); }
 
-    /// Who serves a slot, or the slot of a key, by what a live node says. Throws when nobody does.
+    /// Returns the node that serves a slot, or the slot of a key, as a live node reports it. Throws if there is none.
     RedisServer& master_of(int slot) {
         for (const RawReply& range : RawRedis{any()}.command({"CLUSTER", "SLOTS"}).elements) {
             if (slot < range.elements.at(0).integer || slot > range.elements.at(1).integer) continue;
@@ -91,7 +91,7 @@ public:
     }
     RedisServer& master_of(std::string_view key) { return master_of(slot_of(key)); }
 
-    /// The replica that a master was given; for the replica of one of those, its first master.
+    /// Returns the initial replica of an initial master, or the initial master of such a replica.
     RedisServer& partner_of(const RedisServer& node) {
         for (std::size_t i = 0; i < options_.replicas; ++i) {
             if (nodes_[i].get() == &node) return *nodes_[i + options_.masters];
@@ -100,7 +100,7 @@ public:
         throw std::runtime_error("it has none");
     }
 
-    /// A key with that beginning which lives on this node.
+    /// Returns a key with that beginning in a slot of this node.
     std::string key_on(const RedisServer& node, const std::string& beginning) {
         for (int i = 0; i < 1000; ++i)
             if (const std::string key = beginning + std::to_string(i); &master_of(key) == &node) return key;
@@ -114,10 +114,10 @@ public:
                 for (const auto& node : nodes_) {
                     if (!node->running()) continue;
                     try {
-                        // A script that does nothing is taken by who may write there, and by nobody else.
+                        // Only a node that may write there runs a script that does nothing.
                         RawRedis redis{node->url(), std::chrono::milliseconds{500}};
                         if (!redis.call("EVAL", "return 1", 1, key).is_error()) return true;
-                    } catch (const std::exception&) {  // frozen, or just ending
+                    } catch (const std::exception&) {  // frozen, or about to end
                     }
                 }
                 return false;
@@ -125,13 +125,13 @@ public:
             bound, std::chrono::milliseconds{5});
     }
 
-    /// Waits until every running node says that all is well and every replica is up to date.
+    /// Waits until every running node reports that all is well and every replica is up to date.
     bool is_well(std::chrono::milliseconds bound) {
         return eventually([this] { return is_whole(); }, bound, std::chrono::milliseconds{10});
     }
 
-    /// Moves a slot to another master while the cluster works, key by key. `between` is called when half of the keys
-    /// have moved (at least one, where there are any): the slot is then at two nodes.
+    /// Moves a slot to another master, key by key, while the cluster works. Calls `between` when half of the keys have
+    /// moved (at least one, if there are any): the slot is then on two nodes.
     void migrate(
         int slot, RedisServer& to, const std::function<void()>& between = [] {}) {
         RedisServer& from = master_of(slot);
@@ -152,7 +152,7 @@ public:
         RawRedis{from}.text("CLUSTER", "SETSLOT", slot, "MIGRATING", id_of(to));
     }
 
-    /// Returns how many keys were moved. One that the scripts of the moment have made elsewhere is an error.
+    /// Returns how many keys it moved. Fails if a script has meanwhile created one of them on the other node.
     long long move_keys(int slot, RedisServer& from, RedisServer& to, long long most) {
         RawRedis redis{from};
         const std::vector<std::string> keys = redis.list("CLUSTER", "GETKEYSINSLOT", slot, most);
@@ -172,7 +172,7 @@ public:
 
 private:
     void add_node() {
-        // A port that somebody else takes in the meantime shows as a server that ends at once.
+        // If another process takes the port in the meantime, the server ends at once.
         for (int tries = 1;; ++tries) {
             const int bus = pick_free_port();
             std::vector<std::string> args{"--cluster-enabled", "yes", "--cluster-port", std::to_string(bus)};

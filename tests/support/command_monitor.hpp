@@ -13,11 +13,11 @@
 
 namespace redlatch::test {
 
-/// Counts exactly the commands that clients send, by name, what scripts call left out: it reads the server's MONITOR
-/// stream, where each line says whether a client or "lua" sent it.
+/// Counts exactly the commands that clients send, by name, without those that scripts call. It reads the server's
+/// MONITOR stream, where each line names its sender: a client or "lua".
 ///
-/// Not seen by MONITOR: administration (CONFIG, CLIENT KILL, ...) and commands that are refused before they run
-/// (unknown, wrong number of arguments, NOAUTH, OOM). MONITOR costs the server time, so do not measure with it.
+/// MONITOR does not show administration (CONFIG, CLIENT KILL, ...) and commands that are refused before they run
+/// (unknown, wrong number of arguments, NOAUTH, OOM). It slows the server down, so do not measure with it.
 class CommandMonitor {
 public:
     explicit CommandMonitor(const RedisServer& server) : CommandMonitor(server.url()) {}
@@ -25,7 +25,7 @@ public:
         if (stream_.call("MONITOR").is_error()) throw std::runtime_error("MONITOR was refused");
     }
 
-    /// The calls since the last take, by lower-case name. All commands that have been answered are in it.
+    /// Returns the calls since the last take, by lower-case name. Includes all commands that have been answered.
     std::map<std::string, long long> take() {
         std::map<std::string, long long> calls;
         for (const std::string& line : take_lines()) {
@@ -38,7 +38,8 @@ public:
         return calls;
     }
 
-    /// Takes until at least so many calls of these names have come, or the deadline is over: whether they have.
+    /// Repeats take() until at least that many calls of these names have come, or the deadline has passed. Returns
+    /// whether they have.
     bool take_until(const std::map<std::string, long long>& wanted, std::chrono::milliseconds deadline) {
         std::map<std::string, long long> calls;
         const auto have_come = [&] {
@@ -48,10 +49,10 @@ public:
         return eventually(have_come, deadline);
     }
 
-    /// How many commands clients sent since the last take.
+    /// Returns how many commands clients sent since the last take.
     long long take_total() { return static_cast<long long>(take_lines().size()); }
 
-    /// The same as the server printed them: `1700000000.123456 [0 unix:/path] "evalsha" "..." ...`.
+    /// Returns the same, as the server printed it: `1700000000.123456 [0 unix:/path] "evalsha" "..." ...`.
     std::vector<std::string> take_lines() {
         const std::string end = "end of take " + std::to_string(++takes_);
         marker_.text("ECHO", end);

@@ -11,7 +11,7 @@
 
 #include "raw_redis.hpp"
 
-/// What must be left when all is over (nothing but what is documented), and that enough happened before.
+/// Checks of the state at the end: only documented keys may be left, and enough must have happened before.
 namespace redlatch::test {
 
 /// A kind of key that may stay on the server.
@@ -20,18 +20,18 @@ struct Documented {
     bool only_with_ttl = true;
 };
 
-/// What redlatch leaves behind by design: marks against late copies, which go by themselves, and token counters.
+/// The keys that redlatch leaves behind by design: token counters, and marks against late copies, which expire.
 inline std::vector<Documented> documented_keys() {
     return {{"redisson_unlock_latch:"},    {"redisson_lock_token:", false}, {"redlatch_semaphore_requests:"},
             {"redlatch_permit_requests:"}, {"redlatch_latch_requests:"},    {"redlatch_latch_round:"}};
 }
 
-/// Keys that should not be there, each with its type and TTL.
+/// Returns the keys that should not be there, each with its type and TTL.
 inline std::vector<std::string> leftover_keys(RawRedis& redis, const std::vector<Documented>& documented) {
     std::vector<std::string> left;
     for (const std::string& key : redis.keys()) {
         const long long ttl = redis.pttl(key);
-        if (ttl == -2) continue;  // gone by now
+        if (ttl == -2) continue;  // expired meanwhile
         bool allowed = false;
         for (const Documented& kind : documented)
             allowed = allowed || (key.starts_with(kind.prefix) && (ttl >= 0 || !kind.only_with_ttl));
@@ -41,7 +41,7 @@ inline std::vector<std::string> leftover_keys(RawRedis& redis, const std::vector
     return left;
 }
 
-/// Everything of clients' that should be gone: keys, subscriptions, connections but `connections`.
+/// Returns everything of the clients that should be gone: keys, subscriptions, and connections beyond `connections`.
 inline std::vector<std::string> leftovers(RawRedis& redis, const std::vector<Documented>& documented,
                                           long long connections = 0) {
     std::vector<std::string> left = leftover_keys(redis, documented);
@@ -51,7 +51,7 @@ inline std::vector<std::string> leftovers(RawRedis& redis, const std::vector<Doc
     return left;
 }
 
-/// What a process has in use.
+/// The resources that a process uses.
 struct Vitals {
     std::size_t descriptors = 0;
     std::size_t threads = 0;
@@ -71,7 +71,7 @@ struct Vitals {
     }
 };
 
-/// What has grown from one look to the next, in words; memory may grow by that much.
+/// Returns descriptions of the values that have grown between two measurements. Memory may grow by `grace_kb`.
 inline std::vector<std::string> growth(const Vitals& before, const Vitals& after, std::size_t grace_kb) {
     std::vector<std::string> grown;
     const auto compare = [&](const char* what, std::size_t first, std::size_t last) {
@@ -84,7 +84,7 @@ inline std::vector<std::string> growth(const Vitals& before, const Vitals& after
     return grown;
 }
 
-/// What did not happen often enough for the checks to say anything, in words.
+/// Returns descriptions of the events that happened too rarely for the checks to prove anything.
 inline std::vector<std::string> find_vacuous(const std::map<std::string, std::uint64_t>& counts,
                                              const std::map<std::string, std::uint64_t>& least) {
     std::vector<std::string> vacuous;

@@ -15,8 +15,8 @@
 
 namespace redlatch::test {
 
-/// What a lock protects, when it checks fencing tokens: it refuses a token smaller than one that it has seen, and an
-/// equal one of another owner.
+/// A resource that checks fencing tokens: it refuses a token smaller than the newest one, and an equal one of another
+/// owner.
 class FencedResources {
 public:
     bool accept(std::uint64_t resource, std::uint64_t owner, std::uint64_t token) {
@@ -41,7 +41,7 @@ struct FencedRequest {
 
 }  // namespace detail
 
-/// Serves such resources on a unix socket; for a process of its own: `serve` does not return.
+/// Serves such resources on a unix socket. Use it in a process of its own: serve() does not return.
 class FencedResourceServer {
 public:
     explicit FencedResourceServer(const std::string& path) : listener_(listen_on({path})) {}
@@ -62,7 +62,7 @@ public:
     }
 
 private:
-    /// False when the client has gone. A request is far smaller than what a socket takes in one piece.
+    /// Returns false if the client has gone. A request is small enough to arrive in one piece.
     bool answer(const Fd& client) {
         detail::FencedRequest request{};
         const ssize_t got = without_eintr([&] { return ::recv(client.get(), &request, sizeof request, MSG_WAITALL); });
@@ -76,13 +76,13 @@ private:
     FencedResources resources_;
 };
 
-/// One thread's connection to it.
+/// One thread's connection to the server.
 class FencedResourceClient {
 public:
     explicit FencedResourceClient(const std::string& path)
         : fd_(connect_to({path}, std::chrono::steady_clock::now() + std::chrono::seconds{20})) {}
 
-    /// Writes, and records it as seen from here.
+    /// Writes, and returns a record of the write with the times at this client.
     FencedWrite write(std::uint64_t resource, std::uint64_t owner, std::uint64_t token) {
         const detail::FencedRequest request{resource, owner, token};
         FencedWrite record{.resource = resource, .owner = owner, .token = token, .sent = monotonic_ns()};

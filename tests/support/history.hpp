@@ -19,7 +19,7 @@
 
 namespace redlatch::test {
 
-/// CLOCK_MONOTONIC in nanoseconds: the same clock in all processes of a machine.
+/// Returns CLOCK_MONOTONIC in nanoseconds: the same clock in all processes of a machine.
 inline std::int64_t monotonic_ns() {
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -32,17 +32,17 @@ inline std::int64_t monotonic_ns(std::chrono::steady_clock::time_point time) {
 }
 
 /// The time from `from` until before `until` during which an owner believed that it held a lock. It begins after the
-/// acquire has returned and ends at the first of: unlock is called, valid_until, the loss was seen. Empty or negative
-/// means that it never believed so.
+/// acquire has returned. It ends at the first of: the call of unlock, valid_until, the notification of the loss. Empty
+/// or negative means that the owner never believed so.
 struct Interval {
     std::uint64_t owner = 0;
     std::int64_t from = 0;
     std::int64_t until = 0;
     std::uint64_t lock = 0;    // which lock, if there are several
     std::uint64_t token = 0;   // fencing token or permit number, if there is one
-    std::uint64_t shared = 0;  // 1 for a reader, who may overlap with other readers
+    std::uint64_t shared = 0;  // 1 for a reader, which may overlap with other readers
     std::int64_t called = 0;   // when the acquire was called
-    std::int64_t told = 0;     // when the owner was told that it lost the hold; 0: never
+    std::int64_t told = 0;     // when the loss was reported to the owner; 0: never
 
     bool operator==(const Interval&) const = default;
 };
@@ -72,7 +72,7 @@ private:
 
 namespace detail {
 
-/// By lock, then by begin; empty intervals left out.
+/// Sorts by lock, then by begin. Leaves out empty intervals.
 inline std::vector<Interval> in_order(std::vector<Interval> intervals) {
     std::erase_if(intervals, [](const Interval& interval) { return interval.until <= interval.from; });
     std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
@@ -83,11 +83,12 @@ inline std::vector<Interval> in_order(std::vector<Interval> intervals) {
 
 }  // namespace detail
 
-/// The first two intervals of one lock that overlap though not both are shared, in order of begin; nothing when
-/// exclusion held. Those of one owner may not overlap either: record only the outermost hold of a reentrant lock.
+/// Returns the first two intervals of one lock that overlap though not both are shared, in order of begin. Returns
+/// nothing if there are none. Those of one owner may not overlap either: record only the outermost hold of a reentrant
+/// lock.
 inline std::optional<std::pair<Interval, Interval>> find_overlap(std::vector<Interval> intervals) {
     intervals = detail::in_order(std::move(intervals));
-    std::array<const Interval*, 2> latest{};  // of those seen, the one that ends last: [0] exclusive, [1] shared
+    std::array<const Interval*, 2> latest{};  // the seen interval that ends last: [0] exclusive, [1] shared
     for (const Interval& next : intervals) {
         if (latest[0] != nullptr && latest[0]->lock != next.lock) latest[0] = nullptr;
         if (latest[1] != nullptr && latest[1]->lock != next.lock) latest[1] = nullptr;
@@ -100,7 +101,7 @@ inline std::optional<std::pair<Interval, Interval>> find_overlap(std::vector<Int
     return std::nullopt;
 }
 
-/// The most intervals of one lock at one instant: for permits, to be compared with their limit.
+/// Returns the greatest number of simultaneous intervals of one lock: compare it with the limit of permits.
 inline std::size_t peak(const std::vector<Interval>& intervals) {
     std::vector<std::tuple<std::uint64_t, std::int64_t, int>> steps;  // at one instant the ends come first
     for (const Interval& interval : detail::in_order(intervals)) {
@@ -114,7 +115,7 @@ inline std::size_t peak(const std::vector<Interval>& intervals) {
     return static_cast<std::size_t>(most);
 }
 
-/// The first two successive intervals of one lock whose tokens do not rise; nothing when the tokens are in order.
+/// Returns the first two successive intervals of one lock whose tokens do not increase. Returns nothing if all do.
 inline std::optional<std::pair<Interval, Interval>> find_stale_token(std::vector<Interval> intervals) {
     intervals = detail::in_order(std::move(intervals));
     for (std::size_t i = 1; i < intervals.size(); ++i) {

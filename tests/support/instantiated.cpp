@@ -29,13 +29,13 @@ template class redlatch::FairLock<redlatch::HiredisTransport>;
 template class redlatch::QuorumApi<redlatch::MultiLock>;
 template class redlatch::QuorumApi<redlatch::RedLock>;
 template class redlatch::QuorumMemberOf<redlatch::RLock<redlatch::HiredisTransport>>;
-// On the transport of the unit tests.
+// For the transport of the unit tests.
 template class redlatch::Session<redlatch::test::ScriptedTransport>;
 template class redlatch::SessionHandle<redlatch::test::ScriptedTransport>;
 template class redlatch::LeaseManager<redlatch::test::ScriptedTransport, redlatch::RLockProtocol>;
 template class redlatch::LockState<redlatch::test::ScriptedTransport, redlatch::RLockProtocol>;
 template class redlatch::RLock<redlatch::test::ScriptedTransport>;
-// What tests start in threads.
+// For functions that tests run in threads.
 template std::future<void> redlatch::test::start_erased(std::function<void()>);
 template std::future<bool> redlatch::test::start_erased(std::function<bool()>);
 template std::future<std::error_code> redlatch::test::start_erased(std::function<std::error_code()>);

@@ -10,7 +10,7 @@
 #include "process.hpp"
 
 int main(int argc, char** argv) {
-    if (argc == 2 && std::string_view{argv[1]} == "--hiredis") {  // which one the tests are built with
+    if (argc == 2 && std::string_view{argv[1]} == "--hiredis") {  // prints the version that the tests are built with
         std::cout << HIREDIS_MAJOR << '.' << HIREDIS_MINOR << '.' << HIREDIS_PATCH << '\n';
         return 0;
     }

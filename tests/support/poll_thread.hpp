@@ -27,16 +27,16 @@ namespace redlatch::test {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-/// Bytes that wait to be written to a socket, each piece not before its time.
+/// Bytes to be written to a socket. Each piece has a time before which it is not sent.
 class Outgoing {
 public:
     bool empty() const { return pieces_.empty(); }
     std::size_t size() const { return size_; }
 
-    /// When the next piece may go out.
+    /// Returns when the next piece may be sent.
     std::optional<TimePoint> due() const { return pieces_.empty() ? std::nullopt : std::optional{pieces_.front().due}; }
 
-    /// In pieces of `piece` bytes with a pause between them; piece 0: all at once.
+    /// Adds bytes in pieces of `piece` bytes with a pause between them. 0: in one piece.
     void push(std::string bytes, TimePoint due, std::size_t piece = 0, std::chrono::milliseconds pause = {}) {
         if (!pieces_.empty()) due = std::max(due, pieces_.back().due + (piece > 0 ? pause : pause.zero()));
         if (piece == 0) piece = std::max<std::size_t>(bytes.size(), 1);
@@ -46,7 +46,7 @@ public:
         size_ += bytes.size();
     }
 
-    /// Writes what is due; returns how many bytes went out, or nothing when the connection is broken.
+    /// Writes all pieces that are due. Returns the number of bytes written, or nothing if the connection is broken.
     std::optional<std::size_t> flush(const Fd& to) {
         std::size_t total = 0;
         while (!pieces_.empty() && pieces_.front().due <= std::chrono::steady_clock::now()) {
@@ -80,18 +80,18 @@ private:
     std::size_t size_ = 0;
 };
 
-/// One thread around a poll loop. All state belongs to that thread; others reach it through `call`.
+/// A thread that runs a poll loop. All state belongs to that thread; other threads use it through `call`.
 class PollThread {
 public:
-    /// Adds the descriptors to poll (0 is taken), and returns until when to wait at most.
+    /// Adds the descriptors to poll (index 0 is taken). Returns the time at which to stop waiting, if any.
     using Prepare = std::function<std::optional<TimePoint>(std::vector<pollfd>&)>;
-    /// Gets them back with their events.
+    /// Receives them with their events.
     using Ready = std::function<void(const std::vector<pollfd>&)>;
 
     PollThread(Prepare prepare, Ready ready)
         : prepare_(std::move(prepare)), ready_(std::move(ready)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
         if (!wake_) throw_errno("eventfd");
-        // Signals are for the threads of the test, not for this one.
+        // Leave signals to the threads of the test.
         sigset_t all;
         sigset_t before;
         ::sigfillset(&all);
@@ -103,14 +103,14 @@ public:
     PollThread& operator=(const PollThread&) = delete;
     ~PollThread() {
         if (::getpid() != process_) {
-            static_cast<void>(thread_.release());  // in a forked child there is no such thread to join
+            static_cast<void>(thread_.release());  // a forked child has no such thread to join
             return;
         }
         call([this] { stopping_ = true; });
         thread_->join();
     }
 
-    /// Runs the task on the thread and returns when it is done. On that thread itself it runs at once.
+    /// Runs the task on the thread and returns when it is done. When called on that thread, runs it at once.
     void call(std::function<void()> task) {
         if (current() == this) return task();
         if (::getpid() != process_) throw std::logic_error("this thread exists in the parent process only");
@@ -126,7 +126,7 @@ public:
     }
 
 private:
-    /// The one that the calling thread belongs to.
+    /// The PollThread whose thread calls this, if any.
     static const PollThread*& current() {
         static thread_local const PollThread* thread = nullptr;
         return thread;

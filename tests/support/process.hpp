@@ -37,20 +37,20 @@ struct ExitStatus {
     bool operator==(const ExitStatus&) const = default;
 };
 
-/// What to run with `ChildProcess::exec`. `args` does not contain the program's name.
+/// A program for `ChildProcess::exec`. `args` does not contain the program's name.
 struct Program {
-    std::string path = {};  // looked up in PATH when it has no slash
+    std::string path = {};  // looked up in PATH if it has no slash
     std::vector<std::string> args = {};
-    std::map<std::string, std::string> environment = {};  // added to ours
-    std::string output = {};                              // a file to append stdout and stderr to; empty: ours
-    int dialogue = -1;  // a descriptor, such as one end of a socket pair, to be stdin and stdout instead
+    std::map<std::string, std::string> environment = {};  // added to that of this process
+    std::string output = {};  // a file to append stdout and stderr to; empty: those of this process
+    int dialogue = -1;        // a descriptor, such as one end of a socket pair, that becomes stdin and stdout instead
 };
 
 namespace detail {
 
 inline constexpr int uncaught_exception_code = 99;
 
-// Raw calls, because glibc got a wrapper only with 2.34. Where the kernel has no such call, a loop does it.
+// Raw system calls, because glibc has a wrapper only since 2.34. Uses a loop if the kernel does not have the call.
 inline void close_from(unsigned first, bool only_on_exec) noexcept {
     const unsigned on_exec_flag = 4;
     if (::syscall(SYS_close_range, first, ~0U, only_on_exec ? on_exec_flag : 0U) == 0) return;
@@ -62,11 +62,11 @@ inline void close_from(unsigned first, bool only_on_exec) noexcept {
     }
 }
 
-/// In a new child: have it killed when the test process ends, in whatever way that happens.
+/// Call this in a new child: it is killed when the test process ends, however that happens.
 ///
-/// The kernel does it (PR_SET_PDEATHSIG), but watches the *thread* that called fork, not the process. For a child
-/// started by another thread than the main one, say a fault injector that restarts a server, a small guard process
-/// watches instead.
+/// The kernel does it (PR_SET_PDEATHSIG), but it watches the *thread* that called fork, not the process. If another
+/// thread than the main one started the child, for example a fault injector that restarts a server, a small guard
+/// process watches instead.
 inline void die_with(pid_t test_process, bool forked_by_main_thread) noexcept {
     if (forked_by_main_thread) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -93,18 +93,17 @@ inline void flush_output() {
 
 }  // namespace detail
 
-/// A child process: killed and reaped at the end, and killed by the kernel when the test process dies first.
+/// A child process. It is killed and reaped by the destructor, and killed by the kernel if the test process dies first.
 /// One thread at a time may use it.
 class ChildProcess {
 public:
-    /// Forks and runs the function in the child, which ends with the code that the function returns; an exception is
-    /// printed and gives 99. The child ends with _exit: no destructor of the parent's objects runs in it.
+    /// Forks and runs the function in the child, which ends with the code that the function returns. An exception is
+    /// printed and gives 99. The child ends with _exit: it runs no destructor of the parent's objects.
     ///
-    /// Fork before the test makes threads: in the child only the calling thread lives on, a mutex that another one
-    /// held stays locked for ever, and ThreadSanitizer refuses to start threads in a child of a process that had
-    /// more than one. When threads exist already, use `spawn_self`.
-    /// The child inherits all descriptors, which tests of fork() want. A failed doctest check in the child is
-    /// printed but not counted: return a code.
+    /// Fork before the test starts threads: in the child only the calling thread survives, a mutex that another thread
+    /// held stays locked indefinitely, and ThreadSanitizer refuses to start threads in a child of a process that had
+    /// more than one. If threads exist already, use `spawn_self`. The child inherits all descriptors, as tests of
+    /// fork() need. A failed doctest check in the child is printed but not counted: return a code.
     template <class Function>
     static ChildProcess run(Function&& function) {
         detail::flush_output();
@@ -122,9 +121,9 @@ public:
         });
     }
 
-    /// Forks and executes a program, which inherits stdin, stdout and stderr only. Throws when it cannot be started.
+    /// Forks and executes a program, which inherits stdin, stdout and stderr only. Throws if it cannot be started.
     static ChildProcess exec(const Program& program) {
-        // Everything is allocated before the fork: other threads may hold the allocator's locks.
+        // Allocate everything before the fork: other threads may hold the allocator's locks.
         std::vector<std::string> words{program.path};
         words.insert(words.end(), program.args.begin(), program.args.end());
         std::vector<std::string> variables = environment_with(program.environment);
@@ -143,7 +142,7 @@ public:
             }
             if (ready && program.dialogue >= 0)
                 ready = ::dup2(program.dialogue, 0) >= 0 && ::dup2(program.dialogue, 1) >= 0;
-            // hiredis does not mark its sockets close-on-exec; a server must not keep its own clients' ends open.
+            // hiredis does not mark its sockets close-on-exec. A server must not keep its own clients' ends open.
             detail::close_from(3, true);
             if (ready) ::execvpe(argv[0], argv.data(), envp.data());
             const int error = errno;
@@ -174,10 +173,10 @@ public:
 
     pid_t pid() const { return pid_; }
 
-    /// False when the process has ended already.
+    /// Returns false if the process has ended already.
     bool signal(int number) { return running() && ::kill(pid_, number) == 0; }
 
-    /// Freezes it, and returns when it is frozen (or dead).
+    /// Freezes the process. Returns when it is frozen (or dead).
     void stop() {
         if (!signal(SIGSTOP)) return;
         siginfo_t info{};
@@ -186,7 +185,7 @@ public:
 
     void cont() { signal(SIGCONT); }
 
-    /// SIGKILL, which works on a frozen process too; returns when it is gone.
+    /// Sends SIGKILL, which works on a frozen process too. Returns when the process is gone.
     void kill() {
         if (signal(SIGKILL)) reap(0);
     }
@@ -196,7 +195,7 @@ public:
         return pid_ > 0 && !status_;
     }
 
-    /// The exit status, or nothing when it still runs at the deadline.
+    /// Returns the exit status, or nothing if the process still runs at the deadline.
     std::optional<ExitStatus> wait(std::chrono::milliseconds deadline = std::chrono::seconds{10}) {
         eventually([&] { return !running(); }, deadline);
         return status_;
@@ -209,8 +208,8 @@ private:
     static ChildProcess start(InChild&& in_child) {
         const pid_t parent = ::getpid();
         const bool main_thread = detail::in_main_thread();
-        // doctest takes SIGTERM for the crash of a test. Here it is how a parent ends its child, which may happen as
-        // soon as there is a child: so no signal until the handlers are off.
+        // doctest takes SIGTERM for the crash of a test. Here a parent ends its child by SIGTERM, possibly as soon as
+        // the child exists. So signals stay blocked until the handlers are removed.
         sigset_t all;
         sigset_t before;
         ::sigfillset(&all);
@@ -255,12 +254,12 @@ private:
         if (reaped == pid_) {
             status_ = WIFEXITED(raw) ? ExitStatus{WEXITSTATUS(raw), 0} : ExitStatus{-1, WTERMSIG(raw)};
         } else if (reaped < 0) {
-            status_ = ExitStatus{};  // somebody else reaped it
+            status_ = ExitStatus{};  // reaped elsewhere
         }
     }
 
     void end() noexcept {
-        if (::getpid() == process_) kill();  // in a forked child it is not ours to kill
+        if (::getpid() == process_) kill();  // a forked child must not kill a process of its parent
     }
 
     pid_t process_ = ::getpid();
@@ -281,7 +280,7 @@ inline std::map<std::string, RoleFunction>& roles() {
 
 }  // namespace detail
 
-/// Names a function that `spawn_self` can run in a fresh process. Define it at namespace scope:
+/// Names a function that `spawn_self` can run in a new process. Define it at namespace scope:
 ///     const redlatch::test::Role seller{"seller", [](std::span<const std::string> args) { ...; return 0; }};
 class Role {
 public:
@@ -293,8 +292,8 @@ public:
     }
 };
 
-/// Starts this very program again, in a fresh process that shares nothing with this one, to run the named role.
-/// Safe with threads and with sanitizers. Pass what the role needs as arguments: a URL, a path of a shared file.
+/// Starts this program again to run the named role in a new process that shares nothing with this one. Safe with
+/// threads and with sanitizers. Pass the data that the role needs as arguments: a URL, a path of a shared file.
 inline ChildProcess spawn_self(const std::string& role, std::vector<std::string> args = {},
                                std::map<std::string, std::string> environment = {}) {
     if (!detail::roles().contains(role)) throw std::invalid_argument("no role is named " + role);
@@ -304,7 +303,7 @@ inline ChildProcess spawn_self(const std::string& role, std::vector<std::string>
         {.path = "/proc/self/exe", .args = std::move(args), .environment = std::move(environment)});
 }
 
-/// To be called first in main: runs the role if this process was started by `spawn_self`, otherwise `else_main`.
+/// Call this first in main. Runs the role if `spawn_self` started this process, otherwise `else_main`.
 inline int role_main(int argc, char** argv, int (*else_main)(int, char**)) {
     const char* wanted = std::getenv(detail::role_variable);
     if (wanted == nullptr) return else_main(argc, argv);

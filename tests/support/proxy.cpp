@@ -22,8 +22,8 @@ TimePoint until(const ProxyRule& rule) {
 struct Proxy::Direction {
     Outgoing out = {};
     bool eof = false;           // the source has ended
-    bool finished = false;      // the target has been told so: further bytes are thrown away
-    TimePoint held_until = {};  // max: until release()
+    bool finished = false;      // the target knows that: further bytes are discarded
+    TimePoint held_until = {};  // max: held until release()
 
     bool is_held(TimePoint now) const { return now < held_until; }
     bool silent = false;
@@ -34,11 +34,11 @@ struct Proxy::Connection {
     Fd server;
     Direction up = {};
     Direction down = {};
-    std::string window = {};  // the end of what the client sent before, as long as a match may need
+    std::string window = {};  // the last bytes that the client sent, as many as a match may need
     std::optional<ProxyRule> drop_reply = {};
-    bool draining = false;  // the client gets nothing more, and is closed when the server has closed
+    bool draining = false;  // the client gets no more bytes, and is closed when the server has closed
     bool broken = false;
-    std::size_t slot = 0;  // of the client in the polled descriptors; the server comes next
+    std::size_t slot = 0;  // index of the client among the polled descriptors; the server's is the next
 };
 
 Proxy::Proxy(const std::string& upstream, bool tcp) : upstream_(Endpoint::parse(upstream)) {
@@ -48,7 +48,7 @@ Proxy::Proxy(const std::string& upstream, bool tcp) : upstream_(Endpoint::parse(
         try {
             listeners_.push_back(listen_on({{}, port}));
             port_ = port;
-        } catch (const std::system_error&) {  // somebody else was faster
+        } catch (const std::system_error&) {  // another process was faster
         }
     }
     thread_.emplace([this](auto& fds) { return prepare(fds); }, [this](const auto& fds) { ready(fds); });
@@ -182,7 +182,7 @@ std::optional<TimePoint> Proxy::prepare(std::vector<pollfd>& fds) {
         }
         return wanted;
     };
-    // A descriptor without a wish is left out: poll would report its hang-up again and again.
+    // Leave out a descriptor without wanted events: poll would report its hang-up again and again.
     const auto add = [&](const Fd& fd, short wanted) { fds.push_back({wanted != 0 ? fd.get() : -1, wanted, 0}); };
     for (const Fd& listener : listeners_) add(listener, blackhole_ ? short{0} : POLLIN);
     for (Connection& connection : connections_) {
@@ -220,7 +220,8 @@ void Proxy::accept_all(const Fd& listener) {
         Fd client{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
         if (!client) return;
         const int on = 1;
-        ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // fails on a unix socket, and may
+        ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on,
+                     sizeof on);  // fails on a unix socket, which is harmless
         ++counts_.accepted;
         Fd server = refuse_ ? Fd{} : begin_connect(upstream_);
         if (server)
@@ -241,10 +242,10 @@ std::string Proxy::read_all(const Fd& fd, Direction& direction) {
 void Proxy::from_client(Connection& connection) {
     std::string bytes = read_all(connection.client, connection.up);
     if (bytes.empty() || connection.up.silent) return;
-    // One fault at a time: a second request in flight is lost with the first, and the rule is kept for its retry.
+    // One fault at a time: a second request in flight is lost with the first, and the rule waits for its retry.
     if (connection.drop_reply) return push(connection.up, std::move(bytes), delay_up_, 0);
     if (const auto rule = rules_.match(connection.window, bytes)) {
-        // Replies that are here already are older than this request.
+        // Replies that have arrived already are older than this request.
         from_server(connection);
         strike(connection, *rule, bytes);
     }

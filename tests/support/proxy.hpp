@@ -18,16 +18,16 @@ namespace redlatch::test {
 
 enum class Side { client, server };
 
-/// A proxy in a thread of its own between clients and a server, to make faults in the network and to prove, by its
-/// counts, that they happened. Every function may be called by any thread, and has its effect when it returns.
+/// A proxy between clients and a server, in a thread of its own. It causes network faults, and its counts prove that
+/// they happened. Any thread may call any function, which has taken effect when it returns.
 ///
-/// It knows nothing of the protocol: a rule matches when its bytes turn up in what a client sends, also across reads.
-/// What a client has sent in one go counts as one request, so a rule on a connection with several commands in flight
-/// also takes the commands around the matching one, as a real cut would. TCP loses no message in the middle of a
-/// stream; therefore nothing follows a dropped message: the connection is closed, or silent from there on.
+/// It does not know the protocol: a rule matches if its bytes occur in the data that a client sends, also across reads.
+/// Data that a client sends at once counts as one request. So with several commands in flight, a rule also affects the
+/// commands around the matching one, as a real cut would. TCP loses no message in the middle of a stream. So nothing
+/// follows a dropped message: the connection is closed, or silent from there on.
 ///
-/// A dropped reply means that the server did execute the request: the connection is closed when the reply has come back
-/// and the server has read and answered all that was sent to it.
+/// A dropped reply means that the server did execute the request. The connection is closed after the reply has come
+/// back and the server has read and answered everything that was sent to it.
 class Proxy {
 public:
     /// `upstream` is unix:///path, redis://127.0.0.1:port, or a bare path.
@@ -39,19 +39,19 @@ public:
     std::string tcp_url() const;
     int port() const;
 
-    /// The server never sees these requests.
+    /// The server never receives these requests.
     void drop_next_requests(int count, std::string containing = {}, Then then = Then::close);
 
-    /// The server executes these requests, the client never sees the replies.
+    /// The server executes these requests; the client never receives the replies.
     void drop_next_replies(int count, std::string containing = {}, Then then = Then::close);
 
-    /// The server gets that many bytes of the next such request, then both ends are closed.
+    /// The server receives that many bytes of the next such request. Then both ends are closed.
     void cut_after_request_bytes(std::size_t bytes, std::string containing = {});
 
-    /// The client gets that many bytes of the next such reply, then both ends are closed.
+    /// The client receives that many bytes of the next such reply. Then both ends are closed.
     void cut_after_reply_bytes(std::size_t bytes, std::string containing = {});
 
-    /// These requests wait in the proxy until release(), or for so long.
+    /// These requests wait in the proxy until release(), or for `hold_for`.
     void hold_next_requests(int count, std::string containing = {},
                             std::optional<std::chrono::milliseconds> hold_for = std::nullopt);
 
@@ -62,28 +62,28 @@ public:
 
     void add(ProxyRule rule);
 
-    /// Forgets the rules, also those that struck a request whose reply is still to come.
+    /// Removes all rules, also those that matched a request whose reply is still to come.
     void clear_rules();
 
-    /// Each message, from now on, waits this long.
+    /// From now on delays each message by that time.
     void delay(std::chrono::milliseconds to_server, std::chrono::milliseconds to_client);
 
-    /// Replies, from now on, come in pieces of that many bytes, with a pause after each; 0: whole again.
+    /// From now on sends replies in pieces of that many bytes, with a pause after each. 0: whole again.
     void trickle(std::size_t bytes, std::chrono::milliseconds pause);
 
-    /// On: nothing moves in either direction, and nobody is told. Off: everything goes on.
+    /// On: no byte passes in either direction, and neither side is notified. Off: the traffic continues.
     void blackhole(bool on);
 
     /// On: new connections are closed as soon as they are accepted.
     void refuse(bool on);
 
-    /// That side of every connection sees the end of the stream, while its own bytes are still taken.
+    /// That side of every connection receives the end of the stream, but its own bytes are still accepted.
     void half_close(Side side);
 
-    /// Closes all connections; over TCP the clients see a reset.
+    /// Closes all connections. Over TCP the clients receive a reset.
     void kill_all();
 
-    /// New connections go to this server.
+    /// Connects to this server from now on.
     void upstream(const std::string& url);
 
     ProxyCounts counts();
@@ -98,7 +98,7 @@ private:
 
     void accept_all(const Fd& listener);
 
-    /// All there is, so that a request that was sent in one go is looked at in one go.
+    /// Reads everything available, so that a request that was sent at once is matched at once.
     static std::string read_all(const Fd& fd, Direction& direction);
 
     void from_client(Connection& connection);
@@ -109,7 +109,7 @@ private:
 
     void push(Direction& direction, std::string bytes, std::chrono::milliseconds delay, std::size_t piece);
 
-    /// Lets the server read all that it was sent and then the end of the stream; it closes when it has answered.
+    /// Sends the server all data and the end of the stream. The server closes the connection when it has answered.
     static void drain(Connection& connection);
 
     static void write_out(Connection& connection, Direction& direction, const Fd& to, std::uint64_t& count);
@@ -129,7 +129,7 @@ private:
     std::chrono::milliseconds pause_{0};
     bool blackhole_ = false;
     bool refuse_ = false;
-    std::optional<PollThread> thread_;  // last: the thread ends before what it uses
+    std::optional<PollThread> thread_;  // last: the thread ends before the members that it uses
 };
 
 }  // namespace redlatch::test

@@ -12,45 +12,45 @@
 
 namespace redlatch::test {
 
-/// What happens to a connection whose message was dropped.
+/// The state of a connection after its message was dropped.
 enum class Then {
-    close,   // both ends see it closed
-    silence  // it stays open, and nothing more comes through in that direction, not even its end: a dead link
+    close,   // it is closed at both ends
+    silence  // it stays open, but nothing more passes in that direction, not even its end: a dead link
 };
 
-/// A fault that strikes the next requests that contain some bytes.
+/// A fault for the next requests that contain certain bytes.
 struct ProxyRule {
     enum class Fault { drop_request, drop_reply, hold_request, hold_reply };
 
     Fault fault = Fault::drop_reply;
     std::string containing = {};  // empty: any request
-    int count = 1;                // how many requests it strikes
+    int count = 1;                // how many requests it affects
     int after = 0;                // how many it lets pass before
     Then then = Then::close;
-    std::size_t bytes = 0;  // of a dropped message that is closed: how many of its bytes come through before the cut
-    std::optional<std::chrono::milliseconds> hold_for = {};  // of a held message: until release() when there is none
+    std::size_t bytes = 0;  // of a dropped message with Then::close: how many of its bytes pass before the cut
+    std::optional<std::chrono::milliseconds> hold_for = {};  // of a held message: how long; empty: until release()
 };
 
-/// What a proxy has seen and done.
+/// Counters of a proxy.
 struct ProxyCounts {
     std::uint64_t accepted = 0;  // connections, in total
     std::uint64_t refused = 0;   // connections closed at once
     std::uint64_t open = 0;      // connections, now
     std::uint64_t bytes_to_server = 0;
     std::uint64_t bytes_to_client = 0;
-    std::uint64_t matched = 0;  // requests that a rule struck
+    std::uint64_t matched = 0;  // requests that a rule matched
     std::uint64_t dropped = 0;  // requests and replies that were dropped or cut
-    std::uint64_t held = 0;     // connections that hold a request or reply back, now
+    std::uint64_t held = 0;     // connections that currently hold a request or reply back
 };
 
-/// The rules of a proxy that have not struck yet.
+/// The rules of a proxy that have not been used up.
 class ProxyRules {
 public:
     void add(ProxyRule rule) { rules_.push_back(std::move(rule)); }
     void clear() { rules_.clear(); }
 
-    /// The rule that strikes these bytes, if any. The window belongs to one connection and keeps the end of what it
-    /// sent before, as much as a match may need that is split over two reads.
+    /// Returns the rule that matches these bytes, if any. The window belongs to one connection. It keeps the last bytes
+    /// sent before, as many as a match may need that is split over two reads.
     std::optional<ProxyRule> match(std::string& window, const std::string& bytes) {
         const std::string text = window + bytes;
         const std::size_t old = window.size();
@@ -59,8 +59,8 @@ public:
         for (ProxyRule& rule : rules_) {
             const std::size_t size = rule.containing.size();
             longest = std::max(longest, size);
-            std::size_t at = old + 1 > size ? old + 1 - size : 0;  // not wholly in what was looked at before
-            if (size == 0) at = text.size();                       // once
+            std::size_t at = old + 1 > size ? old + 1 - size : 0;  // a match must contain a new byte
+            if (size == 0) at = text.size();                       // any request matches once
             for (; !struck && (at = text.find(rule.containing, at)) != std::string::npos; ++at) {
                 if (rule.after > 0) {
                     --rule.after;

@@ -35,16 +35,16 @@ struct RawReply {
     bool operator==(const RawReply&) const = default;
 };
 
-/// A plain connection to look at a server with, independent of the library under test: hiredis encodes and decodes,
-/// the socket is ours (close-on-exec, a deadline for everything, no SIGPIPE). Used by one thread at a time.
+/// A plain connection to examine a server, independent of the library under test. hiredis encodes and decodes; the
+/// socket is ours (close-on-exec, a deadline for everything, no SIGPIPE). One thread at a time may use it.
 ///
-/// Every function throws std::runtime_error when the connection breaks or the reply is of the wrong kind; `command`
-/// gives error replies back instead of throwing.
+/// Every function throws std::runtime_error if the connection breaks or the reply is of the wrong kind. Only `command`
+/// returns error replies instead of throwing.
 class RawRedis {
 public:
     explicit RawRedis(const RedisServer& server) : RawRedis(server.url()) {}
 
-    /// unix:///path, redis://127.0.0.1:port, or a bare path.
+    /// Takes unix:///path, redis://127.0.0.1:port, or a bare path.
     explicit RawRedis(const std::string& url, std::chrono::milliseconds timeout = std::chrono::seconds{10})
         : endpoint_(Endpoint::parse(url)), timeout_(timeout) {
         reconnect();
@@ -60,13 +60,13 @@ public:
         return receive();
     }
 
-    /// The same with words of any kind: redis.call("HGET", key, 7).
+    /// The same with words of several types: redis.call("HGET", key, 7).
     template <class... Words>
     RawReply call(const Words&... words) {
         return command({word(words)...});
     }
 
-    /// The reply as a number; digits in a string will do.
+    /// Returns the reply as a number. A string of digits counts, too.
     template <class... Words>
     long long integer(const Words&... words) {
         const RawReply reply = checked({word(words)...});
@@ -109,7 +109,7 @@ public:
         return list("PUBSUB", "CHANNELS", pattern);
     }
 
-    /// One field of INFO, such as info("server", "run_id"); empty when it is not there.
+    /// Returns one field of INFO, such as info("server", "run_id"), or an empty string if there is none.
     std::string info(std::string_view section, std::string_view field) {
         std::istringstream lines{text("INFO", section)};
         for (std::string line; std::getline(lines, line);) {
@@ -119,14 +119,15 @@ public:
         return {};
     }
 
-    /// Connections other than this one.
+    /// Returns the number of connections other than this one.
     long long connected_clients() { return std::stoll(info("clients", "connected_clients")) - 1; }
 
-    /// Closes the connections of this type ("normal", "pubsub") except this one; returns how many.
+    /// Closes the connections of this type ("normal", "pubsub") except this one. Returns how many.
     long long kill_clients(std::string_view type) { return integer("CLIENT", "KILL", "TYPE", type, "SKIPME", "yes"); }
 
-    /// Calls by command in lower case ("evalsha", "client|kill"), as the server counted them since it started, without
-    /// those of this connection. They include what scripts called, and a PING for each (re)start by RedisServer.
+    /// Returns the calls by command in lower case ("evalsha", "client
+    /// kill"), as the server has counted them since it started, without those of this connection. They include calls by
+    /// scripts, and a PING for each (re)start by RedisServer.
     std::map<std::string, long long> command_calls() {
         constexpr std::string_view prefix = "cmdstat_";
         std::istringstream lines{text("INFO", "commandstats")};
@@ -136,7 +137,7 @@ public:
             if (line.starts_with(prefix) && colon != std::string::npos)
                 calls[line.substr(prefix.size(), colon - prefix.size())] = std::stoll(line.substr(colon + 7));
         }
-        // INFO reports the calls before this very one, which is in own_ already.
+        // INFO reports the calls before itself, but own_ counts it already.
         for (const auto& [name, count] : own_) {
             if (const auto found = calls.find(name); found != calls.end()) {
                 found->second -= count - (name == "info" ? 1 : 0);
@@ -146,17 +147,17 @@ public:
         return calls;
     }
 
-    /// Scripts that clients sent, exact: a script cannot call these.
+    /// Returns the number of scripts that clients sent. Exact: a script cannot call these commands.
     long long script_calls() { return sum_of({"evalsha", "eval", "evalsha_ro", "eval_ro", "fcall", "fcall_ro"}); }
 
     /// Exact, for the same reason.
     long long subscribe_calls() { return sum_of({"subscribe", "psubscribe", "ssubscribe"}); }
 
-    /// How many commands clients sent since the server started, as far as its counters can tell.
+    /// Returns how many commands clients have sent since the server started, as far as its counters allow.
     ///
-    /// The server counts calls from clients and from scripts together. So this adds up the commands that a script
-    /// cannot call or has no reason to (EVAL and its kin, SCRIPT, subscriptions, AUTH, HELLO, SELECT, CLIENT, PING,
-    /// ECHO, WAIT, MULTI, ...), which is exact, and those named in `also`: name there plain commands that the library
+    /// The server counts calls by clients and by scripts together. So this adds up the commands that a script cannot
+    /// call or has no reason to call (EVAL and its kin, SCRIPT, subscriptions, AUTH, HELLO, SELECT, CLIENT, PING, ECHO,
+    /// WAIT, MULTI, ...), which is exact, and those named in `also`. Name there the plain commands that the library
     /// sends (HEXISTS, PTTL) and that no script of the test calls. A `CommandMonitor` counts without this limit.
     long long client_commands(const std::vector<std::string>& also = {}) {
         std::vector<std::string> names{"evalsha",      "eval",       "evalsha_ro",   "eval_ro",     "fcall",
@@ -227,7 +228,7 @@ private:
         return result;
     }
 
-    /// The name under which the server counts a command: lower case, for containers with the subcommand.
+    /// Returns the name under which the server counts a command: lower case, with the subcommand if it has one.
     static std::string stats_name(const std::vector<std::string>& words) {
         static const std::vector<std::string> containers{"client",  "config",  "pubsub", "script",
                                                          "command", "memory",  "object", "acl",

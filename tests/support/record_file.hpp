@@ -14,10 +14,10 @@
 
 namespace redlatch::test {
 
-/// Records in a file that any number of processes and threads append to, and that outlives them all.
+/// Records in a file that any number of processes and threads append to. The file outlives them all.
 ///
-/// An append is one write with O_APPEND. A record is complete or absent, even when its writer is killed at that moment:
-/// the kernel breaks a write off between two pages only, and no record lies across the boundary of a page.
+/// An append is one write with O_APPEND. A record is complete or absent, even if its writer is killed at that moment:
+/// the kernel interrupts a write between two pages only, and no record lies across the boundary of a page.
 template <class Record>
 class RecordFile {
     static_assert(std::is_trivially_copyable_v<Record>);
@@ -35,7 +35,7 @@ public:
         if (written != static_cast<ssize_t>(sizeof record)) throw_errno("append to a file of records");
     }
 
-    /// Those that have been appended so far, in the order of their appending.
+    /// Returns all records appended so far, in order.
     std::vector<Record> read() const {
         struct stat about {};
         if (::fstat(fd_.get(), &about) != 0) throw_errno("fstat");

@@ -25,8 +25,8 @@
 
 namespace redlatch::test {
 
-/// What the tests start as servers and sentinels: the program that REDLATCH_REDIS_SERVER names, another version or a
-/// Valkey, or else the redis-server of the PATH.
+/// Returns the program that tests start as server and sentinel: the one named by REDLATCH_REDIS_SERVER (another
+/// version, or a Valkey), or else the redis-server of the PATH.
 inline std::string redis_server_program() {
     const char* chosen = std::getenv("REDLATCH_REDIS_SERVER");
     return chosen != nullptr && *chosen != '\0' ? chosen : "redis-server";
@@ -34,10 +34,10 @@ inline std::string redis_server_program() {
 
 struct RedisServerOptions {
     bool tcp = false;                    // listen on a port of 127.0.0.1 too
-    bool tls = false;                    // by TLS, that is, on this port; the certificates stand in `args`
+    bool tls = false;                    // use TLS on this port; pass the certificates in `args`
     bool appendonly = false;             // with `appendfsync always`: data survives kill() and restart()
     std::vector<std::string> args = {};  // added at the end, as on the command line: {"--maxmemory", "1mb"}
-    std::map<std::string, std::string> environment = {};  // added to ours
+    std::map<std::string, std::string> environment = {};  // added to that of this process
     std::chrono::milliseconds start_timeout{20'000};
     std::string program = redis_server_program();
 };
@@ -48,7 +48,7 @@ struct RedisServerOptions {
 /// One thread at a time may control it; the URLs and paths never change, so every thread may read them.
 class RedisServer {
 public:
-    /// Returns when the server answers. Throws with the tail of its log when it does not.
+    /// Returns when the server answers. Throws with the end of its log if it does not.
     explicit RedisServer(RedisServerOptions options = {}) : options_(std::move(options)) {
         const auto deadline = std::chrono::steady_clock::now() + options_.start_timeout;
         do {
@@ -57,7 +57,7 @@ public:
     }
     RedisServer(const RedisServer&) = delete;
     RedisServer& operator=(const RedisServer&) = delete;
-    // The members do it: the process is killed, frozen or not, and reaped before its directory goes.
+    // The members do it: the process is killed, frozen or not, and reaped before its directory is removed.
     ~RedisServer() = default;
 
     std::string url() const { return "unix://" + socket_path(); }
@@ -72,21 +72,21 @@ public:
     pid_t pid() const { return process_->pid(); }
     bool running() { return process_->running(); }
 
-    /// SIGKILL. Returns when the process is gone; clients then see their connections closed.
+    /// Sends SIGKILL. Returns when the process is gone; clients then find their connections closed.
     void kill() { process_->kill(); }
 
-    /// SIGSTOP: connections stay, and even new ones are accepted by the kernel, but nothing answers.
+    /// Sends SIGSTOP: connections stay, and the kernel even accepts new ones, but the server does not answer.
     void stop() { process_->stop(); }
     void cont() { process_->cont(); }
 
-    /// An orderly end, as by SIGTERM; killed when that takes longer than the deadline.
+    /// Ends it in order, as SIGTERM does. Kills it if that takes longer than the deadline.
     void shutdown(std::chrono::milliseconds deadline = std::chrono::seconds{10}) {
         process_->signal(SIGTERM);
         process_->cont();
         if (!process_->wait(deadline)) process_->kill();
     }
 
-    /// Kills it if it still runs, and starts it anew on the same directory, socket and port.
+    /// Kills it if it still runs, and starts it again on the same directory, socket and port.
     void restart() {
         process_->kill();
         const auto deadline = std::chrono::steady_clock::now() + options_.start_timeout;
@@ -94,15 +94,16 @@ public:
         }
     }
 
-    /// Of a server that was killed: its next start finds nothing.
+    /// Call this after kill(): the next start finds no data.
     void lose_data() {
         std::filesystem::remove_all(dir_.file("appendonlydir"));
         std::filesystem::remove(dir_.file("dump.rdb"));
     }
 
-    /// Of a server with appendonly that was killed: its next start does not find what it wrote last, as after a power
-    /// cut. Returns how many bytes were cut off. Never a part of a transaction (which is what a script writes): Redis
-    /// 7.0 would leave that in the file, and its start after the next would carry it out without its end.
+    /// Call this after kill() of a server with appendonly: the next start does not find the last bytes it wrote, as
+    /// after a power cut. Returns how many bytes were cut off. Never leaves a part of a transaction (which is how a
+    /// script is written): Redis 7.0 would keep it in the file, and the second start from now would execute it without
+    /// its end.
     std::uintmax_t lose_last_bytes(std::uintmax_t bytes) {
         std::uintmax_t lost = 0;
         for (const auto& file : std::filesystem::directory_iterator{dir_.file("appendonlydir")}) {
@@ -111,7 +112,7 @@ public:
             std::string after = before.substr(0, before.size() - std::min<std::uintmax_t>(before.size(), bytes));
             const std::size_t begun = after.rfind(transaction);
             const std::size_t ended = after.rfind("*1\r\n$4\r\nEXEC\r\n");
-            // It stays a file that ends in the middle of a command.
+            // The file still ends in the middle of a command.
             if (begun != std::string::npos && (ended == std::string::npos || ended < begun))
                 after.resize(begun + transaction.size() - 1);
             lost += before.size() - after.size();
@@ -120,7 +121,7 @@ public:
         return lost;
     }
 
-    /// Everything the server has printed, over all restarts.
+    /// Returns everything that the server has printed, over all restarts.
     std::string log() const { return text_of(dir_.file("redis.log")); }
 
 private:
@@ -132,7 +133,7 @@ private:
         return text.str();
     }
 
-    /// False: the port was taken in the meantime, try again.
+    /// Returns false if another process took the port in the meantime. Then try again.
     bool launch(std::chrono::steady_clock::time_point deadline) {
         const auto log_size = log().size();
         process_.emplace(ChildProcess::exec({.path = options_.program,
@@ -168,7 +169,7 @@ private:
         return args;
     }
 
-    /// Any answer to PING will do, -NOAUTH for example, but not -LOADING.
+    /// Any reply to PING counts, -NOAUTH for example, but not -LOADING.
     bool answers() const {
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds{200};
         const Fd fd = begin_connect({socket_path()});
@@ -192,7 +193,7 @@ private:
     RedisServerOptions options_;
     int port_ = 0;
     TempDir dir_;
-    std::optional<ChildProcess> process_;  // after the directory: it ends first
+    std::optional<ChildProcess> process_;  // after the directory: the process ends first
 };
 
 }  // namespace redlatch::test

@@ -15,11 +15,11 @@
 
 namespace redlatch::test {
 
-/// A master and its replicas, which are connected when it is made. One thread at a time may use it.
+/// A master and its replicas, which are connected when the constructor returns. One thread at a time may use it.
 class Replicated {
 public:
     explicit Replicated(std::size_t replicas = 1) {
-        // A user of its own for replication: without it, the link to a replica is cut and stays so.
+        // Replication has a user of its own. Deleting it cuts the link to a replica for good.
         add({});
         for (std::size_t i = 0; i < replicas; ++i)
             add({"--replicaof", "127.0.0.1 " + std::to_string(master().port()), "--masteruser", "repl", "--masterauth",
@@ -28,16 +28,16 @@ public:
             throw std::runtime_error("the replicas do not come:\n" + master().log());
     }
 
-    /// The first master, whatever became of it; and the n-th replica of it.
+    /// The initial master, whatever its role is now, and its n-th initial replica.
     RedisServer& master() { return *servers_.front(); }
     RedisServer& replica(std::size_t n = 0) { return *servers_.at(n + 1); }
 
-    /// How many replicas are connected to it and up to date.
+    /// Returns how many replicas are connected to it and up to date.
     static long long replicas_of(RedisServer& server) {
         return static_cast<long long>(RawRedis{server}.command({"ROLE"}).elements.at(2).elements.size());
     }
 
-    /// Waits until so many replicas confirm what is written on the first master.
+    /// Waits until that many replicas confirm a write on the first master.
     bool confirmed_by(long long replicas) {
         RawRedis redis{master()};
         const auto confirmed = [&] {
@@ -47,7 +47,7 @@ public:
         return eventually(confirmed, std::chrono::seconds{30});
     }
 
-    /// What is written on the first master from here on reaches no replica.
+    /// Writes on the first master from here on reach no replica.
     void cut_replication() {
         RawRedis{master()}.call("ACL", "DELUSER", "repl");
         if (!eventually([&] { return replicas_of(master()) == 0; }, std::chrono::seconds{10}))
@@ -58,7 +58,7 @@ private:
     void add(std::vector<std::string> args) {
         for (const char* word : {"--user", "repl", "on", ">secret", "+psync", "+replconf", "+ping"})
             args.push_back(word);
-        // A replica that hears nothing for the time-out takes its link for dead, so the master says something before.
+        // A replica that receives nothing for the time-out considers its link dead. So the master pings more often.
         for (const char* word : {"--repl-diskless-sync-delay", "0", "--repl-timeout", "3"}) args.push_back(word);
         for (const char* word : {"--repl-ping-replica-period", "1"}) args.push_back(word);
         servers_.push_back(std::make_unique<RedisServer>(RedisServerOptions{.tcp = true, .args = std::move(args)}));

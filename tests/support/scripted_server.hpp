@@ -23,20 +23,20 @@ namespace redlatch::test {
 
 using CommandWords = std::vector<std::string>;
 
-/// What the scripted server sends for a command.
+/// The reply of the scripted server to a command.
 struct ScriptedReply {
     ScriptedReply(std::string raw = {}) : bytes(std::move(raw)) {}
     ScriptedReply(const char* raw) : bytes(raw) {}
 
-    std::string bytes;                   // as they go over the wire; none: no reply at all
-    std::size_t piece = 0;               // so many bytes at a time, 0: all at once
+    std::string bytes;                   // as sent over the connection; empty: no reply
+    std::size_t piece = 0;               // bytes sent at a time; 0: all at once
     std::chrono::milliseconds pause{0};  // between the pieces
     bool close = false;                  // close the connection after the bytes
 };
 
 namespace detail {
 
-/// Takes the first whole command off the buffer; nothing when it is not complete yet. Throws when it is no command.
+/// Removes the first whole command from the buffer. Returns nothing if it is incomplete. Throws if it is no command.
 inline std::optional<CommandWords> take_command(std::string& buffer) {
     const auto line_end = [&](std::size_t from) { return buffer.find("\r\n", from); };
     const auto number_at = [&](std::size_t at, char mark) {
@@ -64,10 +64,10 @@ inline std::optional<CommandWords> take_command(std::string& buffer) {
 
 }  // namespace detail
 
-/// The answer to TIME that clients expect before the first command of a kind that is wanted for a while only.
+/// The reply to TIME, which clients send before the first command that is wanted for a limited time only.
 inline constexpr const char* time_told = "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n";
 
-/// Answers TIME, and the rest by the handler.
+/// Answers TIME itself, and passes all other commands to the handler.
 template <class Handler>
 auto telling_time(Handler handler) {
     return [handler](const CommandWords& command) -> ScriptedReply {
@@ -75,8 +75,8 @@ auto telling_time(Handler handler) {
     };
 }
 
-/// A server on a private unix socket that answers what the test tells it to, byte for byte: for replies that a real
-/// server does not give. Its functions may be called by any thread.
+/// A server on a private unix socket whose replies the test chooses, byte for byte: for replies that a real server does
+/// not send. Any thread may call its functions.
 class ScriptedServer {
 public:
     /// Called for each command, one at a time, on the server's own thread.
@@ -98,7 +98,7 @@ public:
     std::string socket_path() const { return dir_.file("scripted.sock"); }
     std::string url() const { return "unix://" + socket_path(); }
 
-    /// Sends the bytes to all connections, unasked: messages of subscriptions, say.
+    /// Sends the bytes to all connections, unrequested: messages of subscriptions, for example.
     void push(const std::string& bytes) {
         thread_->call([&] {
             for (Connection& connection : connections_) connection.out.push(bytes, std::chrono::steady_clock::now());
@@ -109,14 +109,14 @@ public:
         thread_->call([this] { connections_.clear(); });
     }
 
-    /// The commands so far, of all connections, in the order of arrival.
+    /// Returns the commands so far, of all connections, in the order of arrival.
     std::vector<CommandWords> received() {
         std::vector<CommandWords> result;
         thread_->call([&] { result = received_; });
         return result;
     }
 
-    /// Connections that are open now, and all that there ever were.
+    /// The number of connections that are open now, and the number of all connections so far.
     std::size_t open_connections() {
         std::size_t result = 0;
         thread_->call([&] { result = connections_.size(); });
@@ -137,7 +137,7 @@ private:
         std::string in = {};
         Outgoing out = {};
         std::size_t commands = 0;
-        bool closing = false;  // when all is written
+        bool closing = false;  // as soon as everything is written
         bool closed = false;
         std::size_t slot = 0;
     };
@@ -195,7 +195,7 @@ private:
     std::list<Connection> connections_;
     std::vector<CommandWords> received_;
     std::size_t accepted_ = 0;
-    std::optional<PollThread> thread_;  // last: the thread ends before what it uses
+    std::optional<PollThread> thread_;  // last: the thread ends before the members that it uses
 };
 
 }  // namespace redlatch::test

@@ -23,10 +23,10 @@
 
 namespace redlatch::test {
 
-/// A command as the transport was given it.
+/// A command as the transport received it.
 struct SentCommand {
     std::size_t id = 0;
-    std::string what;  // a script of ours in words ("acquire", "hand over"), or the first word of another command
+    std::string what;  // a name for a script of ours ("acquire", "hand over"), or the first word of another command
     std::vector<std::string> words;
     bool posted = false;
     Instant deadline{};  // of a call
@@ -34,13 +34,13 @@ struct SentCommand {
 
     bool by_text() const { return words.front() == "EVAL"; }
 
-    // What follows the script and the number of its keys.
+    // The words after the script and the number of its keys.
     std::string key(std::size_t index) const { return words.at(3 + index); }
     std::size_t key_count() const { return static_cast<std::size_t>(std::stoul(words.at(2))); }
     std::string argument(std::size_t index) const { return words.at(3 + key_count() + index); }
     std::size_t argument_count() const { return words.size() - 3 - key_count(); }
 
-    // An instant of the server's clock, such as until when the command is wanted.
+    // An instant of the server's clock, for example until when the command is wanted.
     std::int64_t instant(std::size_t index) const { return std::stoll(argument(index)); }
 };
 
@@ -57,40 +57,39 @@ inline Reply unreachable() {
 
 class ScriptedTransport;
 
-/// A server of which the test says what it answers: for replies that a real one does not give, or not at the moment
-/// at which the test wants them. Without a word from the test it plays a server on which every lock is free.
+/// A server whose replies the test chooses: replies that a real one does not send, or at moments that only the test can
+/// choose. Without instructions it acts as a server on which every lock is free.
 ///
-/// TIME is answered by a clock of its own, and is not among what was sent, unless the test says what is answered to it.
+/// It answers TIME from a clock of its own and does not record it, unless the test sets a reply to it.
 ///
-/// All functions may be called by any thread, also from within a handler, unless they say otherwise.
+/// Any thread may call any function, also from within a handler, unless its comment restricts that.
 class ScriptedRedis {
 public:
-    /// Makes the reply to a command, with no lock held. Nothing: the reply is held back, until answer().
+    /// Makes the reply to a command. Called with no mutex held. Returns nothing to hold the reply back until answer().
     using Handler = std::function<std::optional<Reply>(const SentCommand&)>;
 
     static std::optional<Reply> hold_back(const SentCommand&) { return std::nullopt; }
 
-    /// What its clock shows, in milliseconds since 1970. TIME is answered by it, and not recorded, unless the test says
-    /// what.
+    /// Returns its clock, in milliseconds since 1970.
     static std::int64_t server_now() {
         const auto now = std::chrono::system_clock::now().time_since_epoch();
         return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
     }
 
-    /// The answer to TIME of a server whose clock shows this.
+    /// Returns the reply to TIME of a server whose clock shows this.
     static Reply time(std::int64_t now = server_now()) {
         return array({text(std::to_string(now / 1000)), text(std::to_string(now % 1000 * 1000))});
     }
 
-    /// The answer to a command that came too late, by a clock that shows this.
+    /// Returns the reply to a command that came too late by a clock that shows this.
     static Reply late(std::int64_t now) { return error("LATE " + std::to_string(now)); }
 
-    /// The library's side of it. For one client at a time.
+    /// The transport for the library. For one client at a time.
     ScriptedTransport transport();
 
-    // --- what is answered -------------------------------------------------------------------------------------
+    // --- replies ----------------------------------------------------------------------------------------------
 
-    /// The answer to the next command of the sort that has none yet. Each call is for one command more.
+    /// Sets the reply to the next command of this name that has none yet. Each call sets one further reply.
     void next(const std::string& what, Handler handler) {
         const std::lock_guard lock(state_->mutex);
         state_->next[what].push_back(std::move(handler));
@@ -99,7 +98,7 @@ public:
         next(what, [reply](const SentCommand&) { return std::optional(reply); });
     }
 
-    /// The answer to all commands of the sort from now on, after those of next().
+    /// Sets the reply to all commands of this name from now on. Those of next() take precedence.
     void always(const std::string& what, Handler handler) {
         const std::lock_guard lock(state_->mutex);
         state_->always[what] = std::move(handler);
@@ -122,7 +121,7 @@ public:
         }
     }
 
-    // --- what was sent ----------------------------------------------------------------------------------------
+    // --- recorded commands ------------------------------------------------------------------------------------
 
     std::vector<SentCommand> sent(const std::string& what) const {
         const std::lock_guard lock(state_->mutex);
@@ -134,7 +133,7 @@ public:
 
     std::size_t count(const std::string& what) const { return sent(what).size(); }
 
-    /// The sorts of all commands so far, in their order.
+    /// Returns the names of all commands so far, in order.
     std::vector<std::string> history() const {
         const std::lock_guard lock(state_->mutex);
         std::vector<std::string> found;
@@ -142,7 +141,7 @@ public:
         return found;
     }
 
-    /// Waits until so many commands of the sort have been sent.
+    /// Waits until that many commands of this name have been sent.
     bool wait_for(const std::string& what, std::size_t times = 1) {
         std::unique_lock lock(state_->mutex);
         return state_->changed.wait_for(lock, patience, [&] {
@@ -154,13 +153,13 @@ public:
 
     // --- subscriptions ----------------------------------------------------------------------------------------
 
-    /// By default each subscription is confirmed at once; otherwise confirm() does it.
+    /// By default each subscription is confirmed at once. After this call, confirm() does it.
     void confirm_by_hand() {
         const std::lock_guard lock(state_->mutex);
         state_->by_hand = true;
     }
 
-    /// Each of these returns when the library has been told. Not from a handler of a posted command.
+    /// Each of these returns when the library has been notified. Do not call them from a handler of a posted command.
     bool confirm(const std::string& channel) {
         return tell([channel](Listener& listener) { listener.subscribed(channel); });
     }
@@ -190,7 +189,7 @@ private:
     static constexpr std::chrono::seconds patience{10};
     using Job = std::function<void(Listener&)>;
 
-    // Shared with the transport. `mutex` guards everything; `changed` tells the background thread in run(), calls
+    // Shared with the transport. `mutex` guards everything. `changed` notifies the background thread in run(), calls
     // whose reply is held back, and tests that wait for a command.
     struct State {
         std::mutex mutex;
@@ -214,7 +213,7 @@ private:
             return command.words.front() == "TIME" && next["TIME"].empty() && !always.contains("TIME");
         }
 
-        // The command in the log, and who answers it.
+        // Logs the command and finds its handler.
         std::pair<SentCommand, Handler> take(const Command& command, bool posted, Instant deadline) {
             SentCommand sent;
             sent.id = log.size();
@@ -334,7 +333,7 @@ private:
 
     bool tell(Job job) {
         std::unique_lock lock(state_->mutex);
-        // Shared, because the job may be left behind when it is not run in time.
+        // Shared, because the job outlives this call if it is not run in time.
         const auto told = std::make_shared<bool>(false);
         state_->add_job([state = state_.get(), told, job = std::move(job)](Listener& listener) {
             job(listener);
@@ -348,14 +347,14 @@ private:
     std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-/// The library's side of a ScriptedRedis.
+/// The transport that a ScriptedRedis gives to the library.
 class ScriptedTransport {
 public:
     explicit ScriptedTransport(std::shared_ptr<ScriptedRedis::State> state) : state_(std::move(state)) {}
     ScriptedTransport(ScriptedTransport&&) = default;
     ScriptedTransport& operator=(ScriptedTransport&&) = delete;
 
-    // What is still to be told belongs to a client that is going.
+    // Drop pending notifications, which belong to the client that is being destroyed.
     ~ScriptedTransport() {
         if (!state_) return;
         std::map<std::size_t, Completion> unanswered;
@@ -438,8 +437,9 @@ private:
 
 static_assert(Transport<ScriptedTransport>);
 
-/// Whether an instant that the client wrote lies so long after the moment at which it did, which was between `begun` and
-/// now. Its idea of the server's clock is never behind, and ahead by no more than it took to ask for the time.
+/// Returns whether an instant that the client wrote lies `length` after the moment of writing, which was between
+/// `begun` and now. The client's estimate of the server's clock is never behind, and ahead by at most the round trip of
+/// TIME.
 inline bool reaches(std::int64_t instant, Milliseconds length, std::int64_t begun) {
     const std::int64_t now = ScriptedRedis::server_now();
     return instant >= begun + length.count() && instant <= now + length.count() + (now - begun) + 5;

@@ -21,8 +21,8 @@
 
 namespace redlatch::test {
 
-/// Starts a sentinel by this configuration and waits until it answers at the URL. Nothing when it does not: a port was
-/// taken in the meantime, most likely.
+/// Starts a sentinel with this configuration and waits until it answers at the URL. Returns nothing if it does not,
+/// most likely because another process took the port in the meantime.
 inline std::optional<ChildProcess> start_sentinel(const std::string& configuration, const std::string& log,
                                                   const std::string& url) {
     std::optional<ChildProcess> process =
@@ -41,7 +41,7 @@ inline std::optional<ChildProcess> start_sentinel(const std::string& configurati
     return process;
 }
 
-/// One field of what the sentinel at the URL says of the master "orders".
+/// Returns one field of what the sentinel at the URL reports about the master "orders".
 inline std::string sentinel_field(const std::string& url, const std::string& name) {
     const std::vector<std::string> fields = RawRedis{url}.list("SENTINEL", "MASTER", "orders");
     for (std::size_t i = 0; i + 1 < fields.size(); i += 2)
@@ -49,7 +49,7 @@ inline std::string sentinel_field(const std::string& url, const std::string& nam
     return {};
 }
 
-/// A private redis-server --sentinel that watches one master by the name "orders".
+/// A private redis-server --sentinel that watches one master under the name "orders".
 class SentinelProcess {
 public:
     explicit SentinelProcess(int master_port) {
@@ -71,7 +71,7 @@ public:
         return text.str();
     }
 
-    /// One field of SENTINEL MASTER.
+    /// Returns one field of SENTINEL MASTER.
     std::string field(const std::string& name) const { return sentinel_field(url(), name); }
 
     int master_port() const {
@@ -92,10 +92,10 @@ private:
 
     int port_ = 0;
     TempDir dir_;
-    std::optional<ChildProcess> process_;  // after the directory: it ends first
+    std::optional<ChildProcess> process_;  // after the directory: the process ends first
 };
 
-/// A master, its replicas, and three sentinels that know each other and all of them. A failover takes two to four
+/// A master, its replicas, and three sentinels that know each other and all servers. A failover takes two to four
 /// seconds. One thread at a time may use it.
 class Sentinels3 : public Replicated {
 public:
@@ -120,7 +120,7 @@ public:
 
     std::list<SentinelProcess>& sentinels() { return sentinels_; }
 
-    /// Waits until a sentinel names the server, and it says itself that it is the master.
+    /// Waits until a sentinel names the server, and the server itself reports the role of a master.
     bool is_master_by(RedisServer& server, std::chrono::milliseconds bound) {
         return eventually(
             [&] {

@@ -12,9 +12,9 @@
 
 namespace redlatch::test {
 
-/// The wall clock of one server, which a test may set forward and back, also while the server runs; and for how long the
-/// machine seems to have been suspended, to a server or another process. Needs the library that clock_shim.cpp is built
-/// to; REDLATCH_CLOCK_SHIM is its path.
+/// The wall clock of one server, which a test may move forward and back, also while the server runs. It can also make
+/// the machine appear to have been suspended, for a server or another process. Needs the library built from
+/// clock_shim.cpp, whose path is REDLATCH_CLOCK_SHIM.
 ///     ServerClock clock;
 ///     RedisServer server{{.environment = clock.environment(REDLATCH_CLOCK_SHIM)}};
 ///     clock.set(std::chrono::hours{-1});
@@ -24,15 +24,16 @@ public:
         return {{"LD_PRELOAD", shim}, {"REDLATCH_CLOCK_OFFSET", file()}};
     }
 
-    /// In microseconds: what the library that is preloaded finds in the file.
+    /// In microseconds. The preloaded library reads them from the file.
     struct Offsets {
         std::atomic<std::int64_t> wall;
-        std::atomic<std::int64_t> suspended;  // CLOCK_BOOTTIME is ahead by it, as if the machine had slept for so long
+        std::atomic<std::int64_t>
+            suspended;  // CLOCK_BOOTTIME is ahead by it, as if the machine had been suspended for that time
     };
 
     std::string file() const { return dir_.file("offset"); }
 
-    /// By how much it differs from the machine's clock from now on.
+    /// Sets how far the clock is ahead of the machine's clock from now on.
     void set(std::chrono::microseconds offset) { offsets_->wall = offset.count(); }
 
     std::chrono::microseconds offset() const { return std::chrono::microseconds{offsets_->wall.load()}; }

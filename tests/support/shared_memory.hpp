@@ -14,8 +14,8 @@
 
 namespace redlatch::test {
 
-/// One T in memory that several processes share: anonymous (inherited by fork), or a file that a fresh process opens by
-/// its path.
+/// One T in memory that several processes share: anonymous memory (inherited by fork), or a file that a new process
+/// opens by its path.
 ///
 /// T holds plain values and lock-free atomics, no pointers. Never use atomic wait() and notify() between processes:
 /// libstdc++ waits on a futex that is private to the process. Poll with `eventually` instead.
@@ -24,7 +24,7 @@ class SharedMemory {
     static_assert(std::is_trivially_destructible_v<T>, "no process would know when to destroy it");
 
 public:
-    /// A new T{} in memory that children forked from now on share.
+    /// Makes a T{} in memory that children share if they are forked from now on.
     SharedMemory()
         : SharedMemory(::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
         new (value_) T{};
@@ -39,7 +39,7 @@ public:
         return result;
     }
 
-    /// Opens what another process created.
+    /// Opens a file that another process created.
     static SharedMemory open(const std::string& path) {
         const Fd fd{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
         struct stat about {};

@@ -31,7 +31,7 @@ namespace redlatch::test {
     throw std::system_error(errno, std::generic_category(), what);
 }
 
-/// Calls again as long as a signal interrupts the call.
+/// Repeats the call as long as a signal interrupts it.
 template <class Call>
 auto without_eintr(Call&& call) {
     while (true) {
@@ -64,7 +64,7 @@ private:
     int fd_ = -1;
 };
 
-/// Where something listens: a unix socket, or a port of 127.0.0.1.
+/// An address to listen on: a unix socket, or a port of 127.0.0.1.
 struct Endpoint {
     std::string path = {};
     int port = 0;
@@ -85,7 +85,7 @@ struct Endpoint {
 
 namespace detail {
 
-/// A socket address of either family, to be handed to bind and connect.
+/// A socket address of either family, for bind and connect.
 struct Address {
     explicit Address(const Endpoint& endpoint) {
         if (endpoint.path.empty()) {
@@ -132,7 +132,7 @@ inline Fd listen_on(const Endpoint& endpoint) {
     return fd;
 }
 
-/// Begins to connect, non-blocking. An empty result: nobody listens there (errno tells more).
+/// Begins to connect, non-blocking. The result is empty if nothing listens there (errno has the reason).
 inline Fd begin_connect(const Endpoint& endpoint) {
     const detail::Address address{endpoint};
     Fd fd = detail::new_socket(address.family());
@@ -143,7 +143,7 @@ inline Fd begin_connect(const Endpoint& endpoint) {
     return fd;
 }
 
-/// True when one of the events (or an error) is there, false at the deadline.
+/// Returns true when one of the events (or an error) occurs, false at the deadline.
 inline bool wait_for(const Fd& fd, short events, std::chrono::steady_clock::time_point deadline) {
     while (true) {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -155,7 +155,7 @@ inline bool wait_for(const Fd& fd, short events, std::chrono::steady_clock::time
     }
 }
 
-/// Connects, or throws when nobody listens there or the deadline passes. Non-blocking and close-on-exec, too.
+/// Connects. Throws if nothing listens there or the deadline passes. The result is non-blocking and close-on-exec.
 inline Fd connect_to(const Endpoint& endpoint, std::chrono::steady_clock::time_point deadline) {
     while (true) {
         Fd fd = begin_connect(endpoint);
@@ -190,7 +190,7 @@ inline void send_all(const Fd& fd, std::string_view bytes, std::chrono::steady_c
 
 enum class ReadState { data, would_block, closed };
 
-/// Appends what is there now, at most `most` bytes. A reset counts as closed.
+/// Appends the bytes that are available now, at most `most`. A reset counts as closed.
 inline ReadState read_some(const Fd& fd, std::string& to, std::size_t most = 64 * 1024) {
     const auto before = to.size();
     to.resize(before + most);
@@ -202,10 +202,10 @@ inline ReadState read_some(const Fd& fd, std::string& to, std::size_t most = 64 
     return error == EAGAIN || error == ENOTCONN ? ReadState::would_block : ReadState::closed;
 }
 
-/// A port of 127.0.0.1 that was free a moment ago; another program may take it, so be ready to try again.
+/// Returns a port of 127.0.0.1 that was free a moment ago. Another program may take it, so be ready to try again.
 ///
-/// It is taken from below the range that the kernel gives to outgoing connections. A client that keeps connecting to
-/// a dead server on a port of that range is, sooner or later, connected to itself, and then occupies the port.
+/// Chooses it below the range that the kernel uses for outgoing connections. A client that keeps connecting to a dead
+/// server on a port of that range is, sooner or later, connected to itself, and then occupies the port.
 inline int pick_free_port() {
     int first_outgoing = 0;
     std::ifstream{"/proc/sys/net/ipv4/ip_local_port_range"} >> first_outgoing;

@@ -11,7 +11,7 @@
 
 namespace redlatch::test {
 
-/// start() with the function's type erased: a thread and a future for each lambda take long to compile.
+/// start() with the function's type erased: compiling a thread and a future for each lambda takes long.
 template <class Result>
 std::future<Result> start_erased(std::function<Result()> function) {
     return std::async(std::launch::async, std::move(function));
@@ -21,7 +21,7 @@ extern template std::future<void> start_erased(std::function<void()>);
 extern template std::future<bool> start_erased(std::function<bool()>);
 extern template std::future<std::error_code> start_erased(std::function<std::error_code()>);
 
-/// Runs the function in a thread of its own; what it returns or throws comes out of the future.
+/// Runs the function in a thread of its own. The future has its result or exception.
 template <class Function>
 auto start(Function function) {
     using Result = std::invoke_result_t<Function&>;

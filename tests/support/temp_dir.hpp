@@ -26,8 +26,8 @@ inline std::string temp_base() {
     return base.empty() || base.size() > 60 || base[0] != '/' ? "/tmp" : base;
 }
 
-/// Removes the directories of test processes that were killed: nobody holds the lock on their owner file any more.
-/// A directory without an owner file belongs to a process that is just making it.
+/// Removes the directories of test processes that were killed: the lock on their owner file is free. A directory
+/// without an owner file belongs to a process that is just creating it.
 inline void sweep_temp_dirs(const std::string& base) {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator{base, ignored}) {
@@ -39,8 +39,8 @@ inline void sweep_temp_dirs(const std::string& base) {
 
 }  // namespace detail
 
-/// A new private directory, removed with everything in it at the end. When the process is killed instead, the next
-/// process that makes or removes one removes it, too. A forked child does not remove what belongs to its parent.
+/// A new private directory. The destructor removes it with everything in it. If the process is killed instead, the next
+/// process that creates or removes such a directory removes it. A forked child does not remove its parent's.
 class TempDir {
 public:
     TempDir() {
@@ -48,7 +48,7 @@ public:
         [[maybe_unused]] static const bool swept = (detail::sweep_temp_dirs(base), true);
         path_ = base + "/" + detail::temp_dir_prefix + "XXXXXX";
         if (::mkdtemp(path_.data()) == nullptr) throw_errno("mkdtemp " + path_);
-        // Locked before it gets its name: a sweep in another process never sees it unlocked.
+        // Lock the file before giving it its name, so that a sweep in another process never finds it unlocked.
         const std::string unnamed = file("owner.new");
         owner_.reset(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
         if (!owner_) throw_errno("open " + unnamed);
@@ -61,7 +61,7 @@ public:
         if (::getpid() != process_) return;
         std::error_code ignored;
         std::filesystem::remove_all(path_, ignored);
-        detail::sweep_temp_dirs(detail::temp_base());  // of children that this process has killed
+        detail::sweep_temp_dirs(detail::temp_base());  // those of children that this process has killed
     }
 
     const std::string& path() const { return path_; }

@@ -10,8 +10,7 @@
 
 namespace redlatch::test {
 
-/// The options of a RedisServer that speaks TLS on its port, and in plain on its unix socket, where a RawRedis can
-/// look.
+/// Returns the options of a RedisServer that uses TLS on its port. Its unix socket is unencrypted, for a RawRedis.
 inline RedisServerOptions by_tls(const Certificate& own, const Authority& clients, bool wants_certificate = false,
                                  std::vector<std::string> more = {}) {
     RedisServerOptions options{.tls = true};

@@ -13,10 +13,10 @@ inline constexpr int slow_build_factor = 5;
 inline constexpr int slow_build_factor = 1;
 #endif
 
-/// A bound that is fair to a sanitizer build, too. Only for upper bounds on how long something may take.
+/// Returns a bound that suits a sanitizer build, too. Only for upper bounds on how long something may take.
 constexpr std::chrono::milliseconds patient(std::chrono::milliseconds bound) { return bound * slow_build_factor; }
 
-/// True as soon as the predicate is true, false when it is still false at the deadline. The predicate is called at
+/// Returns true as soon as the predicate is true, false if it is still false at the deadline. Calls the predicate at
 /// least once, and once more after the deadline, so that a thread that was not scheduled does not fail the test.
 template <class Predicate>
 bool eventually(Predicate&& predicate, std::chrono::milliseconds deadline = std::chrono::seconds{5},
@@ -30,7 +30,7 @@ bool eventually(Predicate&& predicate, std::chrono::milliseconds deadline = std:
     }
 }
 
-/// Starts when it is made.
+/// Measures time from its construction.
 class Stopwatch {
 public:
     std::chrono::steady_clock::duration elapsed() const { return std::chrono::steady_clock::now() - start_; }
@@ -47,7 +47,7 @@ private:
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// Runs the function and tells whether it came back in time. It cannot interrupt one that hangs.
+/// Runs the function and returns whether it ended in time. Cannot interrupt a function that hangs.
 template <class Function>
 bool within(std::chrono::milliseconds bound, Function&& function) {
     const Stopwatch watch;

@@ -12,25 +12,25 @@
 
 #include "windows.hpp"
 
-/// What a history must be like where nobody waited in vain, too long, or out of turn. What was held at the same time:
-/// checkers.hpp.
+/// Checks of waiting: no waiter missed its wake-up, waited too long, or was overtaken. The checks of simultaneous holds
+/// are in checkers.hpp.
 namespace redlatch::test {
 
-/// One call for a lock, and what came of it.
+/// One call for a lock, and its result.
 struct Turn {
     std::uint64_t lock = 0;
     std::uint64_t owner = 0;
     std::int64_t called = 0;
-    std::int64_t held = 0;      // since when it held the lock; 0: it did not get it
-    std::int64_t released = 0;  // when it called unlock(), which succeeded; 0: otherwise
-    std::int64_t lapsed = 0;    // of one that was not released: when the server had forgotten it at the latest
-    std::int64_t gave_up = 0;   // when it returned without the lock; 0: it got it, or died
+    std::int64_t held = 0;      // when it got the lock; 0: never
+    std::int64_t released = 0;  // when it called unlock() successfully; 0: otherwise
+    std::int64_t lapsed = 0;    // of a hold that was not released: when it had ended at the server at the latest
+    std::int64_t gave_up = 0;   // when it returned without the lock; 0: it got the lock, or died
 
     bool operator==(const Turn&) const = default;
 };
 
-/// From a release that left the lock free while somebody waited, until somebody got it; or until the last of those who
-/// waited gave up, while nobody held it.
+/// The time from a release that freed the lock during a wait until a waiter got it; or until the last of those waiters
+/// gave up, while the lock was free.
 struct WakeUp {
     Turn before;
     Turn after;
@@ -40,7 +40,7 @@ struct WakeUp {
 
 namespace detail {
 
-// Of one lock; its turns in the order of their calls.
+// Takes the turns of one lock, in the order of their calls.
 inline void add_wake_ups(const std::vector<Turn>& turns, std::vector<WakeUp>& wake_ups) {
     std::vector<std::int64_t> begins;
     std::vector<std::int64_t> ends;
@@ -60,7 +60,7 @@ inline void add_wake_ups(const std::vector<Turn>& turns, std::vector<WakeUp>& wa
         const bool free = next - begins.begin() == std::upper_bound(ends.begin(), ends.end(), now) - ends.begin();
         if (!free) continue;
         const std::int64_t end = next == begins.end() ? INT64_MAX : *next;
-        // Of those who waited at the release, who got it or stayed longest.
+        // Of the calls that waited at the release, find the one that got the lock or stayed longest.
         std::optional<WakeUp> found;
         auto waiter = std::lower_bound(turns.begin(), turns.end(), now,
                                        [](const Turn& turn, std::int64_t at) { return turn.called < at; });
@@ -89,16 +89,16 @@ inline std::vector<WakeUp> find_wake_ups(std::vector<Turn> turns) {
     return wake_ups;
 }
 
-/// Two waiters of whom one was seen before the other in the queue of a lock.
+/// Two waiters in the queue of a lock, one seen in front of the other.
 struct QueueSight {
     std::uint64_t lock = 0;
-    std::int64_t asked = 0;    // the look was taken at some moment from here
-    std::int64_t at = 0;       // ... to here
+    std::int64_t asked = 0;    // the queue was read at some moment between this
+    std::int64_t at = 0;       // ... and this
     std::uint64_t first = 0;   // owners
     std::uint64_t second = 0;  // somewhere behind it
 };
 
-/// A sight whose second waiter got the lock while the first still waited.
+/// A sight whose second waiter got the lock while the first was still waiting.
 struct Overtaking {
     QueueSight sight;
     Turn first;
@@ -110,7 +110,7 @@ inline std::vector<Overtaking> find_overtaking(const std::vector<QueueSight>& si
     for (const Turn& turn : turns) by_owner[{turn.lock, turn.owner}].push_back(turn);
     for (auto& [owner, all] : by_owner)
         std::sort(all.begin(), all.end(), [](const Turn& a, const Turn& b) { return a.called < b.called; });
-    // The call of that owner that was in the queue then. Not one that follows a wait which was given up: it may have
+    // Returns the owner's call that was in the queue then. Ignores a call after a wait that was given up: it may have
     // been seen in its former place, which it was about to leave.
     const auto waiting = [&](const QueueSight& sight, std::uint64_t owner) -> const Turn* {
         const std::vector<Turn>& all = by_owner[{sight.lock, owner}];
@@ -120,7 +120,7 @@ inline std::vector<Overtaking> find_overtaking(const std::vector<QueueSight>& si
         --turn;
         if (turn != all.begin() && std::prev(turn)->held == 0) return nullptr;
         const std::int64_t end = turn->held != 0 ? turn->held : turn->gave_up;
-        return end > sight.at ? &*turn : nullptr;  // one that died ended at 0
+        return end > sight.at ? &*turn : nullptr;  // a call of a process that died has end 0
     };
     std::vector<Overtaking> found;
     for (const QueueSight& sight : sights) {
@@ -128,14 +128,14 @@ inline std::vector<Overtaking> find_overtaking(const std::vector<QueueSight>& si
         const Turn* second = waiting(sight, sight.second);
         if (first == nullptr || second == nullptr || second->held == 0) continue;
         const std::int64_t first_end = first->held != 0 ? first->held : first->gave_up;
-        // The first was in line during all of the second's turn, not only while it was on its way back.
+        // The first waited during the whole turn of the second, not only while its own reply was on the way.
         const std::int64_t second_end = second->released != 0 ? second->released : second->held;
         if (first_end > second_end) found.push_back({sight, *first, *second});
     }
     return found;
 }
 
-/// One count of a latch: what was done to it and who waited for its end.
+/// One round of a latch: its count-downs, and the waits for its end.
 struct LatchRound {
     struct CountDown {
         std::int64_t invoked = 0;
@@ -144,16 +144,16 @@ struct LatchRound {
     struct Wait {
         std::int64_t called = 0;
         std::int64_t returned = 0;
-        bool ended = false;  // what the wait said of the count
+        bool ended = false;  // whether the wait reported the end of the count
     };
     std::uint64_t latch = 0;
     std::size_t count = 0;
-    std::int64_t ended_otherwise = 0;  // when somebody began to reset it, or the server to lose it; 0: never
+    std::int64_t ended_otherwise = 0;  // when a reset, or a loss of the server's data, began; 0: never
     std::vector<CountDown> count_downs = {};
     std::vector<Wait> waits = {};
 };
 
-/// Waits that said that the count had ended before the last necessary count-down was invoked.
+/// Returns waits that reported the end of the count before the last necessary count-down was invoked.
 inline std::vector<LatchRound::Wait> find_early_returns(const LatchRound& round) {
     std::vector<std::int64_t> invoked;
     for (const auto& count_down : round.count_downs) invoked.push_back(count_down.invoked);
@@ -167,8 +167,8 @@ inline std::vector<LatchRound::Wait> find_early_returns(const LatchRound& round)
     return early;
 }
 
-/// From the acknowledgement that ended the count until the last of those returned who waited then; nothing when it was
-/// not ended by count-downs, or nobody waited. A wait that gave up after it counts, too.
+/// Returns the time from the acknowledgement that ended the count until the last of its waiters returned. Returns
+/// nothing if count-downs did not end it, or no thread waited. A wait that gave up after the end counts, too.
 inline std::optional<Window> last_return(const LatchRound& round) {
     std::vector<std::int64_t> acknowledged;
     for (const auto& count_down : round.count_downs)
@@ -183,7 +183,8 @@ inline std::optional<Window> last_return(const LatchRound& round) {
     return last;
 }
 
-/// What count() said, and how many count-downs must have been applied by then, and may have been.
+/// Compares the result of count() with the number of count-downs that must have been applied by then, and may have
+/// been.
 inline bool is_counted_once(std::size_t count, std::size_t left, std::size_t acknowledged, std::size_t invoked) {
     const std::size_t least = count - std::min(count, invoked);
     const std::size_t most = count - std::min(count, acknowledged);
@@ -197,8 +198,7 @@ struct TimedCall {
     std::int64_t returned = 0;
 };
 
-/// Those that returned later than their deadline by more than `grace`, but for times at which their process stood
-/// still.
+/// Returns the calls that returned later than `grace` after their deadline, except when their process stood still.
 inline std::vector<TimedCall> find_late_calls(const std::vector<TimedCall>& calls, std::int64_t grace,
                                               const Windows& excused = {}) {
     std::vector<TimedCall> late;

@@ -7,7 +7,7 @@
 
 namespace redlatch::test {
 
-/// From an instant until another, in nanoseconds of CLOCK_MONOTONIC.
+/// A time span in nanoseconds of CLOCK_MONOTONIC.
 struct Window {
     std::int64_t from = 0;
     std::int64_t until = 0;
@@ -16,7 +16,7 @@ struct Window {
     bool operator==(const Window&) const = default;
 };
 
-/// The times at which something was so: a fault was on, a process stood still.
+/// A set of time spans: times of a fault, or of a process that stood still.
 class Windows {
 public:
     void add(Window window) {
@@ -26,7 +26,7 @@ public:
         longest_ = std::max(longest_, window.until - window.from);
     }
 
-    /// Whether one of them has an instant in common with [from, until].
+    /// Returns whether one of them has an instant in common with [from, until].
     bool meet(std::int64_t from, std::int64_t until) const {
         auto window = std::lower_bound(windows_.begin(), windows_.end(), from - longest_,
                                        [](const Window& w, std::int64_t at) { return w.from < at; });
