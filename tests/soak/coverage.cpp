@@ -25,7 +25,7 @@ void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>&
         if (entry.what == Entry::What::fenced_write && entry.read == 0) ++seen["stale writes refused"];
     }
     for (const KindInfo& kind : kinds) {
-        // Slow machines are given a tenth of what one does that is not.
+        // Expect only a tenth of the usual number, for slow machines.
         least["turns of " + std::string{kind.name}] =
             static_cast<std::uint64_t>(std::max<std::int64_t>(seconds / 2, 5));
         if (kind.is_lock && seconds >= 600) least["losses of " + std::string{kind.name}] = 1;
@@ -35,7 +35,7 @@ void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>&
     for (const Fault& fault : faults)
         if (fault.bit) ++seen[std::string{info(fault.kind).name}];
     if (faults.size() < static_cast<std::size_t>(seconds)) verdict.complain("less than one fault a second");
-    // Shorter runs do not come to all of them.
+    // Shorter runs do not reach all kinds of faults.
     for (const FaultInfo& fault : fault_kinds)
         if (seconds >= 60) least[std::string{fault.name}] = 1;
     std::ostringstream said;

@@ -11,7 +11,7 @@
 
 namespace redlatch::soak {
 
-// The worker processes: started, frozen, killed, and started again.
+// The worker processes. Starts, freezes and kills them, and starts new ones in their place.
 class Crowd {
 public:
     Crowd(Shared& shared, const Paths& paths, std::uint64_t seed)
@@ -26,7 +26,7 @@ public:
         }
     }
 
-    // SIGKILL; another one takes its place. What it was at is written down in its stead.
+    // Kills a worker, records what it was doing in its place, and starts a new one.
     void replace(std::size_t worker) {
         processes_[worker].kill();
         write_down(worker, test::monotonic_ns());
@@ -37,7 +37,7 @@ public:
     void freeze(std::size_t worker) { processes_[worker].stop(); }
     void thaw(std::size_t worker) { processes_[worker].cont(); }
 
-    // Those that have ended though nobody killed them, or that ended with an error, in words.
+    // Returns descriptions of the workers that ended although they were not killed, or with an error.
     std::vector<std::string> find_dead() {
         std::vector<std::string> dead;
         for (std::size_t worker = 0; worker < processes_.size(); ++worker)
@@ -46,7 +46,7 @@ public:
         return dead;
     }
 
-    // Waits for all of them to come to their end by themselves: what was wrong, in words.
+    // Waits until all of them have ended by themselves. Returns descriptions of the failures.
     std::vector<std::string> join(milliseconds patience) {
         std::vector<std::string> wrong;
         const test::Stopwatch watch;
@@ -102,7 +102,7 @@ private:
                 shared_.lost_permits[underway.lock] = true;
             journal_.append(entry);
         }
-        // Permits that nobody gives back: on with a new semaphore.
+        // The permits of a dead worker are never released, so continue with a new semaphore.
         const std::uint64_t now = shared_.semaphore_epoch;
         for (std::uint64_t epoch = 1; epoch <= now; ++epoch)
             if ((shared_.in_background[epoch] & (1U << worker)) != 0) shared_.lost_permits[epoch] = true;

@@ -13,7 +13,8 @@ namespace redlatch::soak {
 
 namespace {
 
-// A hold that nobody has given back ends with its lease, and the place of a dead waiter when somebody looks.
+// Long enough for a hold that was never released to end with its lease. The place of a dead waiter ends when a command
+// checks the queue.
 constexpr milliseconds patience = test::patient(5000ms);
 
 template <class Lock>
@@ -60,7 +61,7 @@ void count_permits(Client<HiredisTransport>& client, const Shared& shared, test:
                          "permits: " + std::to_string(permits.available_permits()) + " are there when all is over");
     std::uint64_t exact = 0;
     for (std::uint64_t epoch = 1; epoch <= shared.semaphore_epoch; ++epoch) {
-        // A process died with permits of it, or the server lost it.
+        // Skip a semaphore if a process died with permits of it, or if the server lost it.
         if (shared.lost_permits[epoch] || !redis.exists(semaphore_name(epoch))) continue;
         ++exact;
         const auto there = redis.integer("GET", semaphore_name(epoch));
@@ -71,7 +72,7 @@ void count_permits(Client<HiredisTransport>& client, const Shared& shared, test:
     verdict.remarks.push_back("semaphores whose permits were counted: " + std::to_string(exact));
 }
 
-// A latch stays as its owner left it when it was killed.
+// A latch stays as it is when its owner is killed.
 bool is_orphan(const std::string& left, const Crowd& crowd) {
     const std::string prefix = "key " + std::string{info(Kind::latch).of};
     if (!left.starts_with(prefix)) return false;

@@ -10,8 +10,8 @@
 
 namespace redlatch::soak {
 
-// When all workers have come to their end: every lock can be taken, every permit is there, and nothing is left but what
-// is documented.
+// Call this when all workers have ended. Checks that every lock can be acquired, that every permit is there, and that
+// only documented keys are left.
 void judge_end(const test::RedisServer& server, const std::array<test::RedisServer, steady_servers>& steady,
                Shared& shared, const Crowd& crowd, ReplyClass& verdict);
 

@@ -10,8 +10,8 @@ namespace redlatch::soak {
 
 namespace {
 
-// `appendfsync no` writes before it answers, so a killed server loses nothing. (`everysec` may hold writes back while a
-// sync is on its way.) Pauses of one fork or another do not matter.
+// `appendfsync no` writes before it answers, so a killed server loses nothing. (`everysec` may delay writes while a
+// sync is running.) Pauses because of a fork do not matter.
 test::RedisServerOptions server_options(const test::ServerClock& clock) {
     return {.appendonly = true,
             .args = {"--appendfsync", "no", "--busy-reply-threshold", "50", "--enable-debug-command", "yes",
@@ -20,13 +20,13 @@ test::RedisServerOptions server_options(const test::ServerClock& clock) {
             .start_timeout = 60s};
 }
 
-// Commands that the user may lose: those that the scripts write with.
+// Commands that the user may lose: those with which the scripts write.
 constexpr std::array<std::string_view, 12> rights{"decrby",  "incrby", "zadd",    "zrem", "publish", "set",
                                                   "pexpire", "hset",   "hincrby", "del",  "hdel",    "rpush"};
 
 std::string right_of(const PlannedFault& planned) { return std::string{rights[planned.draw % rights.size()]}; }
 
-// What a rule of a proxy strikes.
+// Bytes that a rule of a proxy matches.
 const std::array<std::string, 9> acquires{std::string{digested<scripts::rlock_acquire>.digest()},
                                           std::string{digested<scripts::fair_acquire>.digest()},
                                           std::string{digested<scripts::fenced_acquire>.digest()},
@@ -63,7 +63,7 @@ test::RawRedis& Troublemaker::admin() {
 }
 
 void Troublemaker::begin(const PlannedFault& planned) {
-    // What is late must not meet its successor.
+    // End a fault of the same kind before the next one begins.
     const auto in_the_way = [&](const Active& active) {
         const Lane lane = info(active.planned.kind).lane;
         return lane == info(planned.kind).lane &&
@@ -136,7 +136,7 @@ bool Troublemaker::begin_at_server(const PlannedFault& planned, Fault& fault) {
     switch (planned.kind) {
         case FaultKind::restart_with_data:
         case FaultKind::restart_without_data:
-        case FaultKind::restart_with_cut_tail: server_.kill(); return true;  // and started again at the end
+        case FaultKind::restart_with_cut_tail: server_.kill(); return true;  // end_at_server() starts it again
         case FaultKind::server_frozen: server_.stop(); return true;
         case FaultKind::pause_all: test::pause_commands(admin(), lasts, false); return true;
         case FaultKind::pause_writes: test::pause_commands(admin(), lasts, true); return true;
@@ -274,8 +274,8 @@ bool Troublemaker::begin_in_network(const PlannedFault& planned, Active& active)
     return counts.open > 0;
 }
 
-// The next such command stays behind on its connection, with all that follows it there, and arrives when its sender has
-// long gone on by another one: still wanted, then not any more, and when whatever it was about is over.
+// Holds back the next such command on its connection, with all that follows it there. It arrives long after its sender
+// has continued on another connection: while it is still wanted, after that, or when its hold is over.
 bool Troublemaker::hold_back(const PlannedFault& planned, Active& active) {
     const auto& commands = planned.kind == FaultKind::acquire_held_back ? acquires : releases;
     const std::array<milliseconds, 5> times{milliseconds{50 + static_cast<std::int64_t>(planned.draw % 700)}, 1000ms,
@@ -284,7 +284,7 @@ bool Troublemaker::hold_back(const PlannedFault& planned, Active& active) {
     active.before = late_.counts().matched;
     late_.hold_next_requests(1, commands[planned.target % commands.size()],
                              times[planned.target / commands.size() % times.size()]);
-    return false;  // not yet
+    return false;  // not yet known
 }
 
 void Troublemaker::end_in_network(Active& active) {

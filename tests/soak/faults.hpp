@@ -19,24 +19,25 @@
 
 namespace redlatch::soak {
 
-// A fault that was made: when, and what it struck.
+// A fault that was caused: its time and its target.
 struct Fault {
     FaultKind kind{};
     std::int64_t from = 0;
     std::int64_t until = 0;
-    std::uint64_t lock = 0;  // the only one that it concerns; all: 0xffff
+    std::uint64_t lock = 0;  // the only affected lock; all: 0xffff
     std::uint64_t worker = 0;
-    bool bit = false;  // it had an effect that was seen
+    bool bit = false;  // it had an observed effect
 
     static constexpr std::uint64_t all_locks = 0xffff;
 };
 
-// The server, the two proxies before it, the one behind those in which messages are late, and whatever is done to them and to the workers.
+// The server and its proxies: two for the workers, and behind those one that delays messages. Causes the faults in all
+// of these and in the workers.
 class Troublemaker {
 public:
     Troublemaker(Crowd& crowd, Shared& shared);
 
-    // What a worker is to connect to.
+    // Returns the URL to which a worker connects.
     std::string url(std::size_t worker) const { return proxies_[worker % proxies_.size()].url(); }
     const test::RedisServer& server() const { return server_; }
 
@@ -51,7 +52,7 @@ private:
         PlannedFault planned;
         std::size_t fault;  // in faults_
         std::int64_t due;
-        std::uint64_t before = 0;  // a count, from before it
+        std::uint64_t before = 0;  // a count from before the fault
     };
 
     bool begin_at_server(const PlannedFault& planned, Fault& fault);
@@ -70,7 +71,7 @@ private:
     Shared& shared_;
     test::ServerClock clock_;
     test::RedisServer server_;
-    test::Proxy late_;  // delivers also what its sender has given up
+    test::Proxy late_;  // also delivers messages that their sender has given up
     std::array<test::Proxy, 2> proxies_;
     std::optional<test::RawRedis> admin_;
     std::unique_ptr<test::EndlessScript> script_;

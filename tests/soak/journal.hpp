@@ -9,19 +9,19 @@
 
 namespace redlatch::soak {
 
-// One line of a worker's journal. Times are CLOCK_MONOTONIC, in nanoseconds; 0 is never.
+// One entry of a worker's journal. Times are CLOCK_MONOTONIC, in nanoseconds; 0 means never.
 struct Entry {
     enum class What : std::uint32_t {
         turn,          // a lock or a permit was held
-        gave_up,       // ... or not got
+        gave_up,       // ... or not acquired
         fenced_write,  // called, returned; read: whether it was accepted
         latch_set,     // lock: the latch; returned
         latch_down,    // called (invoked), returned (acknowledged)
         latch_wait,    // called, returned; read: whether the count had ended
         latch_reset,   // called
-        latch_count,   // read: what was wrong is 1
+        latch_count,   // read: 1 if the count was wrong
         pause,         // the process stood still from called to returned
-        failure        // something that must not happen, of code `token`
+        failure        // something that must not happen, with code `token`
     };
 
     What what = What::turn;
@@ -30,18 +30,18 @@ struct Entry {
     std::uint64_t owner = 0;  // worker, incarnation and thread
     std::int64_t called = 0;
     std::int64_t held = 0;
-    std::int64_t until = 0;     // the end of what it believed to hold
+    std::int64_t until = 0;     // the end of its belief that it holds
     std::int64_t released = 0;  // when unlock() was called, if that succeeded
-    std::int64_t returned = 0;  // of a call that gave the lock back, or gave up
-    std::int64_t told = 0;      // that the hold was lost
+    std::int64_t returned = 0;  // of a call that released the lock, or gave up
+    std::int64_t told = 0;      // when the loss of the hold was reported
     std::int64_t valid = 0;     // the last valid_until
-    std::uint64_t token = 0;    // or number of permits, or hash of a permit's id
+    std::uint64_t token = 0;    // or the number of permits, or the hash of a permit's id
     std::uint64_t read = 0;     // from the plain counter
-    std::int64_t wrote = 0;     // when it had written there
+    std::int64_t wrote = 0;     // when it had written the counter
     std::int64_t deadline = 0;
-    std::uint32_t watched = 0;  // renewed by the watchdog
-    std::uint16_t killed = 0;   // the end of the turn is not known
-    std::uint16_t error = 0;    // why it was not given back
+    std::uint32_t watched = 0;  // 1: renewed by the watchdog
+    std::uint16_t killed = 0;   // 1: the end of the turn is not known
+    std::uint16_t error = 0;    // why the release failed
     std::uint64_t on_wire = 0;  // hash of the owner's text
 };
 
@@ -58,7 +58,7 @@ constexpr std::uint64_t owner_number(std::size_t worker, std::size_t incarnation
 }
 constexpr std::size_t worker_of(std::uint64_t owner) { return owner >> 48; }
 
-// Where a worker finds everything, as it is passed on its command line.
+// The files of a soak, as passed on a worker's command line.
 struct Paths {
     std::string directory;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Each worker sets counts, which threads of all workers count down and wait for.
+// Each worker sets counts. Threads of all workers count them down and wait for them.
 #include <array>
 #include <redlatch/redlatch.hpp>
 #include <string>
@@ -13,7 +13,7 @@ namespace redlatch::soak {
 
 namespace {
 
-// Never used twice, also by a worker that was killed and started again.
+// Never used twice, not even by a worker that was killed and started again.
 std::uint64_t latch_number(std::size_t worker, std::size_t incarnation, std::uint64_t round) {
     return (static_cast<std::uint64_t>(worker + 1) << 56) | (static_cast<std::uint64_t>(incarnation) << 32) | round;
 }
@@ -32,7 +32,8 @@ void wait(Crew& crew, CountDownLatch<HiredisTransport>& latch, std::uint64_t num
     crew.note(entry);
 }
 
-// After the last count-down of this round may have been invoked: what is left must be in keeping with those.
+// Checks the count while count-downs of this round may be on their way: it must agree with those invoked and
+// acknowledged.
 void check_count(Crew& crew, CountDownLatch<HiredisTransport>& latch, std::uint64_t number, const Board& board) {
     Entry entry = crew.entry(Entry::What::latch_count, Kind::latch, number);
     entry.called = test::monotonic_ns();
@@ -72,7 +73,7 @@ void soak_latch(Crew& crew) {
         Entry reset = crew.entry(Entry::What::latch_reset, Kind::latch, number);
         reset.called = test::monotonic_ns();
         crew.note(reset);
-        // A server that refuses says so at once, and may do so for a while.
+        // A server that refuses replies at once, and may do so for a while.
         test::eventually([&] { return latch.reset(ec), crew.check(ec, reset), !ec; }, 20s, 20ms);
         ++crew.shared.cycles[static_cast<std::size_t>(Kind::latch)];
     }

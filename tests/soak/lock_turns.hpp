@@ -14,14 +14,14 @@
 
 namespace redlatch::soak {
 
-// The turns of one thread at one lock, of any kind that has the members of every lock.
+// The turns of one thread at one lock, of any kind with the members of every lock.
 template <class Lock>
 class LockTurns {
 public:
     LockTurns(Crew& crew, Lock& lock, Kind kind, bool reentrant = true)
         : crew_(crew), lock_(lock), kind_(kind), reentrant_(reentrant) {}
 
-    // Asks in any of the ways there are, holds, and gives back.
+    // Acquires in one of several ways, holds, and releases.
     void take_one() {
         crew_.think(kind_ == Kind::reader ? 60 : 30);
         Entry entry = crew_.entry(Entry::What::turn, kind_, lock_number(kind_));
@@ -37,7 +37,7 @@ public:
             return crew_.done(entry);
         }
         entry.held = test::monotonic_ns();
-        // The number that it had in the queue, too. Nobody knows that of one who gave up.
+        // Also its number in the queue. It is unknown for a call that gave up.
         if constexpr (requires { lock_.state().part(this_thread_number()).hold; })
             entry.on_wire = hash_of(OwnerText(crew_.client.id(), lock_.state().part(this_thread_number()).hold).view());
         hold(entry);
@@ -72,7 +72,7 @@ private:
         return crew_.draw_ms(200, watchdog_timeout.count() * 2 / 3);
     }
 
-    // Looks again and again whether it still holds; what counts is what it could know.
+    // Checks repeatedly whether it still holds. Only what it could know counts.
     void hold(Entry& entry) {
         std::atomic<std::int64_t> told{0};
         const std::stop_callback on_lost{lock_.lost(), [&told] { told = test::monotonic_ns(); }};
@@ -90,16 +90,16 @@ private:
             counter().set(entry.read + 1);
             entry.wrote = test::monotonic_ns();
         }
-        write_fenced(entry);  // also when it was lost: the resource has to know
+        write_fenced(entry);  // also if it was lost: the resource must refuse
         entry.until = std::min(test::monotonic_ns(), entry.valid);
         if (told != 0) entry.until = std::min<std::int64_t>(entry.until, told);
-        // Should the end have come by now, it must be told.
+        // If valid_until has passed by now, the loss must be reported.
         if (test::monotonic_ns() >= entry.valid)
             for (int i = 0; told == 0 && i < 200; ++i) std::this_thread::sleep_for(1ms);
         entry.told = told;
     }
 
-    // Until when the hold is certain, as long as it is.
+    // Updates valid_until. Returns false if the hold is not certain any more.
     bool look(Entry& entry) {
         const auto valid = lock_.valid_until();
         if (valid == std::chrono::steady_clock::time_point::min()) return false;
@@ -138,7 +138,7 @@ private:
         entry.returned = test::monotonic_ns();
         entry.error = static_cast<std::uint16_t>(ec.value());
         if (!ec) entry.released = released;
-        // Until then it was not told; if the end came while it gave the lock back, nobody had to tell.
+        // No loss was reported until then. If the lease ended during the release, no report is required.
         if (ec == errc::hold_lost && entry.told == 0 && released >= entry.valid) entry.told = entry.returned;
         crew_.check(ec, entry);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The turns at every kind of lock.
+// The turns at each kind of lock.
 #include "lock_turns.hpp"
 
 namespace redlatch::soak {

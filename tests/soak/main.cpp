@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// redlatch_soak <seconds> <seed> [kind of fault]: all primitives, in many processes, under every fault that we can make, at least one a
-// second; and at the end the question whether each promise was kept. Started by cmake/soak.cmake.
+// redlatch_soak <seconds> <seed> [kind of fault]: all primitives, in many processes, under all kinds of faults, at
+// least one a second. At the end it checks every guarantee. Started by cmake/soak.cmake.
 #include <array>
 #include <cstdlib>
 #include <iostream>
@@ -35,7 +35,7 @@ void print(const ReplyClass& verdict, std::int64_t seconds, const std::vector<Fa
               << " max_wake_ms=" << verdict.max_wake_ms << std::endl;
 }
 
-// Makes the faults at their times. True when the workers all lived through it.
+// Causes the faults at their times. Returns whether all workers stayed alive.
 bool make_trouble(const std::vector<PlannedFault>& plan, std::int64_t began, std::int64_t seconds, Crowd& crowd,
                   Troublemaker& troublemaker, ReplyClass& verdict) {
     std::size_t next = 0;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-# The proof that the soak bites: cmake -P tests/soak/mutants.cmake
-# Breaks the library on purpose, one way at a time, and expects a soak of half a minute to fail with the word beside it. Prints a
-# line a mutant and `soak mutants: caught=N survived=0`; fails when one survives. `-DONLY=regex` and `-DCHECK=ON`: see
-# ../mutations/tree.cmake.
+# Proves that the soak finds bugs: cmake -P tests/soak/mutants.cmake
+# Breaks the library on purpose, one way at a time, and expects a soak of half a minute to fail with the complaint
+# beside it. Prints a line for each mutant and `soak mutants: caught=N survived=0`. Fails if one survives.
+# `-DONLY=regex` and `-DCHECK=ON`: see ../mutations/tree.cmake.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../mutations/tree.cmake)
 set(build ${root}/build/soak_mutants/build)
@@ -12,7 +12,7 @@ if(NOT CHECK)
     copy_tree(${root}/build/soak_mutants/tree)
 endif()
 
-# The soak must fail, and say something that matches `complaint`; under faults of one kind, if it is named.
+# The soak must fail with a complaint that matches `complaint`; under faults of one kind only, if that is named.
 function(try_mutant name complaint)
     build_mutant(${name} ${build} -DREDLATCH_BUILD_SOAK=ON -DREDLATCH_BUILD_TESTS=OFF)
     execute_process(COMMAND ${build}/bin/redlatch_soak 30 1 ${ARGN} OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE failed)
@@ -23,50 +23,50 @@ function(try_mutant name complaint)
     set(caught_by "${how}" PARENT_SCOPE)
 endfunction()
 
-# Takes the lock whoever holds it: SET without NX.
+# An acquire takes the lock from its holder: SET without NX.
 mutate(takes_it_from_others scripts/rlock.hpp
     "if redis.call('exists', lock) == 0 then"
     "if redis.call('hexists', lock, owner) == 0 then"
     "rlock: overlap")
 
-# Frees the lock and tells nobody.
+# A release frees the lock and notifies no waiter.
 mutate(release_without_publish scripts/rlock.hpp
     "    redis.call('del', lock)\n    return redis.call(publish, channel, '0')"
     "    redis.call('del', lock)\n    return 1"
     "rlock: nobody came in")
 
-# After a loss of data the tokens begin anew.
+# After a loss of data the tokens start again from the beginning.
 mutate(tokens_begin_anew scripts/fenced_lock.hpp
     "math.max(last + 1, now[1] * 1000000 + now[2])"
     "last + 1"
     "fenced: token does not rise")
 
-# The watchdog goes on although the server says that the hold is gone.
+# The watchdog continues although the server reports that the hold is gone.
 mutate(renewal_refusal_ignored lock/lease_manager.hpp
     "case Renewed::refused: lose(*hold, \"the server says that it is not held any more\"); break;"
     "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "overlap|lost update|told only after")
 
-# More permits are out than there are.
+# More permits are granted than there are.
 mutate(semaphore_takes_too_many scripts/semaphore.hpp
     "if taken + wanted <= available then"
     "if taken + wanted <= available + 1 then"
     "semaphore: more permits")
 
-# A free lock goes to whoever asks.
+# A free lock goes to any caller.
 mutate(fair_lets_others_pass scripts/fair_lock.hpp
     "if free and (not head or head == owner) then"
     "if free then"
     "fair: overtaken")
 
-# All holds of a thread have one number, and a release that is late ends the next one.
+# All holds of a thread have the same number, and a late release ends the next one.
 mutate(numbers_used_again lock/lease_manager.hpp
     "Claim claim{owner, number, count, lease_of(lease)};"
     "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};"
     "overlap|lost update|ended before its lease"
     release_held_back)
 
-# What a refused script has begun is not undone: a release that is sent again counts as done.
+# The beginning of a refused script is not undone: a resent release counts as done.
 mutate(right_missing_halfway scripts/all_or_none.hpp
     "if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end"
     ""

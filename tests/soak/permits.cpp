@@ -25,7 +25,7 @@ void hold(Crew& crew) {
     std::this_thread::sleep_for(is_long ? crew.draw_ms(100, 900) : crew.draw_ms(0, 15));
 }
 
-// What is to be given back is, as long as this process lives.
+// The background releases the permits, as long as this process lives.
 void leave_to_background(Crew& crew, std::uint64_t epoch) { crew.shared.in_background[epoch] |= 1U << crew.worker; }
 
 void take_permits(Crew& crew, Semaphore<HiredisTransport>& semaphore, std::uint64_t epoch) {
@@ -38,7 +38,7 @@ void take_permits(Crew& crew, Semaphore<HiredisTransport>& semaphore, std::uint6
     std::error_code ec;
     const auto wanted = static_cast<std::ptrdiff_t>(entry.token);
     if (!semaphore.try_acquire_for(patience, wanted, ec)) {
-        leave_to_background(crew, epoch);  // also when its time was up before the answer came
+        leave_to_background(crew, epoch);  // also if its time was up before the reply arrived
         return give_up(crew, entry, ec);
     }
     entry.held = test::monotonic_ns();
@@ -57,8 +57,8 @@ void take_permits(Crew& crew, Semaphore<HiredisTransport>& semaphore, std::uint6
     crew.done(entry);
 }
 
-// The permit is certain until `valid`: of a watched one nobody asks how often it was renewed, but a release that
-// succeeds shows that it never ended.
+// The permit is certain until `valid`. For a watched permit the number of renewals is unknown, but a release that
+// succeeds proves that it never ended.
 void take_permit(Crew& crew, PermitExpirableSemaphore<HiredisTransport>& semaphore) {
     Entry entry = crew.entry(Entry::What::turn, Kind::permits, lock_number(Kind::permits));
     const milliseconds patience = crew.draw_ms(1, 1500);
@@ -77,7 +77,7 @@ void take_permit(Crew& crew, PermitExpirableSemaphore<HiredisTransport>& semapho
         return;
     }
     entry.held = test::monotonic_ns();
-    // From before the call on: too early rather than too late, where it waited.
+    // Counted from before the call: rather too early than too late, if the call waited.
     entry.valid = entry.called + ns(entry.watched != 0 ? watchdog_timeout : lease) * 998 / 1000;
     entry.token = hash_of(id->text());
     crew.holding(entry);

@@ -10,17 +10,17 @@ namespace {
 
 constexpr std::int64_t round_ms = 15'000;
 constexpr std::int64_t storm_ms = 9'000;  // of each round
-// Without the last token, fencing relies on a clock that has not fallen behind it. So no clock goes back right after
-// data were lost.
+// Without the last token, fencing relies on a clock that has not fallen behind it. So no clock goes back right after a
+// loss of data.
 constexpr std::int64_t clock_rest_ms = 3'000;
 constexpr std::int64_t settle_ms = 2'500;
 
-// Gives all kinds in a random order, and then again.
+// Deals all kinds in a random order, and then again.
 class Deck {
 public:
     Deck(std::mt19937_64& random, std::vector<FaultKind> kinds) : random_(random), kinds_(std::move(kinds)) {}
 
-    // To come soon, but not next.
+    // Deals it again soon, but not next.
     void put_back(FaultKind kind) {
         left_.insert(left_.end() - static_cast<std::ptrdiff_t>(std::min<std::size_t>(left_.size(), 3)), kind);
     }
@@ -67,7 +67,7 @@ public:
     }
 
 private:
-    // One lane's: the next begins some time after the last is over.
+    // Plans the storms of one lane. A fault begins some time after the one before has ended.
     void storms(Lane lane, std::int64_t most_pause_ms) {
         const auto kinds = kinds_that([&](const FaultInfo& one) { return one.lane == lane && is_wanted(one); });
         if (kinds.empty()) return;

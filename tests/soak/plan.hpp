@@ -10,16 +10,16 @@
 
 #include "setting.hpp"
 
-// Which faults come when. A plan depends on the seed and the time alone, so that a failure can be had again.
+// Plans which faults come when. A plan depends only on the seed and the time, so that a failure can be reproduced.
 namespace redlatch::soak {
 
 enum class Lane : std::uint32_t { server, network, late, workers };
 
-// What a fault may cost, beyond time.
+// The cost of a fault, apart from time.
 enum class Cost : std::uint32_t {
-    nothing,  // waiters have to wake up as promptly as ever, and every promise holds
-    time,     // servers, links or processes stand still: nobody can be prompt meanwhile
-    holds     // holds end at the server before their lease: overlaps, until the holders are told
+    nothing,  // waiters must wake as promptly as ever, and every guarantee holds
+    time,     // servers, connections or processes stand still: no wake-up can be prompt meanwhile
+    holds     // holds end at the server before their lease: overlaps, until the losses are reported
 };
 
 enum class FaultKind : std::uint32_t {
@@ -128,13 +128,13 @@ struct PlannedFault {
     FaultKind kind{};
     std::int64_t at_ms = 0;
     std::int64_t lasts_ms = 0;
-    std::uint64_t target = 0;  // which worker, proxy or lock: modulo how many there are
+    std::uint64_t target = 0;  // the number of a worker, proxy or lock, modulo how many there are
     std::uint64_t draw = 0;    // for the details
 };
 
-// Storms, in which every lane has one fault after another, and between them calm times with faults that cost nothing,
-// in which waiters are to be prompt. In order of time; in each lane every kind comes once before any comes again.
-// `only`: the name of the one kind that comes; all of them when it is empty.
+// Plans storms, in which every lane has one fault after another. Between them are calm times with faults that cost
+// nothing, in which waiters must be prompt. Sorted by time. In each lane every kind comes once before any comes again.
+// `only` is the name of the only kind that comes; if it is empty, all kinds come.
 std::vector<PlannedFault> make_plan(std::uint64_t seed, std::int64_t seconds, std::string_view only = {});
 
 }  // namespace redlatch::soak

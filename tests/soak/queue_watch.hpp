@@ -15,8 +15,8 @@
 
 namespace redlatch::soak {
 
-// Looks at the queue of the fair lock again and again, in a thread of its own, past all proxies: who stands behind
-// whom.
+// Reads the queue of the fair lock again and again, in a thread of its own, past all proxies. Records which waiter
+// stands behind which.
 class QueueWatch {
 public:
     explicit QueueWatch(const test::RedisServer& server) : url_(server.url()), thread_([this] { watch(); }) {}
@@ -24,7 +24,7 @@ public:
         if (thread_.joinable()) end();
     }
 
-    // All that was seen.
+    // Returns all records.
     std::vector<test::QueueSight> end() {
         stop_ = true;
         thread_.join();
@@ -48,7 +48,7 @@ private:
                                        .at = at,
                                        .first = hash_of(waiters[i - 1]),
                                        .second = hash_of(waiters[i])});
-            } catch (const std::exception&) {  // a fault at the server: nobody can look now
+            } catch (const std::exception&) {  // a fault at the server: the queue cannot be read now
                 redis.reset();
             }
         }

@@ -12,14 +12,14 @@
 #include "support/history.hpp"
 #include "support/plain_counter.hpp"
 
-// What the workers, the faults and the checks of the soak agree on.
+// Shared by the workers, the faults and the checks of the soak.
 namespace redlatch::soak {
 
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
 inline constexpr std::size_t worker_count = 8;
-inline constexpr std::size_t steady_servers = 2;  // that nothing is done to: with the other one they carry the RedLock
+inline constexpr std::size_t steady_servers = 2;  // servers without faults: with the other one they carry the RedLock
 inline constexpr std::size_t most_threads = 32;   // of a worker
 inline constexpr std::size_t most_epochs = 1 << 16;
 
@@ -29,12 +29,12 @@ inline constexpr milliseconds command_timeout{400};
 inline constexpr milliseconds unreachable_timeout{4000};
 inline constexpr milliseconds longest_lease{1500};
 
-// The longest that a waiter may sleep after a release, when no fault is in its way.
+// The longest time that a waiter may sleep after a release if no fault delays it.
 inline constexpr milliseconds longest_wake{1000};
 
 constexpr std::int64_t ns(std::chrono::nanoseconds time) { return time.count(); }
 
-// What is soaked. A new kind of lock is added here, in `kinds`, in locks.cpp, and to the posts in worker.cpp.
+// The primitives under test. Add a new kind of lock here, in `kinds`, in locks.cpp, and to the posts in worker.cpp.
 enum class Kind : std::uint32_t {
     rlock,
     fair,
@@ -53,8 +53,8 @@ enum class Kind : std::uint32_t {
 struct KindInfo {
     Kind kind;
     std::string_view name;
-    bool is_lock;         // with a hold that ends by itself
-    std::string_view of;  // the key that it works on; writer and reader share theirs
+    bool is_lock;         // its holds have a lease
+    std::string_view of;  // its key; writer and reader share theirs
 };
 
 inline constexpr std::array kinds{
@@ -74,7 +74,7 @@ inline constexpr std::array kinds{
 
 constexpr const KindInfo& info(Kind kind) { return kinds[static_cast<std::size_t>(kind)]; }
 
-// The number of a lock in the history; both sides of a read-write lock are one.
+// Returns the number of a lock in the history. Both sides of a read-write lock have the same.
 constexpr std::uint64_t lock_number(Kind kind) {
     return static_cast<std::uint64_t>(kind == Kind::reader ? Kind::writer : kind);
 }
@@ -83,13 +83,13 @@ inline constexpr std::size_t semaphore_limit = 4;
 inline constexpr std::size_t permits_limit = 3;
 inline constexpr std::size_t latch_size = 3;
 
-// A plain semaphore loses the permits of a process that dies, and all of them with the server's data. So each of those
-// begins a new epoch, with a new semaphore.
+// A plain semaphore loses the permits of a process that dies, and all permits with the server's data. So each of those
+// events begins a new epoch, with a new semaphore.
 inline std::string semaphore_name(std::uint64_t epoch) {
     return std::string{info(Kind::semaphore).of} + std::to_string(epoch);
 }
 
-// What a thread is at, for the history in case that its process is killed.
+// The current operation of a thread, for the history if its process is killed.
 struct Underway {
     std::atomic<std::uint32_t> state{0};  // 0: nothing, 1: asking, 2: holding
     std::uint32_t kind = 0;
@@ -113,7 +113,7 @@ struct Shared {
     std::atomic<bool> stop{false};
     std::atomic<std::uint32_t> ready{0};
     std::atomic<std::uint64_t> semaphore_epoch{1};
-    std::array<std::atomic<std::uint32_t>, most_epochs> in_background{};  // a bit a worker: permits on their way
+    std::array<std::atomic<std::uint32_t>, most_epochs> in_background{};  // one bit per worker: permits on their way
     std::array<std::atomic<bool>, most_epochs> lost_permits{};            // of an epoch
     std::array<test::PlainCounter, kinds.size()> counters{};
     std::array<Board, worker_count> boards{};

@@ -11,8 +11,8 @@ namespace redlatch::soak {
 
 namespace {
 
-// A loss is told a little before the lease ends.
-// A loss is told so long before the end of a lease at most: telling takes as long as the machine needs, and more under load.
+// The longest time before the end of a lease at which a loss may be reported. Reporting takes as long as the machine
+// needs, and longer under load.
 constexpr milliseconds noticed = Lateness::longest_notice;
 
 bool forgets_holds(const Fault& fault) {
@@ -44,7 +44,7 @@ void Story::sort_out(const std::vector<Entry>& journal) {
     for (const Entry& entry : journal)
         if (entry.killed == 0) whole.insert({entry.owner, entry.called});
     for (const Entry& entry : journal) {
-        // Killed between writing it down and saying so.
+        // The worker was killed after it wrote the entry, but before it cleared its state.
         if (entry.killed != 0 && whole.contains({entry.owner, entry.called})) continue;
         switch (entry.what) {
             case Entry::What::turn:
@@ -92,12 +92,12 @@ void Story::latch_step(const Entry& entry) {
     }
 }
 
-// Until when a holder may believe in a hold that such a fault has ended: its lease at most.
+// A holder may believe in a hold that such a fault has ended until its lease is over, at most.
 void Story::ends_holds(const Fault& fault) {
     const test::Window window{fault.from, fault.until + ns(std::max(watchdog_timeout, longest_lease)) + ns(telling)};
     for (const KindInfo& kind : kinds)
-        // A RedLock outlives the restart of one of its servers. Should one lose its memory and run on, or its clock go
-        // forward, who has a bare majority with it may lose it.
+        // A RedLock survives the restart of one of its servers. If one loses its memory and continues to run, or its
+        // clock jumps forward, a holder with a bare majority that includes it may lose the lock.
         if ((fault.lock == Fault::all_locks || fault.lock == lock_number(kind.kind)) &&
             !(kind.kind == Kind::red &&
               (fault.kind == FaultKind::restart_without_data || fault.kind == FaultKind::restart_with_cut_tail)))
@@ -148,7 +148,7 @@ test::Turn Story::turn(const Entry& entry, std::uint64_t owner) {
     return turn;
 }
 
-// --- in words -----------------------------------------------------------------------------------------------------
+// --- as text ------------------------------------------------------------------------------------------------------
 
 std::string Story::where(const Entry& entry, std::int64_t when) const {
     std::string text = "worker " + std::to_string(worker_of(entry.owner)) + ", " + kind_of(entry) + ", at " + at(when);

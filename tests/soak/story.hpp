@@ -14,23 +14,23 @@
 
 namespace redlatch::soak {
 
-// How long a fault is felt after it is over: a connection that is silent is given up, the server tried again after a
-// back-off, and a hold that could not be given back lasts until its lease is over.
+// How long a fault has effects after its end: a silent connection is given up, the client tries again after a back-off,
+// and a hold that could not be released lasts until its lease ends.
 inline constexpr milliseconds echo = watchdog_timeout + 1000ms;
 
-// Telling a thread takes a moment.
+// Notifying a thread takes a moment.
 inline constexpr milliseconds telling{50};
 
-// What the journal and the list of faults tell, sorted out for those who judge it.
+// The journal and the list of faults, sorted for the checks.
 class Story {
 public:
-    // `began` is the time that messages count from.
+    // Times in messages count from `began`.
     Story(const std::vector<Entry>& journal, const std::vector<Fault>& faults, std::int64_t began);
 
-    // The server did not know it any more, and no fault explains that.
+    // Returns true if the server did not know the hold any more, although no fault explains that.
     bool is_lost_early(const Entry& turn) const;
 
-    // When a hold of that turn was forgotten by the server, and nothing else stood in the way of telling so.
+    // Returns the fault by which the server lost the turn's hold, if no other fault delayed the report of the loss.
     const Fault* forgotten_by(const Entry& turn, milliseconds in_time) const;
 
     static test::Interval interval(const Entry& turn);
@@ -53,8 +53,8 @@ public:
     std::map<std::uint64_t, test::LatchRound> rounds;
     std::map<std::size_t, test::Windows> pauses;   // by worker
     test::Windows stood_still;                     // any worker
-    std::map<std::uint64_t, test::Windows> ended;  // by lock: when holds may have ended before their time
-    test::Windows troubled;                        // when nobody can be prompt
+    std::map<std::uint64_t, test::Windows> ended;  // by lock: times in which holds may have ended early
+    test::Windows troubled;                        // times in which no wake-up can be prompt
 
 private:
     void sort_out(const std::vector<Entry>& journal);
@@ -63,7 +63,7 @@ private:
     std::string span(std::int64_t from, std::int64_t until) const;
 
     const std::vector<Fault>& faults_;
-    std::vector<std::int64_t> data_lost_;  // when
+    std::vector<std::int64_t> data_lost_;  // times
     std::vector<Fault> forgetful_;         // by begin
 };
 

@@ -17,8 +17,8 @@ using test::Section;
 using test::Turn;
 using test::Windows;
 
-// A call that ends with its deadline takes a moment, too: with a hundred threads and more on a few processors, a long
-// one.
+// How much later than its deadline a call may return. With more than a hundred threads on a few processors that takes
+// long.
 constexpr milliseconds returning{300};
 
 class Judge {
@@ -115,7 +115,7 @@ public:
         std::uint64_t measured = 0;
         for (const test::WakeUp& wake : test::find_wake_ups(turns)) {
             if (story_.troubled.meet(wake.from - ns(echo), wake.until)) continue;
-            // Nobody can be prompt in a process that stands still.
+            // No wake-up is prompt in a process that stands still.
             if (pauses(wake.after.owner).meet(wake.from, wake.until)) continue;
             if (pauses(wake.before.owner).meet(wake.from, wake.until)) continue;
             ++measured;
@@ -147,8 +147,8 @@ public:
     }
 
 private:
-    // Losses have to be told by valid_until; and where the server has forgotten a hold that is renewed, at the next
-    // renewal, unless something else stands in its way.
+    // A loss must be reported by valid_until. If the server has lost a hold that is renewed, it must be reported at the
+    // next renewal, unless another fault delays that.
     void losses(const std::vector<Entry>& turns) {
         for (const Entry& turn : turns) {
             if (turn.killed != 0 || turn.valid == 0) continue;
@@ -171,7 +171,7 @@ private:
     }
 
     void fenced(std::vector<Interval> intervals) {
-        // One that was lost at once may have no token.
+        // A hold that was lost at once may have no token.
         std::erase_if(intervals, [](const Interval& one) { return one.token == 0; });
         for (const auto& [a, b] : test::find_stale_tokens(intervals))
             verdict_.complain(verdict_.stale_writes,
@@ -205,8 +205,8 @@ private:
                                    std::to_string(refused));
     }
 
-    // Of those seen in the queue, one behind the other, that got the lock, none came before its turn: but for times of
-    // trouble, in which a place may be lost.
+    // A waiter that was seen behind another in the queue must not get the lock first, except in times of trouble, in
+    // which a place may be lost.
     void fair(const std::vector<Entry>& entries) {
         std::vector<Turn> turns;
         for (const Entry& entry : entries) turns.push_back(Story::turn(entry, entry.on_wire));

@@ -11,7 +11,7 @@
 
 namespace redlatch::soak {
 
-// What the soak has found, and how much it has seen.
+// The findings of the soak, and the amount of evidence.
 struct ReplyClass {
     std::uint64_t cycles = 0;
     std::uint64_t overlaps = 0;
@@ -20,8 +20,8 @@ struct ReplyClass {
     std::uint64_t late_losses = 0;
     std::uint64_t leftovers = 0;
     std::int64_t max_wake_ms = 0;
-    std::vector<std::string> complaints = {};  // everything that is wrong, in words
-    std::vector<std::string> remarks = {};     // how much was seen
+    std::vector<std::string> complaints = {};  // descriptions of everything that is wrong
+    std::vector<std::string> remarks = {};     // the amount of evidence
 
     void complain(std::uint64_t& count, const std::string& what) {
         if (++count <= 20) complaints.push_back(what);
@@ -29,11 +29,11 @@ struct ReplyClass {
     void complain(const std::string& what) { complaints.push_back(what); }
 };
 
-// What the journal says, and what was seen in the queue of the fair lock. `began` is the time that messages count from.
+// Checks the journal and the records of the fair lock's queue. Times in messages count from `began`.
 void judge(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
            const std::vector<test::QueueSight>& queue, std::int64_t began, ReplyClass& verdict);
 
-// Whether enough happened for that to mean anything.
+// Checks that enough happened for the result to mean anything.
 void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>& faults, std::int64_t seconds,
                     ReplyClass& verdict);
 

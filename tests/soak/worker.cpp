@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A worker: a process of many threads, each at one kind of lock.
+// A worker: a process with many threads, each of which uses one kind of lock.
 #include "worker.hpp"
 
 #include <memory>
@@ -16,14 +16,14 @@ namespace redlatch::soak {
 
 namespace {
 
-// One thread each. What stands twice has two threads in every worker, between which holds are handed over.
+// One thread each. A post that is listed twice has two threads in every worker, which hand holds over to each other.
 constexpr std::array posts{
     soak_rlock,   soak_rlock, soak_fair,  soak_fair,       soak_fenced,     soak_fenced,
     soak_mutex,   soak_mutex, soak_spin,  soak_read_write, soak_read_write, soak_semaphore,
     soak_permits, soak_latch, soak_multi, soak_multi,      soak_red,
 };
 
-// Writes down when this process stood still, frozen or without a processor: nobody can tell it anything then.
+// Records when this process stood still, frozen or without a processor: it cannot be notified then.
 void watch_for_pauses(Crew& crew) {
     std::int64_t before = test::monotonic_ns();
     while (!crew.stopping()) {

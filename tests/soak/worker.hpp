@@ -31,10 +31,10 @@ namespace redlatch::soak {
 
 using SoakClient = Client<HiredisTransport>;
 
-// Where a thread of a worker sits.
+// The surroundings of a worker's thread.
 struct Seat {
     SoakClient& client;
-    const std::vector<std::unique_ptr<SoakClient>>& steady;  // of the servers that nothing is done to
+    const std::vector<std::unique_ptr<SoakClient>>& steady;  // of the servers without faults
     Shared& shared;
     const Journal& journal;
     const Paths& paths;
@@ -44,7 +44,7 @@ struct Seat {
     std::size_t thread;
 };
 
-// One thread of a worker: what it has, and how it writes down what it does.
+// One thread of a worker: its resources, and its records.
 class Crew {
 public:
     explicit Crew(const Seat& seat)
@@ -74,7 +74,7 @@ public:
         return {.what = what, .kind = static_cast<std::uint32_t>(kind), .lock = lock, .owner = owner};
     }
 
-    // From here on the process may die.
+    // The process may be killed from here on.
     void asking(const Entry& entry) {
         underway.kind = entry.kind;
         underway.lock = entry.lock;
@@ -91,7 +91,7 @@ public:
         underway.read = entry.read;
         underway.state.store(2, std::memory_order_release);
     }
-    // It may be anybody's from here on.
+    // The lock may have another holder from here on.
     void giving_back(std::int64_t now) { underway.until = std::min(underway.until, now); }
     void done(const Entry& entry) {
         journal_.append(entry);
@@ -100,7 +100,7 @@ public:
     }
     void note(const Entry& entry) { journal_.append(entry); }
 
-    // What the library must not answer here, whatever is done to it.
+    // Records errors that the library must never return here, whatever the faults.
     void check(const std::error_code& ec, const Entry& entry) {
         if (!ec || ec == errc::unreachable || ec == errc::overloaded || ec == errc::rejected || ec == errc::hold_lost ||
             ec == errc::unknown_permit)
@@ -126,7 +126,7 @@ private:
     std::mt19937_64 random_;
 };
 
-// Each runs until the end.
+// Each runs until the soak stops.
 void soak_rlock(Crew& crew);
 void soak_fair(Crew& crew);
 void soak_fenced(Crew& crew);
