@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The C library's threads, mutexes, condition variables, clock and randomness, as the library's code finds them in this
-// program: all of them belong to the scheduler. A std::mutex is zero at first and needs no end, so that its own bytes
-// can say who has it.
+// Replaces the C library's threads, mutexes, condition variables, clock and randomness in this program: all of them
+// belong to the scheduler. A std::mutex is zero at first and needs no destructor, so its own bytes can show whether it
+// is locked.
 #include "simulation/scheduler.hpp"
 
 #include <cerrno>
@@ -27,7 +27,7 @@ bool simulated() { return Scheduler::current() && Scheduler::current()->in_fiber
 
 Nanos nanos(const timespec& t) { return Nanos(t.tv_sec) * sim::second + t.tv_nsec; }
 
-// The wall clock is not the monotonic one.
+// The wall clock differs from the monotonic clock.
 constexpr Nanos wall_offset = 1'700'000'000 * sim::second;
 
 std::int32_t& taken(pthread_mutex_t* mutex) { return mutex->__data.__lock; }
@@ -74,7 +74,6 @@ int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept {
     return 0;
 }
 
-// A wait ends now and then without a reason, as it may.
 int pthread_cond_wait(pthread_cond_t* cond, pthread_mutex_t* mutex) {
     wait(cond, mutex, sim::forever);
     return 0;
@@ -143,7 +142,7 @@ int getentropy(void* bytes, size_t size) {
     return 0;
 }
 
-// The standard library waits for an atomic by the futex of the kernel.
+// The standard library waits for an atomic by the kernel's futex.
 long syscall(long number, ...) noexcept {
     va_list arguments;
     va_start(arguments, number);
@@ -164,7 +163,7 @@ long syscall(long number, ...) noexcept {
         errno = EAGAIN;
         return -1;
     }
-    // Absolute for FUTEX_WAIT_BITSET, and looked at again soon in any case.
+    // FUTEX_WAIT_BITSET has an absolute time, which is ignored.
     const Nanos until = operation == FUTEX_WAIT && time ? sim::scheduler().now() + nanos(*time) : sim::forever;
     if (sim::scheduler().wait(word, until, "futex")) return 0;
     errno = ETIMEDOUT;

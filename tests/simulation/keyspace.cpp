@@ -25,7 +25,7 @@ Reply list() { return {Reply::Kind::array, 0, {}, {}}; }
 
 std::int64_t integer(std::string_view text) { return std::strtoll(std::string(text).c_str(), nullptr, 10); }
 
-// A bound of a range of scores: '(' excludes it.
+// A bound of a range of scores. '(' excludes the bound itself.
 struct Bound {
     explicit Bound(std::string_view text) : open(text.starts_with('(')) {
         value = std::strtod(std::string(open ? text.substr(1) : text).c_str(), nullptr);
@@ -53,7 +53,7 @@ std::string lower(std::string_view word) {
 Keyspace::Value* Keyspace::find(std::string_view key) {
     const auto found = values_.find(key);
     if (found == values_.end()) return nullptr;
-    // It is there for all of its last millisecond.
+    // The key exists during the whole of its last millisecond.
     if (found->second.expires < 0 || found->second.expires >= now_ms()) return &found->second;
     erase(key, (found->second.expires + 1) * ms);
     return nullptr;
@@ -238,10 +238,10 @@ Reply Keyspace::call_on_list(std::string_view name, Words words) {
     }
     Value* const value = find(words[1], Type::list);
     if (name == "llen") return Reply::of(value ? std::int64_t(value->list.size()) : 0);
-    if (name == "lindex") {  // the library asks for the first
+    if (name == "lindex") {  // the library queries only the first element
         return value && integer(words[2]) == 0 ? Reply::of(value->list.front()) : nil();
     }
-    if (name == "lrange") {  // and for all
+    if (name == "lrange") {  // and only the whole list
         Reply all = list();
         if (value)
             for (const std::string& element : value->list) all.elements.push_back(Reply::of(element));
@@ -281,7 +281,7 @@ Reply Keyspace::call_on_zset(std::string_view name, Words words) {
         drop_if_empty(words[1]);
         return Reply::of(std::int64_t(removed));
     }
-    // Ranges, by score.
+    // Ranges, sorted by score.
     std::vector<std::pair<double, std::string>> found;
     const bool by_rank = name == "zrange";
     if (value)

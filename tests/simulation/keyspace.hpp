@@ -15,16 +15,16 @@
 
 namespace sim {
 
-// The data of one Redis server, as much of it as the library uses: strings, hashes, lists, sorted sets and expiry. Its
-// clock goes by milliseconds and stands still during a script.
+// The data of one Redis server, as far as the library uses it: strings, hashes, lists, sorted sets and expiry. Its
+// clock counts milliseconds and stands still during a script.
 class Keyspace {
 public:
     using Words = std::span<const std::string_view>;
 
-    // PUBLISH leaves the keyspace. How many listen.
+    // Delivers a PUBLISH. Returns the number of listeners.
     std::function<std::int64_t(std::string_view channel, std::string_view payload)> publish;
 
-    // Which key was written or expired: at the instant at which it changed.
+    // Called for each key that is written or expires, with the instant of the change.
     std::function<void(const std::string& key, bool exists, Nanos when)> on_change;
 
     void set_time(Nanos now) { now_ = now; }

@@ -10,7 +10,7 @@
 
 namespace sim {
 
-// Counts from outside who has how many permits of a semaphore, and until when for certain.
+// Counts from outside how many permits of a semaphore are held, and until when that is certain.
 class Ledger {
 public:
     Ledger(std::int64_t permits, Nanos wake_up_bound) : permits_(permits), bound_(wake_up_bound) {}

@@ -3,7 +3,7 @@
 
 #include "simulation/scheduler.hpp"
 
-// The library as it is, but for one thing: which thread asks. All fibers are one thread of the system, so a
+// The unmodified library, except for the number of the calling thread. All fibers run in one thread of the system, so a
 // thread_local number would be the same for all of them.
 #define this_thread_number this_system_thread_number
 #include <redlatch/base/ids.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The locks of one server.
+// The locks on one server.
 #include "simulation/use_lock.hpp"
 #include "simulation/world.hpp"
 
@@ -12,7 +12,7 @@ std::shared_ptr<Lock<Transport>> make(World& world, World::Process& process, con
     return world.keep(process, std::make_shared<Lock<Transport>>(*process.clients[0], name));
 }
 
-// Some processes of some threads, which use one lock or two.
+// Runs some processes with some threads each, which use one lock or two.
 template <template <class> class Lock>
 void run_lock(Habits habits) {
     World world(1);
@@ -34,8 +34,8 @@ void run_lock(Habits habits) {
                 }
             });
     }
-    // A place in a queue that belongs to nobody any more (to a crashed process, or because a command came late) is
-    // taken away by whoever comes next, or in an hour.
+    // The place of a crashed process, or of a command that came late, stays in a queue until the next client asks, or
+    // for an hour.
     world.finish({"redisson_lock_token"}, {"redisson_lock_queue", "redisson_lock_timeout", "redlatch_lock_slots"});
 }
 

@@ -23,7 +23,7 @@ void push_field(lua_State* lua, const char* field, std::string_view text) {
     lua_setfield(lua, -2, field);
 }
 
-// As Redis converts them.
+// Converts a reply as Redis does.
 void push(lua_State* lua, const Reply& reply) {
     switch (reply.kind) {
         case Reply::Kind::integer: lua_pushnumber(lua, static_cast<lua_Number>(reply.integer)); break;
@@ -75,7 +75,7 @@ Reply pop(lua_State* lua) {
     return reply;
 }
 
-// Lua leaves by longjmp, which no destructor may be in the way of.
+// Lua leaves by longjmp, which must not skip a destructor.
 bool call_keyspace(lua_State* lua) {
     std::vector<std::string> texts;
     for (int i = 1; i <= lua_gettop(lua); ++i) texts.push_back(text_at(lua, i));
@@ -144,7 +144,7 @@ Reply run_script(Keyspace& on, std::string_view text, Keyspace::Words keys, Keys
     lua_rawgeti(lua, LUA_REGISTRYINDEX, script->second);
     const bool failed = lua_pcall(lua, 0, 1, 0) != 0;
     Reply reply = pop(lua);
-    // An error of Redis is a table, one of Lua a text.
+    // An error of Redis is a table, an error of Lua is a text.
     if (failed && !reply.is_error()) reply = Reply::of(Reply::Kind::error, "ERR Error running script: " + reply.text);
     return reply;
 }

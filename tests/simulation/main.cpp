@@ -12,7 +12,7 @@
 #include <sys/single_threaded.h>
 
 int main(int argc, char** argv) {
-    // The standard library asks, and leaves out what only several threads need.
+    // If this were 1, the standard library would skip the synchronization that only several threads need.
     __libc_single_threaded = 0;
     std::uint64_t first = 1;
     std::uint64_t count = 10'000;
@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
         const std::string option = argv[i];
         if (option == "--trace") {
             trace = true;
-        } else if (option == "--first") {  // failure is the last
+        } else if (option == "--first") {  // stop after the first failure
             most_failures = 1;
         } else if (i + 1 < argc && option == "--seed") {
             first = std::strtoull(argv[++i], nullptr, 10);

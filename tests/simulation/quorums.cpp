@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The locks that are made of others: all of some, and the majority of servers.
+// The locks that consist of others: all of some locks, and the majority of servers.
 #include "simulation/use_lock.hpp"
 #include "simulation/world.hpp"
 
@@ -11,7 +11,7 @@ namespace {
 
 using RLock = redlatch::RLock<Transport>;
 
-// What a process has, in the order in which it must live.
+// The locks of a process. The parts must outlive the whole.
 template <class Whole>
 struct Composed {
     template <class... Options>
@@ -36,7 +36,7 @@ void run_multi_lock() {
     for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
         World::Process& process = world.start_process();
         using Two = Composed<redlatch::MultiLock>;
-        // Two of three each, in any order: what two of them share excludes.
+        // Each uses two of three locks, in any order. Two pairs exclude each other by the lock that they share.
         const std::vector<std::pair<std::size_t, std::string>> names{{0, "a"}, {1, "b"}, {0, "c"}};
         std::vector<std::shared_ptr<Two>> pairs;
         for (std::size_t i = 0; i < names.size(); ++i)
@@ -58,7 +58,7 @@ void run_multi_lock() {
 
 void run_red_lock() {
     World world(3);
-    // One server may forget everything, and the lock holds nevertheless.
+    // The lock must survive the loss of all data of one server.
     world.wards_outlive_data = true;
     Random& r = world.random();
     Ward& ward = world.guard("red", 0, forever);

@@ -11,7 +11,7 @@ inline constexpr Nanos ms = 1000 * us;
 inline constexpr Nanos second = 1000 * ms;
 inline constexpr Nanos forever = INT64_MAX;
 
-// The one source of chance of a seed (SplitMix64): who runs next, how long a message travels, what breaks.
+// The only source of randomness of a seed (SplitMix64): which thread runs next, how long a message takes, what breaks.
 class Random {
 public:
     explicit Random(std::uint64_t seed) : state_(seed * 0x9e37'79b9'7f4a'7c15ULL + 1) {}

@@ -32,7 +32,7 @@ char* take_stack() {
     return static_cast<char*>(memory);
 }
 
-// As the C++ ABI lays them out.
+// Laid out as in the C++ ABI.
 struct EhGlobals {
     void* caught;
     unsigned uncaught;
@@ -75,7 +75,7 @@ std::string Scheduler::run(std::function<void()> program) {
             break;
         }
         resume(*next);
-        // What has come due meanwhile.
+        // Run the events that have come due meanwhile.
         while (!events_.empty() && events_.top().when <= now_) {
             const auto event = std::move(const_cast<Event&>(events_.top()).what);
             events_.pop();
@@ -90,7 +90,7 @@ std::string Scheduler::run(std::function<void()> program) {
     return failure_;
 }
 
-// On to the next instant at which something happens. False when there is none.
+// Advances to the next instant at which something happens. Returns false if there is none.
 bool Scheduler::advance() {
     Nanos next = events_.empty() ? forever : events_.top().when;
     for (const Fiber* f : alive_) next = std::min(next, f->until);
@@ -167,7 +167,7 @@ bool Scheduler::wait(const void* on, Nanos until, const char* what) {
     return me.notified;
 }
 
-// Whoever waits longest is as good as any other: so chance decides.
+// Any waiter may be woken, so choose one at random.
 void Scheduler::wake_one(const void* on) {
     std::uint64_t count = 0;
     Fiber* chosen = nullptr;
@@ -218,7 +218,7 @@ void Scheduler::fail(const std::string& what) {
     failed_ = true;
     trace("FAILED: " + what);
     if (running_) to_scheduler();
-    throw std::runtime_error(what);  // of an event: the caller of run() gets it
+    throw std::runtime_error(what);  // in an event: the caller of run() gets it
 }
 
 void Scheduler::trace(const std::string& line) {

@@ -14,7 +14,7 @@
 
 namespace sim {
 
-// A thread of the simulated program. It runs until it waits, or until chance lets another one go first.
+// A thread of the simulated program. It runs until it waits, or until the random generator lets another one run first.
 struct Fiber {
     std::uint64_t id = 0;
     int process = 0;
@@ -22,26 +22,26 @@ struct Fiber {
     bool ended = false;
     bool crashed = false;
     bool waiting = false;
-    bool notified = false;     // the wait was ended by wake(), not by the time
-    const void* on = nullptr;  // what it waits for
-    const char* what = "";     // the same for a person
+    bool notified = false;     // wake() ended the wait, not the time
+    const void* on = nullptr;  // the object that it waits for
+    const char* what = "";     // the same in words
     Nanos until = forever;
     char* stack = nullptr;
     ucontext_t context{};
-    // Of the C++ session, which knows one thread only: what is being thrown and caught.
+    // State of the C++ runtime, which knows only one thread: the exceptions being thrown and caught.
     void* caught = nullptr;
     unsigned uncaught = 0;
 };
 
-// How wildly the threads of a seed are interleaved.
+// How much the threads of a seed are interleaved.
 struct Interleaving {
-    unsigned switches = 0;  // per mille of the points at which another thread could go on
-    unsigned stalls = 0;    // and of those, how many put the thread to sleep for a while
+    unsigned switches = 0;  // per mille of the points at which another thread could run
+    unsigned stalls = 0;    // per mille of those that put the thread to sleep for a while
     Nanos longest_stall = 0;
 };
 
-// Everything that one seed runs: fibers, events at instants, and the clock, which goes on when nobody has anything to
-// do. All in one thread of the system, so nothing here needs a mutex.
+// Runs one seed: fibers, events at instants, and the clock, which advances when no fiber can run. All in one thread of
+// the system, so nothing here needs a mutex.
 class Scheduler {
 public:
     Scheduler(std::uint64_t seed, bool trace);
@@ -49,17 +49,17 @@ public:
     Scheduler(const Scheduler&) = delete;
     Scheduler& operator=(const Scheduler&) = delete;
 
-    // The one that runs now; null between two seeds.
+    // The scheduler of the running seed; null between two seeds.
     static Scheduler* current() { return current_; }
 
-    // Runs `program` and whatever it starts. What went wrong first; empty when nothing did.
+    // Runs `program` and everything that it starts. Returns the first failure, or an empty text.
     std::string run(std::function<void()> program);
 
     Fiber* spawn(int process, std::function<void()> body);
     Fiber& self() { return *running_; }
     bool in_fiber() const { return running_ != nullptr; }
 
-    // Waits until wake(on) or the time; whether it was woken.
+    // Waits until wake(on) or the time. Returns whether it was woken.
     bool wait(const void* on, Nanos until, const char* what);
     void wake_one(const void* on);
     void wake_all(const void* on);
@@ -68,14 +68,14 @@ public:
     void yield();
     void may_switch();
 
-    // At an instant, between two turns of the fibers.
+    // Runs an event at an instant, between two turns of the fibers.
     void at(Nanos when, std::function<void()> event);
 
-    // The fibers of this process never run again.
+    // Stops all fibers of this process for good.
     void crash(int process);
     bool has_crashed(int process) const;
 
-    // What the seed shows to be wrong; it ends here.
+    // Reports a failure and ends the seed.
     [[noreturn]] void fail(const std::string& what);
 
     Nanos now() const { return now_; }

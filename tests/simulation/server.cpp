@@ -33,7 +33,7 @@ void Connection::send(Words words, std::function<void(Reply)> answered) {
         self->push([answered, reply = std::move(reply)]() mutable { answered(std::move(reply)); });
     };
     s.at(last_request, [self = shared_from_this(), deliver = std::move(deliver)] {
-        // In the buffers of a connection that has ended, but not for the server.
+        // The request is in the buffers of an ended connection, but may still reach the server.
         if (self->cut_short && self->copies_late > 0)
             scheduler().at(std::max(self->last_request, scheduler().now()) + self->copies_late, deliver);
         else
@@ -49,7 +49,7 @@ void Connection::push(std::function<void()> arrived) {
     });
 }
 
-// Ends for both sides, sooner or later.
+// Ends the connection for both sides, sooner or later.
 void Connection::cut() {
     if (std::exchange(cut_short, true)) return;
     Scheduler& s = scheduler();
@@ -76,7 +76,7 @@ Server::Server(std::string name, const Faults& faults, Nanos clock_offset)
     : name_(std::move(name)),
       faults_(faults),
       clock_offset_(clock_offset),
-      // Long enough for the vote of a RedLock.
+      // Old enough to vote for a RedLock.
       started_(clock_at(scheduler().now()) - 600 * second) {
     keyspace_.publish = [this](std::string_view channel, std::string_view payload) {
         return publish(channel, payload);

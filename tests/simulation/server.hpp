@@ -13,14 +13,14 @@
 
 namespace sim {
 
-// What may go wrong on the way, and how often. All of it is drawn by the seed.
+// The faults of the network and the servers, and their rates. The seed draws them all.
 struct Faults {
     Nanos least_delay = 20 * us;
     Nanos most_delay = 200 * us;
     unsigned slow = 0;  // per mille of the messages that take up to slow_delay
     Nanos slow_delay = 0;
     unsigned cuts = 0;      // per mille of the messages that end their connection
-    unsigned silences = 0;  // per mille of the attempts to connect that meet silence
+    unsigned silences = 0;  // per mille of the attempts to connect that get no answer
     Nanos latest_copy = 0;  // how late a command may reach the server after the end of its connection
     bool restarts = false;
     bool loses_data = false;
@@ -31,8 +31,8 @@ struct Faults {
 
 class Server;
 
-// One connection between a client and a server. Messages keep their order in it, and none is lost before its end: but
-// both sides learn of that at a time of their own, and what was under way may get lost or arrive late.
+// One connection between a client and a server. It keeps messages in order and loses none before its end. But both
+// sides notice the end at different times, and messages under way may get lost or arrive late.
 struct Connection : std::enable_shared_from_this<Connection> {
     Connection(Server& s, std::uint64_t n) : server(s), number(n) {}
 
@@ -48,8 +48,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
     bool requests_pass = true;
     bool replies_pass = true;
     bool cut_short = false;
-    bool closed = false;     // known to the client
-    bool forgotten = false;  // by the server, which may still read what was under way
+    bool closed = false;     // the client knows
+    bool forgotten = false;  // the server knows, but may still read messages under way
     Nanos copies_late = 0;
     Nanos last_request = 0;
     Nanos last_reply = 0;
@@ -64,18 +64,18 @@ public:
     Server(const Server&) = delete;
     Server& operator=(const Server&) = delete;
 
-    // Null when it is down.
+    // Returns null if the server is down.
     std::shared_ptr<Connection> connect(int process);
     redlatch::Reply execute(Connection& from, const Connection::Words& words);
 
     void restart(bool keeps_data, Nanos away);
-    void cut_connections(int process);  // all that a process has
+    void cut_connections(int process);  // all connections of a process
 
-    // The time that its clock shows when ours is `now`, and back.
+    // Converts our time to that of its clock, and back.
     Nanos clock_at(Nanos now) const { return now + clock_offset_; }
     Nanos instant_of(Nanos clock) const { return clock - clock_offset_; }
 
-    Keyspace& keyspace();  // as it is now
+    Keyspace& keyspace();  // at the present time
     const Faults& faults() const { return faults_; }
     void calm() { faults_ = Faults{}; }
     Nanos delay();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Semaphores and the latch. Their keys are there from the beginning, as if somebody had set them by hand.
+// Semaphores and the latch. Their keys exist from the beginning, as if set by hand.
 #include "simulation/ledger.hpp"
 #include "simulation/world.hpp"
 
@@ -20,7 +20,7 @@ std::string key_text(World& world, const std::string& key) {
     return world.server(0).keyspace().call(words).text;
 }
 
-// What a call threw has to have a reason.
+// Runs a call. An error that it throws must have a reason.
 template <class Call>
 bool attempt(World& world, Call call) {
     try {
@@ -52,7 +52,7 @@ void use_semaphore(World& world, Ledger& ledger, redlatch::Semaphore<Transport>&
     const std::int64_t n = r.between(1, most);
     ledger.waits();
     const bool taken = attempt(world, [&] {
-        // What a crashed process holds is gone for good: nobody waits for ever then.
+        // The permits of a crashed process never come back, so no thread may wait without a limit then.
         const std::uint64_t way = world.faults().crashes ? r.below(2) : r.below(4);
         if (way == 0) return semaphore.try_acquire(n);
         if (way == 1) return semaphore.try_acquire_for(some_ms(world, 1, 3000), n);
@@ -103,7 +103,7 @@ void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t 
     scheduler().sleep(r.between(0, 5 * ms));
     const std::int64_t n = r.between(1, most);
     const redlatch::Lease lease(some_ms(world, 50, 1500));
-    // What the watchdog keeps is certain only while all is well.
+    // A permit that the watchdog renews is certain only while there are no faults.
     const bool leased = r.below(2) == 0;
     std::vector<redlatch::PermitId> ids;
     Nanos asked = scheduler().now();
@@ -127,7 +127,7 @@ void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t 
     });
     ledger.waits_no_more();
     if (ids.empty()) return;
-    // A lease began when it was asked for at the latest time: how long ago that was, the server knows.
+    // The lease began at the latest with the first query. The server knows how much of it is left.
     Nanos until = 0;
     attempt(world, [&] {
         const Nanos before = scheduler().now();
@@ -223,7 +223,7 @@ void run_latch() {
     World world(1);
     Random& r = world.random();
     Count count;
-    // Drawn first, so that the count is there before anybody counts down.
+    // Drawn before the threads start, so that the count exists before the first count-down.
     std::vector<std::vector<std::int64_t>> plan(1 + r.below(3) + world.faults().crashes);
     for (auto& threads : plan)
         for (std::size_t t = 1 + r.below(3); t > 0; --t) {

@@ -18,10 +18,10 @@ Nanos nanos(Instant when) { return when == redlatch::never ? forever : when.time
 
 }  // namespace
 
-// A command under way: of a thread that waits for it, or posted.
+// A command under way. Either a thread waits for it, or it was posted.
 struct Transport::Exchange {
     Connection::Words words;
-    Completion done;  // empty: called
+    Completion done;  // empty: a thread waits for the reply
     bool attended = false;
     bool sent = false;
     bool answered = false;
@@ -32,10 +32,10 @@ struct Transport::Exchange {
 struct Transport::Line {
     std::shared_ptr<Connection> connection;
     bool opening = false;
-    bool refused = false;  // the last attempt
+    bool refused = false;  // whether the last attempt was refused
     Nanos next_attempt = 0;
     Nanos pause = 10 * ms;
-    std::deque<std::shared_ptr<Exchange>> open;  // unanswered
+    std::deque<std::shared_ptr<Exchange>> open;  // commands without a reply
 };
 
 struct Transport::News {
@@ -53,7 +53,7 @@ struct Transport::State {
     const bool lets_watch;
     bool gone = false;
     std::array<Line, 2> lines;
-    std::deque<std::shared_ptr<Exchange>> complete;  // posted ones whose answers have come
+    std::deque<std::shared_ptr<Exchange>> complete;  // posted commands with a reply
 
     std::set<std::string> wanted;
     std::vector<std::pair<std::string, bool>> changes;
@@ -63,7 +63,7 @@ struct Transport::State {
     bool watched = false;
     bool delivering = false;
     bool woken = false;
-    bool turned_away = false;  // a thread that wanted to watch found another one
+    bool turned_away = false;  // a thread that wanted to watch found another watcher
     std::uint64_t interrupts = 0;
 };
 
@@ -94,7 +94,7 @@ Transport::Line& Transport::line() { return state_->lines[redlatch::this_thread_
 
 // --- commands ---------------------------------------------------------------------------------------------------------
 
-// Some attempts meet silence; what wakes run() ends that, as its rules say.
+// Connects. Some attempts get no answer; they end early when run() is woken, as a transport must do.
 std::shared_ptr<Connection> Transport::reach(Nanos deadline) {
     Scheduler& s = scheduler();
     State& state = *state_;
@@ -125,7 +125,7 @@ void Transport::attempt(Line& line, Nanos deadline) {
     s.wake_all(&line);
 }
 
-// One thread connects, the others wait for it.
+// One thread connects; the others wait for it.
 bool Transport::connect(Line& line, Nanos deadline) {
     Scheduler& s = scheduler();
     while (!line.connection) {
@@ -150,7 +150,7 @@ void Transport::put(Line& line, const std::shared_ptr<Exchange>& exchange) {
     });
 }
 
-// The connection has ended: what was sent in it stays without an answer.
+// Ends the connection: its commands stay unanswered.
 void Transport::fail(Line& line) {
     if (const auto connection = std::exchange(line.connection, nullptr)) {
         connection->on_closed = nullptr;
@@ -175,7 +175,7 @@ void Transport::finish(const std::shared_ptr<Exchange>& exchange, Reply reply) {
     scheduler().wake_all(state_.get());
 }
 
-// Posted commands that were answered. What is attended waits for its poster.
+// Completes posted commands that have a reply. An attended one waits for the thread that posted it.
 void Transport::complete(bool attended_too) {
     State& s = *state_;
     for (std::size_t i = 0; i < s.complete.size();) {
@@ -185,7 +185,8 @@ void Transport::complete(bool attended_too) {
         }
         const auto exchange = std::move(s.complete[i]);
         s.complete.erase(s.complete.begin() + static_cast<std::ptrdiff_t>(i));
-        // A late copy of the command keeps the exchange, but nothing of the client, which may be gone by then.
+        // A late copy of the command keeps the exchange alive. It must not keep anything of the client, which may be
+        // gone then.
         const Completion done = std::exchange(exchange->done, nullptr);
         done(std::move(exchange->reply));
         i = 0;
@@ -212,13 +213,13 @@ Reply Transport::call(const Command& command, Instant deadline) {
     while (!exchange->answered) {
         const Nanos until = std::min(exchange->due, nanos(deadline));
         if (s.wait(exchange.get(), until, "reply") || exchange->answered || s.now() < until) continue;
-        if (s.now() < exchange->due) {  // somebody else reads the answer, for nobody
+        if (s.now() < exchange->due) {  // another thread may read the reply, which is dropped
             exchange->done = [](Reply) {};
             return Reply::of(Reply::Kind::unanswered, "no answer in time");
         }
         fail(mine);
     }
-    // Whoever reads its answer reads those of others on the way.
+    // A thread that reads its own reply also reads those of others on the way.
     if (s.random().chance(300)) complete(false);
     return std::move(exchange->reply);
 }
@@ -241,12 +242,12 @@ void Transport::attend() {
     scheduler().may_switch();
 }
 
-// --- the background ---------------------------------------------------------------------------------------------------
+// --- the background thread -------------------------------------------------------------------------------------------
 
 void Transport::wake() {
     State& s = *state_;
     s.woken = true;
-    // Who attended has given it up, or has all.
+    // The attending threads have given up, or have all their replies.
     for (Line& line : s.lines)
         for (const auto& exchange : line.open) exchange->attended = false;
     for (const auto& exchange : s.complete) exchange->attended = false;
@@ -295,7 +296,7 @@ void Transport::run(Listener& listener, Instant deadline) {
     complete(false);
 }
 
-// Connects for what was posted, and gives up on what is overdue.
+// Connects for posted commands, and gives up on those that are overdue.
 void Transport::serve_lines(Nanos deadline) {
     const Nanos now = scheduler().now();
     for (Line& line : state_->lines) {
@@ -347,7 +348,7 @@ void Transport::serve_subscriptions(Nanos deadline) {
                            });
 }
 
-// One at a time tells the listener.
+// Delivers events to the listener, one at a time.
 void Transport::deliver(Listener& listener) {
     State& s = *state_;
     s.delivering = true;

@@ -16,9 +16,9 @@
 
 namespace sim {
 
-// A transport to a modelled server, with the ways of the hiredis one: the threads share some connections, another one
-// is for the subscriptions, and who waits for a message may receive it himself. Its fibers need no mutex, for nothing
-// comes between two of its waits.
+// A transport to a modelled server that acts like the hiredis one: the threads share some connections, another
+// connection is for the subscriptions, and a thread that waits for a message may receive it itself. It needs no mutex,
+// because no other fiber runs between two waits.
 class Transport {
 public:
     Transport(Server& server, int process, redlatch::Milliseconds timeout, bool lets_watch);

@@ -13,22 +13,21 @@
 
 namespace sim {
 
-// What is to be expected of a kind of lock.
+// The expected behaviour of a kind of lock.
 struct Habits {
-    Nanos poll = 0;  // how long it may sleep while the lock is free, when all is well
+    Nanos poll = 0;  // how long a waiter may sleep while the lock is free, without faults
     bool reentrant = true;
     bool shared = false;
 };
 
-// One thread's use of a lock, once: takes it in some way, works, gives it back, and looks whether all of it kept its
-// promise.
+// One use of a lock by one thread: acquires it in some way, works, releases it, and checks all guarantees.
 template <class Lock>
 class LockUser {
 public:
     LockUser(World& world, Ward& ward, Lock& lock, Habits habits)
         : world_(world), wards_{&ward}, lock_(lock), habits_(habits) {}
 
-    // The lock is also that one.
+    // Adds another ward that the lock also covers.
     LockUser& with(Ward& ward) {
         wards_.push_back(&ward);
         return *this;
@@ -83,7 +82,7 @@ private:
         std::stop_source source;
         const Nanos at = now() + random().between(0, 500 * ms);
         scheduler().at(at, [this, source, id = scheduler().self().process] {
-            // On a thread of the same process, as the callbacks of the library lock its mutexes.
+            // Run on a thread of the same process, because the library's stop callbacks lock its mutexes.
             if (!scheduler().has_crashed(id)) scheduler().spawn(id, [source]() mutable { source.request_stop(); });
         });
         const bool held = lock_.lock(source.get_token());
@@ -94,7 +93,7 @@ private:
 
     static std::string late(Nanos until) { return std::to_string((now() - until) / ms) + " ms"; }
 
-    // Looks at the lock as careful code does before each write.
+    // Checks the lock as careful code does before each write.
     bool look() {
         const auto valid_until = lock_.valid_until();
         const Nanos until = valid_until.time_since_epoch().count();
@@ -105,7 +104,7 @@ private:
             for (Ward* ward : wards_) ward->certain(habits_.shared, until);
             return true;
         }
-        // It may have been lost just now, and whoever tells it has not had his turn.
+        // The hold may have been lost just now, and the thread that reports it has not run yet.
         certain_until_ = std::max(certain_until_, until);
         if (!lost && now() > certain_until_ + world_.local_slack()) {
             scheduler().sleep(world_.local_slack());
@@ -168,7 +167,7 @@ private:
     const Habits habits_;
     std::stop_token lost_;
     Nanos certain_until_ = 0;
-    std::uint64_t upheavals_ = 0;  // that the ward knew of when this one asked for the lock
+    std::uint64_t upheavals_ = 0;  // the ward's count when this thread asked for the lock
 };
 
 }  // namespace sim

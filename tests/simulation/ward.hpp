@@ -12,15 +12,15 @@
 
 namespace sim {
 
-// Watches over one lock from outside: who could be certain of it until when, since when nobody has it, and who waits.
-// All times are those of the simulation, whatever the clocks of the servers show.
+// Watches one lock from outside: which threads could be certain of it until when, since when it has been free, and
+// which threads wait. All times are those of the simulation, whatever the clocks of the servers show.
 class Ward {
 public:
     Ward(std::string key, Nanos wake_up_bound) : key_(std::move(key)), bound_(wake_up_bound) {}
 
     const std::string& key() const { return key_; }
 
-    // The running thread may take it for held until then, alone or together with others who share it.
+    // The running thread may rely on the lock until then, exclusively or shared.
     void certain(bool shared, Nanos until) {
         Scheduler& s = scheduler();
         const std::uint64_t me = s.self().id;
@@ -33,7 +33,7 @@ public:
     }
     void uncertain() { beliefs_.erase(scheduler().self().id); }
 
-    // The server lost its data, or somebody ended a hold by force: nobody could know.
+    // The server lost its data, or a hold was ended by force: the holders could not know.
     void nobody_knows() {
         beliefs_.clear();
         ++upheavals_;
@@ -47,7 +47,7 @@ public:
     }
     void disturbed(Nanos now) { disturbed_ = now; }
 
-    // The key in the server.
+    // Notifies of a change of the key on the server.
     void changed(bool exists, Nanos when) {
         if (exists == exists_) return;
         exists_ = exists;
@@ -61,7 +61,7 @@ public:
                                  " ms while thread " + std::to_string(thread) + " waited");
     }
 
-    // A fencing token of a hold that began after all that were told before had begun.
+    // Takes the fencing token of a hold that began after those of all earlier calls.
     void token(std::int64_t number) {
         if (number <= last_token_)
             scheduler().fail("the fencing token " + std::to_string(number) + " is not above " +
@@ -69,7 +69,7 @@ public:
         last_token_ = number;
     }
 
-    // What the lock guards: not atomic, and read and written at different times.
+    // The data that the lock guards: not atomic, and read and written at different times.
     std::int64_t guarded = 0;
     std::int64_t entries = 0;
 

@@ -11,7 +11,7 @@ namespace {
 Faults draw_faults(Random& random) {
     Faults faults;
     faults.most_delay = random.between(100 * us, 2 * ms);
-    // Some seeds are all well: there every bound is narrow.
+    // Some seeds have no faults: there every bound is narrow.
     switch (random.below(5)) {
         case 0: break;
         case 1:
@@ -107,7 +107,7 @@ Nanos World::local_slack() const {
     return 30 * ms + (how.stalls > 0 ? how.longest_stall * 10 : 0);
 }
 
-// Breaks something now and then, until the threads have ended.
+// Causes a fault now and then, until the threads have ended.
 void World::misfortune() {
     Scheduler& s = scheduler();
     Random& r = s.random();
@@ -160,7 +160,7 @@ void World::check_end(const std::vector<std::string>& kept) {
             if (servers_[server]->keyspace().exists(ward->key()))
                 s.fail("nobody holds " + ward->key() + ", but: " + servers_[server]->keyspace().dump());
     }
-    // Longer than any lease, mark, subscription or copy of a command.
+    // Longer than the life of any lease, mark, subscription or copy of a command.
     s.sleep(120 * second);
     std::uint64_t commands = 0;
     for (const auto& server : servers_) commands += server->commands();

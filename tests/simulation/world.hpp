@@ -14,7 +14,7 @@ namespace sim {
 
 using Client = redlatch::Client<Transport>;
 
-// The servers, processes and misfortunes of one seed.
+// The servers, processes and faults of one seed.
 class World {
 public:
     explicit World(std::size_t servers);
@@ -36,37 +36,37 @@ public:
     redlatch::Milliseconds command_timeout() const { return command_timeout_; }
     Random& random() { return scheduler().random(); }
 
-    // Tells how a lock of this key fares. `server`: whose key it is.
+    // Makes a ward that watches the lock with this key on this server.
     Ward& guard(const std::string& key, std::size_t server, Nanos wake_up_bound);
 
-    // A thread of the program.
+    // Starts a thread of the program.
     void start_thread(Process& process, std::function<void()> body);
 
-    // Waits for the threads, with the misfortunes, and then until nothing should be left. `kept`: beginnings of the
-    // names of keys that may stay; `kept_after_faults`: if anything broke.
+    // Causes faults until the threads have ended, and then waits until nothing should be left. `kept` are prefixes of
+    // the names of keys that may stay, `kept_after_faults` further ones if there were faults.
     void finish(std::vector<std::string> kept, const std::vector<std::string>& kept_after_faults = {});
 
-    // How long anything may be late: threads that stall, messages that are slow.
+    // How late anything may be because of threads that stall and messages that are slow.
     Nanos slack() const;
-    // The same for what needs no server.
+    // The same for operations without a server.
     Nanos local_slack() const;
-    // How long it may take after a fault until all is well again.
+    // How long it may take after a fault until everything works again.
     Nanos recovery() const { return 15 * second; }
     Nanos wake_up_bound(Nanos poll) const { return faults_.any() ? recovery() : poll + slack(); }
 
-    // Whether a failed call needs no other explanation.
+    // Returns whether a failed call needs no other explanation.
     bool excuses_errors() const { return faults_.any() || faults_.slow > 0; }
     bool lost_data() const { return lost_data_; }
     bool crashed(const Process& process) const { return scheduler().has_crashed(process.id); }
 
-    // Any server's data, but for the last ones, may be lost: a minority.
+    // The number of servers that may lose their data: a minority, the first ones.
     std::size_t forgetful = 1;
     bool wards_outlive_data = false;
 
-    // Puts back what somebody had set by hand, after a server lost its data.
+    // Sets the keys again that were set by hand, after a server lost its data.
     std::function<void()> set_anew;
 
-    // Objects that the process made, which a crash leaves as they are.
+    // Keeps an object of the process alive. A crash leaves it as it is.
     template <class T>
     std::shared_ptr<T> keep(const Process& process, std::shared_ptr<T> object) {
         kept_.emplace_back(process.id, object);
@@ -91,7 +91,7 @@ private:
     int crashes_ = 0;
 };
 
-// The programs of a seed, by kind; they fail by scheduler().fail().
+// The programs by kind. A seed runs one, which fails by scheduler().fail().
 using Program = void (*)();
 struct Kind {
     const char* name;

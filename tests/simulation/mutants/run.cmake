@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# The proof that the simulation bites: cmake -P tests/simulation/mutants/run.cmake
-# Breaks the library on purpose, one way at a time, and expects one of 10,000 seeds to fail. Prints a line a mutant and
-# `simulation mutants: caught=N survived=0`; fails when one survives. `-DONLY=regex` and `-DCHECK=ON`: see
+# Proves that the simulation finds bugs: cmake -P tests/simulation/mutants/run.cmake
+# Breaks the library on purpose, one way at a time, and expects one of 10,000 seeds to fail. Prints a line for each
+# mutant and `simulation mutants: caught=N survived=0`. Fails if one survives. `-DONLY=regex` and `-DCHECK=ON`: see
 # ../../mutations/tree.cmake.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../../mutations/tree.cmake)
