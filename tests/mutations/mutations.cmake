@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: MIT
 # mutate(name file from to tests): bugs of other libraries, and of our own drafts.
 
-# A resent reentry counts twice, and one unlock() too few frees nothing.
+# A resent reentry counts twice, and one unlock() too few leaves the lock held.
 mutate(counts_twice_on_resend scripts/hold_levels.hpp
     "if current ~= count then redis.call('hincrby', lock, owner, count - current) end\n    if left"
     "redis.call('hincrby', lock, owner, 1)\n    if left"
     "integration/rlock_protocol|faults/lost")
 
-# Takes the lock whoever holds it: SET without NX.
+# An acquire takes the lock from its holder: SET without NX.
 mutate(takes_it_from_others scripts/rlock.hpp
     "if redis.call('exists', lock) == 0 then"
     "if redis.call('hexists', lock, owner) == 0 then"
     "integration/(rlock_protocol|rlock_waiting)")
 
-# Frees the lock and tells nobody.
+# A release frees the lock and notifies no waiter.
 mutate(release_without_publish scripts/rlock.hpp
     "    redis.call('del', lock)\n    return redis.call(publish, channel, '0')"
     "    redis.call('del', lock)\n    return 1"
     "integration/(rlock_protocol|rlock_waiting)")
 
-# All holds of a thread have one number, and a late release ends the next one.
+# All holds of a thread have the same number, and a late release ends the next one.
 mutate(numbers_used_again lock/lease_manager.hpp
     "Claim claim{owner, number, count, lease_of(lease)};"
     "Claim claim{owner, count == 1 ? owner : number, count, lease_of(lease)};"
@@ -31,37 +31,37 @@ mutate(reentry_shortens_the_lease scripts/hold_levels.hpp
     ""
     "integration/(rlock_lease|rlock_protocol)")
 
-# A renewal creates the key that somebody deleted.
+# A renewal creates a key that was deleted.
 mutate(renewal_creates_the_key scripts/rlock.hpp
     "renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])"
     "renewed[i] = 1 redis.call('hset', lock, ARGV[i + 2], 1)"
     "integration/rlock_watchdog")
 
-# A release that finds no memory is taken to be on its way for ever.
+# A release that runs out of memory counts as on its way indefinitely.
 mutate(release_on_its_way_for_ever lock/lease_manager.hpp
     "if (!Protocol<T>::shared) keeper_.releasing_ = false;"
     "if (!Protocol<T>::shared && std::uncaught_exceptions() == 0) keeper_.releasing_ = false;"
     "unit/rlock_release")
 
-# The answer to a renewal counts for whatever its thread holds by then.
+# The reply to a renewal is applied to a later hold of its thread.
 mutate(renewal_answers_for_the_next_hold lock/lease_manager.hpp
     "if (hold && hold->live() && hold->id == renewal.hold) {"
     "if (hold && hold->live()) {"
     "unit/rlock_watchdog")
 
-# Nobody knows any more that a thread had what was lost.
+# The levels of a lost hold are forgotten, so a later unlock() does not report the loss.
 mutate(lost_levels_forgotten lock/lease_manager.hpp
     "session_.lost_levels().add(kind, key(), hold.owner, hold.count);"
     ""
     "unit/rlock_release|integration/rlock_watchdog")
 
-# What was published between the try and the subscription is lost.
+# A message between the try and the subscription is lost.
 mutate(no_second_try_once_subscribed lock/lock_state.hpp
     "subscribed_ = true;\n        expect_anything();\n        tell_representative();"
     "subscribed_ = true;"
     "unit/rlock|integration/rlock_waiting|faults/(network|server)")
 
-# A message that comes during a try is forgotten.
+# A message that arrives during a try is lost.
 mutate(message_during_a_try_forgotten wait/wait_queue.hpp
     "asked_ = generation;"
     "asked_ = generation_; static_cast<void>(generation);"
@@ -73,25 +73,25 @@ mutate(validity_from_the_reply lock/lease_manager.hpp
     "Reply reply = send(std::as_const(claim), deadline);\n                const SendTime sent;"
     "unit/rlock|faults/lost")
 
-# The watchdog goes on although the server says that the hold is gone.
+# The watchdog continues although the server reports that the hold is gone.
 mutate(renewal_refusal_ignored lock/lease_manager.hpp
     "case Renewed::refused: lose(*hold, \"the server says that it is not held any more\"); break;"
     "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "unit/rlock|integration/rlock_watchdog")
 
-# The watchdog goes on after unlock().
+# The watchdog continues after unlock().
 mutate(watchdog_outlives_unlock lock/lease_manager.hpp
     "            finish(hold);\n            return leaving;"
     "            return leaving;"
     "unit/rlock|integration/(rlock_watchdog|rlock_interface)")
 
-# An acquire of unknown outcome is forgotten, and locks everybody out.
+# An acquire of unknown outcome is forgotten, and blocks all others.
 mutate(unknown_acquire_left_behind lock/lease_manager.hpp
     "if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);"
     ""
     "unit/rlock|faults/l")
 
-# What a late copy of an acquire takes is not released once more.
+# A hold taken by a late copy of an acquire is not released again.
 mutate(late_acquire_not_released_again lock/outbox.hpp
     "if (item.unwanted.hold != hold || item.unsettled < server_now) continue;"
     "if (item.unwanted.hold != hold || item.unsettled >= 0) continue;"
@@ -103,103 +103,103 @@ mutate(resent_release_is_a_loss lock/lease_manager.hpp
     "answer.kind == ReleaseAnswer::Kind::not_held"
     "unit/rlock|faults/lost")
 
-# One process keeps the lock to itself.
+# One process hands the lock over to itself without limit.
 mutate(no_limit_to_local_hand_overs lock/lock_state.hpp
     "handoffs_ < session_.options().local_handoff_limit"
     "handoffs_ < ~0u"
     "unit/rlock|integration/rlock_waiting")
 
-# A message that came before the release's answer is awaited once more, and the next real one is taken for it.
+# A message that arrived before the reply to the release is still expected, and the next one is mistaken for it.
 mutate(own_message_awaited_twice lock/lock_state.hpp
     "line_.empty() && messages == messages_)"
     "line_.empty())"
     "integration/rlock_waiting")
 
-# The watching thread leaves, and nobody receives for the others.
+# The watching thread leaves, and no thread receives messages for the others.
 mutate(watcher_leaves_in_silence session/session.hpp
     "if (subscriptions_.has_several_keen()) transport_.wake();"
     ""
     "integration/rlock_waiting")
 
-# Whoever polls sleeps for the lease that another thread of the process was told.
+# A polling waiter sleeps for the lease that another thread of the process learned.
 mutate(try_stops_the_spinning lock/lock_state.hpp
     "held_here_until(), me.ask_again)"
     "held_here_until())"
     "integration/(spin_lock|std_interface)")
 
-# Whoever polls fails with those that may not listen.
+# A refused subscription also fails waiters that poll.
 mutate(refusal_ends_the_spinning wait/wait_queue.hpp
     "[](const Waiter* w) { return !w->pause; }"
     "[](const Waiter*) { return true; }"
     "integration/spin_lock")
 
-# Nesting draws a new token, and the outer section's writes are refused.
+# A reentry draws a new token, and the writes of the outer section are refused.
 mutate(reentry_draws_a_token scripts/fenced_lock.hpp
     "local token = last_token(counter)\nif not token then return no_token() end\nreturn enter_again"
     "local token = redis.call('incr', counter)\nif not token then return no_token() end\nreturn enter_again"
     "integration/fenced")
 
-# A hand-over that is late gives the lock to a number that nobody uses.
+# A late hand-over gives the lock to a number that no thread uses.
 mutate(late_hand_over_succeeds scripts/rlock.hpp
     "local count = redis.call('hget', lock, owner)\nif not count then return nil end"
     "local count = '1'"
     "integration/rlock_protocol|faults/late_locks")
 
-# An acquire takes effect however late it comes.
+# An acquire takes effect however late it arrives.
 mutate(late_acquire_takes_effect scripts/rlock.hpp
     "if now > tonumber(wanted_until) then return late(now) end\nif redis.call('exists', lock) == 0 then"
     "if redis.call('exists', lock) == 0 then"
     "integration/rlock_protocol|faults/late_locks")
 
-# After a loss of data the tokens begin anew.
+# After a loss of data the tokens start again from the beginning.
 mutate(tokens_begin_anew scripts/fenced_lock.hpp
     "math.max(last + 1, now[1] * 1000000 + now[2])"
     "last + 1"
     "integration/fenced")
 
-# A waiter that asks again queues up again.
+# A waiter that asks again enters the queue again.
 mutate(fair_queues_up_twice scripts/fair_lock.hpp
     "local queued = head and redis.call('zscore', timeouts, owner)"
     "local queued = false"
     "integration/fair_lock")
 
-# A free lock goes to whoever asks.
+# A free lock goes to any caller.
 mutate(fair_lets_others_pass scripts/fair_lock.hpp
     "if free and (not head or head == owner) then"
     "if free then"
     "integration/fair_lock")
 
-# Behind a free lock waiters are told to ask at once, and spin.
+# Waiters behind the first of a free lock are answered to ask again at once, and spin.
 mutate(fair_spins_behind_a_free_lock scripts/fair_lock.hpp
     "if free then return rest end"
     "if free then return 0 end"
     "integration/fair_lock")
 
-# Dead waiters block the queue for ever.
+# Dead waiters block the queue indefinitely.
 mutate(fair_serves_the_dead scripts/fair_lock.hpp
     "if tonumber(ends) > now then return"
     "if true then return"
     "integration/fair_lock")
 
-# Whoever leaves keeps the turn.
+# A waiter that leaves does not wake the next one.
 mutate(fair_keeps_the_turn scripts/fair_lock.hpp
     "if free then wake(first_alive()) else tell_next() end\nreturn now"
     "return now"
     "integration/fair_lock_script")
 
-# A live waiter's place ends.
+# The place of a live waiter expires.
 mutate(fair_refreshes_nobody lock/fair_lock_state.hpp
     "if (place->is_waiting()) waiters.push_back(number);"
     "static_cast<void>(number);"
     "unit/fair_lock|integration/fair_lock_test")
 
-# Who has lost its place is not told.
+# A waiter does not notice that it has lost its place.
 mutate(fair_lost_place_unnoticed lock/fair_lock_state.hpp
     "reply.elements[i].integer != 0) continue;"
     "true) continue;"
     "unit/fair_lock")
 
-# Giving up leaves the entry behind.
+# A waiter that gives up leaves its place in the queue.
 mutate(fair_stays_in_the_queue lock/fair_lock_state.hpp
     "places_.erase(question.number);\n        take_back(lock, request, question);"
     "places_.erase(question.number);"
@@ -211,25 +211,25 @@ mutate(fair_forgets_foreign_patience scripts/fair_lock.hpp
     "0"
     "integration/fair_lock_script")
 
-# A message that comes while the question is on its way is lost.
+# A message that arrives during a try is lost.
 mutate(fair_message_during_a_try_forgotten lock/fair_lock_state.hpp
     "question.generation = generation;\n                place.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;"
     "place.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;\n                question.generation = place.generation();"
     "unit/fair_lock")
 
-# Whoever comes last is served first.
+# The last in the queue is served first.
 mutate(fair_serves_the_last_first scripts/fair_lock.hpp
     "{'rpush', queue, owner, undo"
     "{'lpush', queue, owner, undo"
     "integration/fair_lock_order")
 
-# A dead waiter costs the others a whole lease.
+# A dead waiter delays the others by a whole lease.
 mutate(fair_slot_of_a_whole_lease protocol/fair_lock.hpp
     "session.options().watchdog_timeout / 6"
     "session.options().watchdog_timeout"
     "integration/fair_lock_order")
 
-# A try_lock() that failed stands in the queue.
+# A try_lock() that failed stays in the queue.
 mutate(fair_try_lock_queues_up lock/fair_lock_state.hpp
     "return wire_.acquire(claim, session_.calling(deadline, Effect::grants));"
     "return wire_.acquire_or_queue(claim, session_.calling(deadline, Effect::grants));"
@@ -237,37 +237,37 @@ mutate(fair_try_lock_queues_up lock/fair_lock_state.hpp
 
 # --- read-write lock --------------------------------------------------------------------------------------------------
 
-# A reader comes in while a writer holds the lock.
+# A reader enters while a writer holds the lock.
 mutate(reader_beside_a_writer scripts/read_write_lock.hpp
     "elseif redis.call('hexists', lock, writer) == 0 then"
     "elseif false then"
     "integration/read_write")
 
-# A writer comes in while readers hold the lock.
+# A writer enters while readers hold the lock.
 mutate(writer_beside_readers scripts/read_write_lock.hpp
     "    if left ~= -2 then\n        if mark_ttl == '0' then return left end"
     "    if false then\n        if mark_ttl == '0' then return left end"
     "integration/read_write")
 
-# A message that comes before the reader listens is told only to the writer, who listens to the same channel.
+# A message that arrives before the reader listens reaches only the writer, which listens to the same channel.
 mutate(no_second_try_on_a_warm_channel lock/lock_state.hpp
     "if (subscribed_ && !listened) line_.news();"
     "static_cast<void>(listened);"
     "unit/read_write_lock")
 
-# Readers keep each other out.
+# Readers exclude each other.
 mutate(readers_exclude_readers scripts/read_write_lock.hpp
     "    if mode ~= 'write' then\n        if redis.call('exists', mark) == 1"
     "    if not mode then\n        if redis.call('exists', mark) == 1"
     "integration/std_interface")
 
-# The field of a dead reader keeps writers out after its lease.
+# The field of a dead reader blocks writers after its lease.
 mutate(dead_reader_blocks scripts/read_write_lock.hpp
     "if left == -2 then redis.call('hdel', lock, owner) end"
     "if left == -2 then left = 30000 end"
     "integration/read_write")
 
-# Who goes on as a reader tells nobody that others may join it.
+# A writer that continues as a reader does not notify others that they may join it.
 mutate(downgrade_wakes_nobody scripts/read_write_lock.hpp
     "        if refusal then return refusal end\n    end\n    return redis.call(publish, channel, '1')"
     "        return refusal or 0\n    end\n    return redis.call(publish, channel, '1')"
@@ -285,31 +285,31 @@ mutate(no_precedence scripts/read_write_lock.hpp
     ""
     "integration/read_write")
 
-# The renewal forgets that readers' leases have keys of their own.
+# The renewal ignores that the readers' leases have keys of their own.
 mutate(read_leases_not_renewed scripts/read_write_lock.hpp
     "if left ~= -2 and left < lease then redis.call('pexpire', timeout, lease) end"
     ""
     "integration/read_write")
 
-# The watchdog of one reader cuts the lease of another.
+# The watchdog of one reader shortens the lease of another.
 mutate(read_renewal_shortens_the_lease scripts/read_write_lock.hpp
     "if renewed[i] == 1 and redis.call('pttl', lock) < lease then"
     "if renewed[i] == 1 then"
     "integration/read_write_lock")
 
-# Giving back a level takes its longer lease along, while the holder counts on it.
+# Releasing a level ends its longer lease, although the holder relies on it.
 mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
     "for i = count + 1, tonumber(current) do\n            lease"
     "for i = count + 1, tonumber(count) do\n            lease"
     "integration/read_write_lock")
 
-# A writer that gave up keeps readers out.
+# A writer that gave up blocks readers.
 mutate(mark_left_behind lock/lease_manager.hpp
     "wire_.withdraw();\n            lock.lock();"
     "lock.lock();"
     "unit/read_write_lock|integration/read_write_lock")
 
-# A reader stands in line behind another one of its process.
+# A reader waits behind another reader of its process.
 mutate(readers_stand_in_line lock/lock_state.hpp
     "return Protocol<T>::shared ? Instant{} : holds_.held_until();"
     "return holds_.held_until();"
@@ -323,49 +323,49 @@ mutate(ended_write_hold_stays protocol/read_write_lock.hpp
 
 # --- semaphores and latch ---------------------------------------------------------------------------------------------
 
-# What Lua takes for a number, as 'nan' and '0x10', counts permits.
+# Texts that Lua takes for numbers, such as 'nan' and '0x10', count as permits.
 mutate(counts_what_is_no_count scripts/exact_count.hpp
     "if text ~= '0' and not string.find(text, '^-?[1-9]%d*$') then return nil end"
     "if not tonumber(text) then return nil end"
     "integration/bad_inputs")
 
-# Numbers that Lua rounds are counts, and tokens.
+# Numbers that Lua rounds are accepted as counts and tokens.
 mutate(counts_beyond_exactness scripts/exact_count.hpp
     "if math.abs(number) < 9007199254740992 then return number end"
     "if number then return number end"
     "integration/bad_inputs")
 
-# A resent acquire takes twice.
+# A resent acquire takes permits twice.
 mutate(semaphore_takes_twice scripts/semaphore.hpp
     "if before then return before end\nlocal now = time_in_ms()\nif now > wanted_until then return late(now) end\nlocal available = count_in"
     "local now = time_in_ms()\nlocal available = count_in"
     "integration/semaphore")
 
-# A resent release gives twice.
+# A resent release gives permits twice.
 mutate(semaphore_gives_twice scripts/semaphore.hpp
     "if before then return before end\nlocal now = time_in_ms()\nif now > wanted_until then return late(now) end\nlocal ends = wanted_until + margin\nlocal available = redis.call('get', semaphore)\nif only_existing"
     "local now = time_in_ms()\nlocal ends = wanted_until + margin\nlocal available = redis.call('get', semaphore)\nif only_existing"
     "integration/semaphore")
 
-# More permits are out than there are.
+# More permits are granted than there are.
 mutate(semaphore_takes_too_many scripts/semaphore.hpp
     "if taken + wanted <= available then"
     "if taken + wanted <= available + 1 then"
     "integration/semaphore")
 
-# A release that nobody hears.
+# A release is not published.
 mutate(semaphore_release_without_publish scripts/semaphore.hpp
     "if total > 0 and permits > 0 then table.insert(changes, {publish"
     "if false then table.insert(changes, {publish"
     "integration/semaphore")
 
-# Permits of unknown outcome stay away.
+# The permits of an acquire of unknown outcome are not given back.
 mutate(semaphore_gives_nothing_back scripts/semaphore.hpp
     "table.insert(changes, {'incrby', semaphore, whole(taken)})"
     ""
     "integration/semaphore")
 
-# A permit whose lease is over is gone for good.
+# A permit whose lease is over never becomes available again.
 mutate(permits_never_come_back scripts/permit_expirable_semaphore.hpp
     "put_back(changes, semaphore, leases, channel, publish, available, over)\n"
     "\n"
@@ -377,19 +377,19 @@ mutate(latch_counts_twice scripts/count_down_latch.hpp
     ""
     "integration/count_down")
 
-# The end of the count is told to nobody.
+# The end of the count is not published.
 mutate(latch_end_without_publish scripts/count_down_latch.hpp
     "table.insert(changes, {publish, channel, '0'})"
     ""
     "integration/count_down")
 
-# A copy of an earlier request, delayed on the way, is carried out.
+# A delayed copy of an earlier request is executed.
 mutate(late_copies_carried_out scripts/request_marks.hpp
     "if tonumber(last) < tonumber(request) then"
     "if last ~= request then"
     "integration.(semaphore|count_down)")
 
-# A command that comes when nobody wants it any more is carried out: its mark may have gone.
+# A command that arrives when it is no longer wanted is executed, although its mark may have expired.
 mutate(late_acquire_takes scripts/semaphore.hpp
     "if now > wanted_until then return late(now) end\nlocal available = count_in"
     "local available = count_in"
@@ -400,55 +400,55 @@ mutate(late_count_down_counts scripts/count_down_latch.hpp
     "local ends = wanted_until + margin\nlocal text"
     "faults/late_synchronizers")
 
-# What may have been done, and nobody can tell, is done again.
+# A request that may have been executed, without any way to find out, is sent again.
 mutate(unknowable_is_sent_again protocol/idempotency.hpp
     "if (ticket.may_be_done && read_late(reply).value_or(0) > marks_end) {"
     "if (false && read_late(reply).value_or(0) > marks_end) {"
     "faults/late_synchronizers")
 
-# A right that is missing leaves half of a change behind.
+# A missing right leaves half of a change behind.
 mutate(half_a_change_stays scripts/all_or_none.hpp
     "if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end"
     ""
     "faults/access_rights")
 
-# Without PEXPIRE an acquire leaves a hash without a lease behind, which nobody ever takes for a lock again.
+# Without PEXPIRE an acquire leaves a hash without a lease, and the lock can never be acquired again.
 mutate(hash_without_a_lease scripts/hold_levels.hpp
     "    redis.call('del', lock)\n    return limited"
     "    return limited"
     "faults/access_rights")
 
-# Without HDEL both have the hold that should have been handed over.
+# Without HDEL a failed hand-over leaves the hold with both owners.
 mutate(two_owners_without_hdel scripts/hold_levels.hpp
     "    put_back(lock, owner, count, left)\n    return reply"
     "    return reply"
     "faults/access_rights")
 
-# Without ZREM a waiter takes the lock that is told that it does not have it.
+# Without ZREM a waiter acquires the lock although its reply is an error.
 mutate(held_without_leaving_the_queue scripts/fair_lock.hpp
     "{{'hincrby', lock, owner, '1', undo = {'del', lock}}, {'pexpire', lock, lease}}"
     "{{'hincrby', lock, owner, '1'}, {'pexpire', lock, lease}}"
     "faults/access_rights")
 
-# Without HDEL a writer that wanted to go on as a reader has the reader's lease left.
+# Without HDEL a writer that fails to continue as a reader keeps only the reader's lease.
 mutate(downgrade_cuts_the_lease scripts/read_write_lock.hpp
     "undo = before > 0 and {'pexpire', lock, before}"
     "undo = false"
     "faults/access_rights")
 
-# More permits than Redisson can read.
+# There are more permits than Redisson can represent.
 mutate(permits_beyond_an_int scripts/semaphore.hpp
     "if permits > 0 and total > most or permits < 0 and total < -most then return too_many() end"
     ""
     "integration/semaphore")
 
-# Who wants more than there can ever be holds up everybody behind it.
+# A request for more permits than there can ever be blocks all requests behind it.
 mutate(big_request_blocks_for_good wait/caller_queue.hpp
     "return !is_within_reach(want, now);"
     "return false;"
     "unit/caller_queue|integration/semaphore")
 
-# Who wants many starves.
+# A request for many permits starves.
 mutate(small_requests_overtake scripts/semaphore.hpp
     "elseif tonumber(ARGV[i]) > 0 then\n        break"
     "elseif false then\n        break"
@@ -460,13 +460,13 @@ mutate(release_does_not_write_first scripts/semaphore.hpp
     "local changes = {mark(marks, lane, request, 1), keep(marks, now, ends)}"
     "integration.semaphore")
 
-# Permits that nobody knows to be taken.
+# Permits of unknown outcome stay taken, although no thread has them.
 mutate(unknown_permits_left_behind semaphore/synchronizer.hpp
     "if (unknown && !("
     "if (unknown && wants.empty() && !("
     "unit|integration.semaphore")
 
-# Permits for a thread that left while they were asked for.
+# Permits for a thread that left during the request are not given back.
 mutate(unclaimed_permits_left_behind semaphore/synchronizer.hpp
     "if (wants[i].served) unclaimed.push_back(wants[i]);"
     ""
@@ -478,55 +478,55 @@ mutate(next_count_keeps_waiters protocol/count_down_latch.hpp
     "want.served = open;"
     "unit.count_down|integration.count_down")
 
-# A permit is asked for again by the id that is being taken back.
+# An acquire is repeated with the permit id that is being taken back.
 mutate(permit_ids_used_again semaphore/synchronizer.hpp
     "wants.back().renew();"
     ";"
     "unit.permit")
 
-# A process with waiters sleeps although a lease has ended.
+# A process with waiters sleeps on although a lease has ended.
 mutate(next_expiry_ignored protocol/permit_expirable_semaphore.hpp
     "over_in < 0 || over_in == Milliseconds::max().count() ? Milliseconds::max() : Milliseconds(over_in + 1)"
     "Milliseconds::max()"
     "unit.permit|integration.permit")
 
-# SET without NX.
+# The plain command is SET without NX.
 mutate(mutex_takes_it_from_others protocol/mutex.hpp
     "send(Texts<6>{\"SET\", key_, value, \"NX\", \"PX\", lease})"
     "send(Texts<5>{\"SET\", key_, value, \"PX\", lease})"
     "integration/mutex")
 
-# A release ends whatever hold there is.
+# A release ends any hold.
 mutate(mutex_release_compares_nothing scripts/mutex.hpp
     "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end"
     ""
     "integration/mutex")
 
-# All holds have one value, and a late release ends a later hold.
+# All holds have the same value, and a late release ends a later hold.
 mutate(mutex_value_is_the_owner protocol/mutex.hpp
     "return {session_.uuid(), hold};"
     "return {session_.uuid(), hold * 0};"
     "unit/mutex|integration/mutex")
 
-# Somebody else's hold is kept alive, and the loss of ours goes unnoticed.
+# A renewal extends a foreign hold, and the loss of our own goes unnoticed.
 mutate(mutex_renewal_compares_nothing scripts/mutex.hpp
     "if current == ARGV[i + 2] then"
     "if current then"
     "integration/mutex")
 
-# An acquire that is sent again meets its own value, and waits for itself.
+# A resent acquire finds its own value, and waits for itself.
 mutate(mutex_resend_is_refused scripts/mutex.hpp
     "if current ~= value then return left end"
     "if true then return left end"
     "integration/mutex")
 
-# The first answer without a lock is the last word, and nobody looks at the type of the key.
+# The first reply without a lock is final, and the type of the key is not checked.
 mutate(mutex_refusal_is_not_looked_into protocol/mutex.hpp
     "if (!reply.is_nil()) return reply;"
     "return reply.is_nil() ? Reply::of(-1) : reply;"
     "unit/mutex|integration/mutex")
 
-# A server without a command for it cannot be given anything back.
+# A server without a native compare-and-delete command executes no release.
 mutate(mutex_needs_the_native_delete protocol/mutex.hpp
     "if (!reply.is_error() || judge(reply) != ReplyClass::refused) return reply;"
     "if (form != CompareAndDelete::Form::none) return reply;"
@@ -538,31 +538,31 @@ mutate(mutex_hand_over_compares_nothing scripts/mutex.hpp
     ""
     "integration/mutex")
 
-# Two kinds of locks on one key take each other's holds for their own.
+# Two kinds of locks on one key mistake each other's holds for their own.
 mutate(kinds_are_mixed lock/lease_manager.hpp
     "if (auto refusal = mixed_kinds()) throw *std::move(refusal);"
     ""
     "unit/rlock|integration/fair_lock_test")
 
-# The holder of a plain mutex takes it a second time.
+# The holder of a plain mutex acquires it a second time.
 mutate(mutex_is_reentrant lock/lease_manager.hpp
     "if (hold && refuses_reentry(*hold)) throw not_reentrant();"
     ""
     "unit/mutex|integration/mutex")
 
-# Who becomes the first in the queue is not told of the new holder's lease.
+# The waiter that becomes the first in the queue is not notified of the new holder's lease.
 mutate(fair_next_is_not_told scripts/fair_lock.hpp
     "if head and not refusal then tell_next() end"
     ""
     "integration/fair_lock")
 
-# An own release is no news to a thread that asked before it, and comes into the line after it.
+# The process's own release does not wake a thread that asked before it and starts to wait after it.
 mutate(own_release_is_no_news lock/lock_state.hpp
     "                line_.news();\n            }\n            // Who waits"
     "            }\n            // Who waits"
     "unit.rlock_waiting")
 
-# One more than the largest number of milliseconds.
+# The largest number of milliseconds is incremented, and overflows.
 mutate(next_expiry_overflows protocol/permit_expirable_semaphore.hpp
     "over_in < 0 || over_in == Milliseconds::max().count()"
     "over_in < 0"
@@ -570,145 +570,145 @@ mutate(next_expiry_overflows protocol/permit_expirable_semaphore.hpp
 
 # --- faults -----------------------------------------------------------------------------------------------------------
 
-# Half a command stays in the buffer when memory runs out, and makes nonsense of all that follow.
+# Half a command stays in the buffer when memory runs out, and corrupts all that follow.
 mutate(half_a_command_is_sent redis/command_connection.hpp
     "out_.resize(before);\n            throw;"
     "throw;"
     "faults/(no_memory|failing)")
 
-# Connections that are accepted and closed at once are made again in a storm.
+# Connections that are accepted and closed at once are opened again without back-off.
 mutate(reconnects_in_a_storm redis/command_connection.hpp
     "if (!proven_) {\n            attempt_failed_"
     "if (false) {\n            attempt_failed_"
     "faults/data_loss")
 
-# A wake-up that meets a drain leaves a byte that nobody reads any more.
+# A wake-up during a drain leaves a byte that is never read.
 mutate(wake_up_left_in_the_pipe net/wake_pipe.hpp
     "if (came) woken_.exchange(false);"
     "static_cast<void>(came), woken_.exchange(false);"
     "faults/fail")
 
-# A grant that was on the way for longer than its lease is believed.
+# A grant that was on its way for longer than its lease counts as a hold.
 mutate(late_grant_believed lock/lease_manager.hpp
     "if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {"
     "if (live_hold(owner)) {"
     "faults/(client_ends|network)")
 
-# A waiter that times out when it is told keeps the news to itself.
+# A waiter that times out while it is notified does not pass the notification on.
 mutate(leaving_waiter_wakes_nobody lock/lock_state.hpp
     "} else if (was_front) {\n            rouse(*line_.front());"
     "} else if (was_front) {"
     "faults/pubsub|integration/rlock_waiting")
 
-# A write to a connection that was killed ends the program.
+# A write to a killed connection raises SIGPIPE and ends the program.
 mutate(write_raises_a_signal net/socket.hpp
     "MSG_NOSIGNAL | MSG_DONTWAIT"
     "MSG_DONTWAIT"
     "faults/failed_calls")
 
-# A count that was given up appears after the reset that followed.
+# A change of a latch that was given up takes effect after the reset that followed.
 mutate(given_up_change_comes_late semaphore/synchronizer.hpp
     "else if (ticket.may_be_done)\n"
     "else if (ticket.may_be_done && !ticket.request)\n"
     "(unit|integration)/count_down_latch")
 
-# Two threads use one session of OpenSSL's at the same time.
+# Two threads use one OpenSSL session at the same time.
 mutate(tls_without_mutex net/openssl.hpp
     "const std::lock_guard lock(mutex_);\n        const detail::OpensslErrors errors;\n        // There"
     "const detail::OpensslErrors errors;\n        // There"
     "integration/tls_test")
 
-# Any certificate of a trusted authority will do.
+# Any certificate of a trusted authority is accepted, whatever its host.
 mutate(certificate_for_another_host net/openssl.hpp
     "X509_VERIFY_PARAM_set1_host(verify, wanted.data(), wanted.size()) == 1 &&"
     ""
     "integration/tls_refusal")
 
-# Revoked certificates are listed in vain.
+# Revoked certificates are accepted.
 mutate(revoked_is_trusted net/openssl.hpp
     "X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL"
     "0"
     "integration/tls_refusal")
 
-# What the program had in OpenSSL's queue is lost.
+# Errors of the program in OpenSSL's queue are lost.
 mutate(errors_of_the_program_lost net/openssl.hpp
     "i < count_; ++i)"
     "i < count_ && i > 16; ++i)"
     "integration/tls_test")
 
-# What was decrypted and had no room waits for the next bytes from the network.
+# Decrypted bytes that exceed the buffer wait for the next bytes from the network.
 mutate(decrypted_is_left_behind redis/command_connection.hpp
     "std::array<char, TlsSession::full_room> bytes;"
     "std::array<char, 1024> bytes;"
     "integration/tls_test")
 
-# A forked child says goodbye in its parent's session.
+# A forked child ends the TLS session of its parent.
 mutate(goodbye_of_a_child net/socket.hpp
     "static_cast<void>(tls_.release());"
     ""
     "integration/tls_client_fork")
 
-# What is posted while a connection ends is nobody's.
+# A command that is posted while a connection ends has no thread to complete it.
 mutate(posted_and_stranded redis/command_connection.hpp
     "if (in_flight() > 0) call_driver(lock);\n    }\n\n    // --- writing"
     "}\n\n    // --- writing"
     "integration/command_connection")
 
-# A connection that failed is closed in order, and the kernel delivers later what it held.
+# A failed connection is closed in order, and the kernel delivers its buffered commands later.
 mutate(old_commands_come_late net/socket.hpp
     "if (std::exchange(failed_, false))\n            reset();\n        else if (tls_)"
     "failed_ = false;\n        if (tls_)"
     "integration/command_connection")
 
-# A watching thread takes the interrupt that was meant for the next one.
+# A watching thread consumes the interrupt that was meant for the next one.
 mutate(interrupt_taken_by_another redis/pubsub_connection.hpp
     "if (interrupts.count() != seen) return Watch::done;"
     "static_cast<void>(seen);"
     "integration/pubsub_connection")
 
-# Who is turned away waits for a thread that leaves without a word.
+# A thread that was turned away waits for a watcher that leaves without notice.
 mutate(watcher_leaves_without_a_word redis/pubsub_connection.hpp
     "if (turned_away_.exchange(false)) wake_();"
     ""
     "integration/pubsub_connection")
 
-# Whoever writes waits for a server that does not read, beyond his own deadline.
+# A thread that writes waits for a server that does not read, beyond its own deadline.
 mutate(writes_beyond_its_deadline redis/command_connection.hpp
     "if (full_) break;"
     "if (full_ && link_.socket.wait(POLLOUT, Clock::now() + timeout_)) continue;"
     "integration/command_connection|faults/server")
 
-# The background waits for a connection that nobody answers, and every renewal with it.
+# The background thread waits for a connection that is not answered, and every renewal with it.
 mutate(background_waits_to_connect net/side_work.hpp
     "return thread_.joinable();"
     "if (thread_.joinable()) thread_.join();\n        return true;"
     "integration/command_connection")
 
-# A call fails because its own line is refused a connection, though another line has one.
+# A call fails because its own connection is refused, although another one is open.
 mutate(late_connection_fails_a_call redis/hiredis_transport.hpp
     "return other ? call(*other, refused) : answer;"
     "return other ? answer : answer;"
     "faults/refusal")
 
-# Renewals wait for a line that is refused a connection, until the hold is lost.
+# Renewals wait for a connection that is refused, until the hold is lost.
 mutate(renewals_wait_for_their_line redis/hiredis_transport.hpp
     "link.hand_over_to(*other);"
     "static_cast<void>(other);"
     "faults/refusal")
 
-# The driver waits for ever for a lock of its own.
+# The driver waits indefinitely for a mutex that it holds.
 mutate(connection_is_handed_over_to_itself redis/command_connection.hpp
     "if (&other == this) return;"
     ""
     "integration/.*command_connection_test")
 
-# Each connection sleeps out its pause, though another one has shown that the server is back.
+# Each connection waits out its back-off, although another one has shown that the server is back.
 mutate(good_news_is_kept redis/hiredis_transport.hpp
     "bool has_ended_pause = subscriber.try_again();"
     "bool has_ended_pause = false;"
     "faults/recovery")
 
-# Who is connecting to a frozen master goes on to the end of the time-out, though another is the master by now.
+# A thread that connects to a frozen master waits for the time-out, although another server is the master by now.
 mutate(waits_for_the_old_master redis/command_connection.hpp
     "place_ = place;\n        link_.in_vain = true;"
     "place_ = place;"
@@ -720,7 +720,7 @@ mutate(waits_for_the_old_node redis/command_connection.hpp
     "if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
     "faults/failover")
 
-# What waits for replicas shares its connection with others, who wait, too.
+# Commands that wait for replicas share a connection with others, which wait, too.
 mutate(waits_for_replicas_on_shared_lines redis/hiredis_transport.hpp
     "return on_a_line(own, deadline,"
     "static_cast<void>(own);\n            return on_a_line(line(), deadline,"
@@ -732,13 +732,13 @@ mutate(waits_for_replicas_on_the_line_of_the_node redis/cluster.hpp
     "if (!together || deadline != Instant{}) return line.call_all"
     "integration/replica_wait")
 
-# A hold in a cluster fails because a further connection is refused, though its node has one.
+# A call in a cluster fails because a further connection is refused, although its node has one.
 mutate(late_connection_fails_a_call_in_a_cluster redis/cluster.hpp
     "return refused && line.is_connected() ?"
     "return refused && false ?"
     "faults/cluster.cpp")
 
-# A plugin is closed while its look-up of a name runs, which then comes back to nowhere.
+# A plugin is unloaded during its look-up of a name, which then returns into unloaded code.
 mutate(look_up_outlives_its_code net/resolver.hpp
     "keep_code_loaded();\n            thread_.detach();"
     "thread_.detach();"
@@ -746,19 +746,19 @@ mutate(look_up_outlives_its_code net/resolver.hpp
 
 # --- locks over several servers ---------------------------------------------------------------------------------------
 
-# Half of the servers are enough, so two halves hold it.
+# Half of the servers suffice, so two halves hold the lock.
 mutate(half_is_a_majority red_lock.hpp
     "members.size() / 2 + 1"
     "members.size() / 2"
     "integration/red_lock_test")
 
-# A member that granted late keeps its part of a round that failed.
+# A member that granted late keeps its part of a failed round.
 mutate(late_grants_are_kept quorum/quorum_state.hpp
     "return answer.kind == TryAnswer::Kind::held && round->hold != 0 && adopt({owner, round->hold, member});"
     "return true;"
     "integration/red_lock_fault")
 
-# What was had in vain is not given back.
+# The members of a failed round are not released.
 mutate(some_are_kept_in_vain quorum/quorum_state.hpp
     "give_back(lock, request.owner, had, round->stopped ? Clock::now() : request.deadline);"
     "static_cast<void>(had);"
@@ -770,145 +770,145 @@ mutate(red_lock_valid_from_the_reply lock/lease_manager.hpp
     "asked.reply = std::move(reply);\n asked.sent = Clock::now();\n"
     "integration/red_lock_test")
 
-# Clocks are taken to run alike.
+# Clocks are assumed to run at the same speed.
 mutate(clocks_do_not_drift quorum/quorum_state.hpp
     "return rules_.independent ? lease / 100 + Milliseconds(2) : Milliseconds(0);"
     "return Milliseconds(0);"
     "integration/red_lock_test")
 
-# A server that has forgotten a hold votes for the next one.
+# A server that has lost a hold votes for the next one.
 mutate(young_servers_vote quorum/quorum_state.hpp
     "if (!rules_.independent) return then(Instant::min(), std::nullopt);"
     "return then(Instant::min(), std::nullopt);"
     "integration/red_lock_restart")
 
-# The rest of the servers is blocked until the lease is over.
+# An unlock() leaves the servers beyond a majority blocked until the lease is over.
 mutate(unlock_of_a_majority_only quorum/quorum_state.hpp
     "share.leaving = share.levels > remaining ? 1 : 0;"
     "share.leaving = share.levels > remaining && &share < &shares.of[rules_.needed] ? 1 : 0;"
     "integration/red_lock_test")
 
-# A part that is had again votes at once, however young its server.
+# A part that is acquired again votes at once, however young its server.
 mutate(adopted_without_a_look quorum/quorum_state.hpp
     "share.votes_from = never;\n        ask_for_vote(lock, part);"
     "share.votes_from = Instant::min();"
     "integration/red_lock_restart")
 
-# No answer is a yes.
+# A missing reply counts as a vote.
 mutate(silence_is_a_vote quorum/round.hpp
     "return p.kind == Kind::held && p.votes_from <= now;"
     "return p.kind == Kind::asked || (p.kind == Kind::held && p.votes_from <= now);"
     "unit/round")
 
-# Members that have not answered yet are taken for dead when another one refuses.
+# Members that have not answered yet count as dead when another one refuses.
 mutate(asked_is_away quorum/round.hpp
     "return p.kind == Kind::failed; });\n    }\n    const"
     "return p.kind == Kind::failed || p.kind == Kind::asked; });\n    }\n    const"
     "unit/round")
 
-# A member that others had meanwhile counts as if it had been held all the while.
+# A member that others held meanwhile counts as held without interruption.
 mutate(part_without_identity quorum/quorum_state.hpp
     "part.hold == share.hold &&"
     ""
     "integration/multi_lock")
 
-# A short lease over members that are held for long.
+# A short lease over members with longer holds is ignored.
 mutate(lease_of_the_members quorum/quorum_state.hpp
     "return hold.watched() ? until : std::min(until, shares_.at(hold.owner).leases_end);"
     "static_cast<void>(hold); return until;"
     "integration/multi_lock")
 
-# Who sleeps until a later loss is not woken for an earlier one.
+# A thread that sleeps until a later loss is not woken for an earlier one.
 mutate(earlier_loss_wakes_nobody session/losses.hpp
     "Timers timers{[this] { wake(); }, Timers::Of::loss};"
     "Timers timers{[] {}, Timers::Of::loss};"
     "unit/losses")
 
-# Nobody is told before all that are lost at that instant have been looked at.
+# No loss is reported before all that are due at that instant have been found.
 mutate(first_is_told_with_the_last session/losses.hpp
     "while (expire_first_due(desk, now)) tell_all(desk);"
     "while (expire_first_due(desk, now)) {}"
     "unit/losses|faults/lost_in_time")
 
-# Telling many is begun no sooner than telling one.
+# Reporting many losses begins no earlier than reporting one.
 mutate(telling_many_begins_late session/losses.hpp
     "desk_->lateness.notice() + all"
     "desk_->lateness.notice() + 0 * all"
     "unit/losses|faults/lost_in_time")
 
-# A client that ends while something is held says nothing.
+# A client that is destroyed during a hold does not report the loss.
 mutate(end_of_client_is_silent session/session.hpp
     "for (const auto& [_, entry] : states_) entry.state->abandon();"
     ""
     "unit/losses")
 
-# What could not expire for want of memory never does.
+# An expiry that failed for lack of memory is never repeated.
 mutate(loss_forgotten_for_want_of_memory session/losses.hpp
     "desk.timers.schedule(*watched, now + again);"
     ""
     "unit/losses")
 
-# Losses are told by a thread that is made when there is one to tell of.
+# The thread that reports losses is started only when there is a loss.
 mutate(thread_for_losses_comes_late lock/lease_manager.hpp
     "session_.start_losses();\n        session_.start_background();"
     ""
     "faults/(failed|failing)_calls")
 
-# A release is forgotten because a password is wrong, for as long as it is.
+# A release is dropped because the password is wrong for a while.
 mutate(denied_is_final session/server_errors.hpp
     "return reply.is_error() && judge(reply) == ReplyClass::refused &&\n           !detail::is_denied(detail::error_code_word(reply.text), reply.text);"
     "return reply.is_error() && judge(reply) == ReplyClass::refused;"
     "unit/(server_errors|rlock_release)")
 
-# A member whose release finds no memory keeps its hold.
+# A member whose release runs out of memory keeps its hold.
 mutate(told_by_value quorum/member.hpp
     "lock_.state().release_in_background(owner, done, receiver);"
     "const auto copy = std::make_unique<std::function<void(std::error_code)>>(done);\n        lock_.state().release_in_background(owner, *copy, receiver);"
     "faults/(no|failing)_memory")
 
-# A child that has its parent's number is taken for it.
+# A child with the process id of its parent is taken for its parent.
 mutate(fork_is_not_counted base/process.hpp
     "if (::madvise(page, size, MADV_WIPEONFORK) == 0)"
     "if (::madvise(page, size, MADV_NORMAL) == 0)"
     "integration/client_fork")
 
-# A server whose clock jumps all the time is sent the same command in a loop.
+# A server whose clock jumps all the time gets the same command in a loop.
 mutate(late_command_sent_in_a_loop session/session.hpp
     "if (verdict == ReplyClass::late) return reply;"
     ""
     "unit/rlock_acquire")
 
-# A fair waiter takes the number of a hold in whose name something may still be on its way.
+# A fair waiter takes the number of a hold for which a command may still be on its way.
 mutate(unsettled_number_used_again lock/fair_lock_state.hpp
     "if (settled && !resent && answer.kind"
     "if ((settled || !resent || true) && answer.kind"
     "unit/fair_lock")
 
-# What was never asked for is given back, and told as not delivered.
+# A place that was never requested is given back, and reported as not delivered.
 mutate(unasked_place_given_back lock/fair_lock_state.hpp
     "if (error.code() != errc::unreachable || question.unsettled != 0) take_back"
     "take_back"
     "unit/fair_lock")
 
-# A suspended machine is taken for one that was awake.
+# The time for which the machine was suspended is not noticed.
 mutate(suspension_unseen base/suspended.hpp
     "detail::read_clock(CLOCK_BOOTTIME)"
     "detail::read_clock(CLOCK_MONOTONIC)"
     "unit/suspended")
 
-# Of several who try at the same time each gives back what it has.
+# When several threads try at the same time, each releases its members.
 mutate(nobody_goes_first quorum/round.hpp
     "return first != order.end() && parts_[*first].had;"
     "static_cast<void>(first); return false;"
     "unit/round|integration/multi_lock")
 
-# A hold goes on in valid_until() while the machine is suspended.
+# A hold stays valid in valid_until() while the machine is suspended.
 mutate(suspension_is_not_seen lock/hold_table.hpp
     "const Clock::duration grown = suspended_since(suspended);"
     "const Clock::duration grown{};"
     "integration/suspended")
 
-# A hold that is lost forgets that a copy of its acquire may still come.
+# A lost hold ignores that a copy of its acquire may still arrive.
 mutate(loss_forgets_the_copy lock/lease_manager.hpp
     "if (hold.unsettled != 0)\n            give_back_later(hold, std::max("
     "if (false)\n            give_back_later(hold, std::max("

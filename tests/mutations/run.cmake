@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-# The proof that the tests bite: cmake -P tests/mutations/run.cmake
-# Breaks the library on purpose, one way at a time, and expects the tests named beside it to fail. Prints a line a mutation and
-# `mutations: caught=N survived=0`; fails when one survives. `-DONLY=regex` and `-DCHECK=ON`: see tree.cmake.
+# Proves that the tests find bugs: cmake -P tests/mutations/run.cmake
+# Breaks the library on purpose, one way at a time, and expects the tests named beside it to fail. Prints a line for
+# each mutation and `mutations: caught=N survived=0`. Fails if one survives. `-DONLY=regex` and `-DCHECK=ON`: see
+# tree.cmake.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/tree.cmake)
 set(build ${root}/build/mutations/build)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-# A copy of the tree that is broken on purpose, one way at a time. For run.cmake and the soak's mutants.cmake, which say
-# by `try_mutant(name ...)` how a mutant is built and tried; it sets `caught_by` to what gave it away, or to "".
-# `-DONLY=regex` takes those whose names match; `-DCHECK=ON` tries none, but sees whether each still fits the library.
+# A copy of the tree that is broken on purpose, one way at a time. Used by run.cmake and by the mutants of soak and
+# simulation. They define `try_mutant(name ...)`, which builds and tries a mutant, and sets `caught_by` to the evidence,
+# or to "". `-DONLY=regex` selects mutants by name. `-DCHECK=ON` tries none, but checks that each still fits the
+# library.
 cmake_path(SET root NORMALIZE ${CMAKE_CURRENT_LIST_DIR}/../..)
 set(caught 0)
 set(survived 0)
@@ -13,7 +14,7 @@ function(copy_tree to)
     set(copy ${to} PARENT_SCOPE)
 endfunction()
 
-# Replaces `from` by `to` in `file` of the library, once, and tries that.
+# Replaces `from` by `to` in `file` of the library, once, and tries the result.
 function(mutate name file from to)
     if(ONLY AND NOT name MATCHES "^(${ONLY})$")
         return()
