@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT
 //
-// The queue of the fair lock: places with slots of time, death, giving up, purge, and whose turn it is.
+// The queue of the fair lock: places with time slots, death, giving up, purge, and the order of turns.
 //
 // Models scripts/fair_lock.hpp (acquire, release, leave, refresh, first_alive) and lock/fair_lock_state.hpp (when a
-// waiter asks again; the refresh of its slot, every tick here; what it does when its place is lost).
+// waiter asks again; the refresh of its slot, every tick here; its reaction to the loss of its place).
 //
-// A command is one step, with its answer, and so an owner is the same for all its holds (lease_lock.pml is about what may
-// come between, and about the number that each hold has for that). Time waits for those who are alive and due to refresh
-// their slot, but for LATE times.
+// A command is one step, including its reply. So all holds of an owner are the same (lease_lock.pml models what may
+// happen in between, and the number of each hold that protects against it). Except for LATE times, time waits for
+// owners that are alive and due to refresh their slot.
 //
-// Bounds: 3 waiters, each in a process of its own, who come for ever, SLOT and LEASE ticks, DEATHS owners that die, LATE slots
-// refreshed too late, LEAVES waiters that give up.
+// Bounds: 3 waiters, each in a process of its own, which return indefinitely; SLOT and LEASE ticks; DEATHS owners that
+// die; LATE slots refreshed too late; LEAVES waiters that give up.
 //
-// Properties: one holder at a time; nobody gets the lock before a live waiter that came earlier and was never late;
-// nobody asks more than MOST times a tick; who waits and lives gets the lock, whoever dies.
+// Properties: one holder at a time; no owner gets the lock before a live waiter that came earlier and was never late;
+// no owner asks more than MOST times a tick; a live waiter gets the lock, whichever owners die.
 //
 // verify: safety
 // verify: liveness served
-// bug: BUG_OVERTAKE safety                  a free lock is taken without a look at the queue
+// bug: BUG_OVERTAKE safety                  a free lock is acquired without a check of the queue
 // bug: BUG_NO_REFRESH safety                a place is not refreshed while its owner waits
-// bug: BUG_NEW_PLACE safety                 who asks again goes to the end of the queue
-// bug: BUG_PURGE_THE_LIVING safety          a purge takes the first one, dead or not
-// bug: BUG_ANSWER_ZERO safety               beside a free lock with a dead head everybody is told to ask again at once
-// bug: BUG_NO_PURGE safety                  the dead stay in the queue, and who asks beside a free lock asks without an end
-// bug: BUG_DEAD_FOREVER liveness served     a place has no time
+// bug: BUG_NEW_PLACE safety                 a waiter that asks again goes to the end of the queue
+// bug: BUG_PURGE_THE_LIVING safety          a purge removes the first waiter, dead or not
+// bug: BUG_ANSWER_ZERO safety               beside a free lock with a dead head all waiters are to ask again at once
+// bug: BUG_NO_PURGE safety                  the dead stay in the queue, and a waiter beside a free lock asks endlessly
+// bug: BUG_DEAD_FOREVER liveness served     a place has no time limit
 
 #ifndef LEASE
 #define LEASE 2
@@ -47,7 +47,7 @@
 byte holder;        // the owner + 1; 0: free
 byte ttl;
 byte queue[3];      // owners + 1, the next one first
-byte slot[3];       // for how long an owner in the queue counts as alive
+byte slot[3];       // how long an owner in the queue counts as alive
 
 // --- the owners -----------------------------------------------------------------------------------------------------
 
@@ -57,9 +57,9 @@ bool news[3];
 bool fresh[3];      // has refreshed its slot in this tick
 byte ask_again[3];
 byte asked[3];      // how often in this tick
-byte turn[3];       // ghost: the order of those who wait and were never late; 0: none
+byte turn[3];       // ghost: the order of the waiters that were never late; 0: none
 bool dead[3];
-bool is_late;       // the second owner's slot has run out, though it lives
+bool is_late;       // the second owner's slot has ended, though it lives
 byte deaths, late, leaves;
 
 inline pop() { queue[0] = queue[1]; queue[1] = queue[2]; queue[2] = 0 }
@@ -89,7 +89,7 @@ inline forget_turn(o) {
     turn[o] = 0
 }
 
-// Takes out the dead at the head; whoever is next is woken when the lock is free.
+// Removes the dead at the head. If the lock is free, the next waiter is woken.
 inline first_alive() {
     do
 #ifdef BUG_PURGE_THE_LIVING
@@ -194,7 +194,7 @@ end_of_life:
     skip
 }
 
-// Its process' background thread.
+// The background thread of the owner's process.
 proctype background(byte o) {
 end:
     do
@@ -209,7 +209,7 @@ end:
 #define slot_time(o) run_down(slot[o])
 #endif
 #define next_tick(o) slot_time(o); run_down(valid[o]); run_down(ask_again[o]); fresh[o] = false; asked[o] = 0
-// Alive and not in time, when that may still happen.
+// Alive, and has still something to do in this tick.
 #define overdue(o) (waits[o] && (!fresh[o] || news[o] || ask_again[o] == 0))
 
 proctype time() {

@@ -2,27 +2,31 @@
 //
 // The lease of a lock on one server, with lost, repeated and arbitrarily late messages.
 //
-// Models scripts/rlock.hpp, scripts/fenced_lock.hpp and scripts/wanted_until.hpp (what the server does),
-// lock/lease_manager.hpp (send_acquire, take_in, take_back, last_released, renewed, delivered) and
-// lock/outbox.hpp (what is sent until it is answered by a server whose clock is beyond an instant).
-// Reentry, handing over and clocks that jump are not in it.
+// Models scripts/rlock.hpp, scripts/fenced_lock.hpp and scripts/wanted_until.hpp (the server), lock/lease_manager.hpp
+// (send_acquire, take_in, take_back, last_released, renewed, delivered) and lock/outbox.hpp (commands that are sent
+// until a server whose clock is beyond an instant answers them). Reentry, hand-over and clocks that jump are not
+// modelled.
 //
-// Time is counted in ticks, which may come between any two steps: so every process may be paused anywhere. A request is
-// lost, or its reply is, or it stays on its way as a copy, which is delivered or dropped at any time, when the client has
-// long gone on. The server is passive: a command is one step. A client believes that it holds the lock while `valid` > 0.
-// Each first hold has a new number. A number is used again when no copy carries it, the server does not hold it and no
-// release of it is pending, which stands for "never again".
+// Time is counted in ticks, which may come between any two steps: so every process may be paused anywhere. A request or
+// its reply is lost, or the request stays on its way as a copy. A copy is delivered or dropped at any time, when the
+// client has long continued. The server is passive: a command is one step. A client believes that it holds the lock
+// while `valid` > 0. Each first hold has a new number. A number is reused when no copy carries it, the server does not
+// hold it and no release of it is pending. That stands for "never again".
 //
-// Bounds: 2 clients with a watchdog each and 2 numbers each, 2 copies at a time, LEASE ticks, COMMAND ticks for which an
-// acquire or a renewal is wanted, LOSSES faults of the network, which concern the first FAULTY clients; TOKENS: at most
-// so many grants, with fencing tokens; LOSE_DATA: the server loses its memory once, which may cost exclusion; DEATH: the
-// second client may die; URGENT: time waits for releases that are due.
+// Bounds: 2 clients with a watchdog each and 2 numbers each; 2 copies at a time; LEASE ticks; COMMAND ticks for which
+// an acquire or a renewal is wanted; LOSSES faults of the network, which affect the first FAULTY clients. TOKENS: at
+// most that many grants, with fencing tokens. LOSE_DATA: the server loses its memory once, which may cost exclusion.
+// DEATH: the second client may die. URGENT: time waits for releases that are due.
 //
-// Properties: nobody is granted the lock while somebody believes to hold it; a release ends the whole of its own hold
-// and nobody else's; a hold that was refused a renewal is lost at once; tokens only grow, even over a loss of data; the
-// server never holds a number that its client is done with, and a number that is to be released not for longer than
-// COMMAND when releases are delivered in time (URGENT); a hold that was lost, or whose owner died, is over after LEASE +
-// COMMAND; when a holder has died, whoever goes on asking gets the lock.
+// Properties:
+//   - No client is granted the lock while another believes that it holds it.
+//   - A release ends the whole of its own hold and no other hold.
+//   - A hold whose renewal was refused is lost at once.
+//   - Tokens only grow, even over a loss of data.
+//   - The server never holds a number that its client is done with. It holds a number that is to be released for
+//     COMMAND at most if releases are delivered in time (URGENT).
+//   - A hold that was lost, or whose owner died, is over after LEASE + COMMAND.
+//   - When a holder has died, a client that continues to ask gets the lock.
 //
 // verify: safety -DLOSSES=1
 // verify: safety -DFAULTY=1
@@ -31,16 +35,16 @@
 // verify: safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1
 // verify: liveness after_death -DLOSSES=1 -DLEASE=2 -DCOMMAND=1 -DDEATH
 // bug: BUG_VALID_FROM_REPLY safety         the lease counts from the reply
-// bug: BUG_COUNT safety                    the server counts levels, so that an acquire that is sent again counts twice
+// bug: BUG_COUNT safety                    the server counts levels, so a resent acquire counts twice
 // bug: BUG_SAME_NUMBER safety              a client uses one number for all its holds
-// bug: BUG_NO_UNTIL safety                 an acquire takes effect however late
+// bug: BUG_NO_UNTIL safety                 an acquire takes effect however late it is
 // bug: BUG_RENEW_NO_UNTIL safety -DFAULTY=1 -DLOSSES=3 -DCOMMAND=1    a renewal takes effect however late
-// bug: BUG_GIVE_UP_ONCE safety             what was given up is not released once more, beyond the instant
-// bug: BUG_FORGET_UNSETTLED safety         the same for a hold that was got by a later sending, and unlocked
-// bug: BUG_LOSS_FORGETS safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    a loss forgets that a copy of the acquire may come
-// bug: BUG_VOID_IS_NOT_HELD safety         a void answer passes for "not held", whatever an earlier sending has got
-// bug: BUG_IGNORE_REFUSAL safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    a refused renewal passes for a renewal
-// bug: BUG_PLAIN_TOKEN safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    tokens are counted, and the count can be lost
+// bug: BUG_GIVE_UP_ONCE safety             an abandoned acquire is not released once more after its instant
+// bug: BUG_FORGET_UNSETTLED safety         the same for an unlocked hold that a later copy had acquired
+// bug: BUG_LOSS_FORGETS safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    a loss forgets the copy of the acquire
+// bug: BUG_VOID_IS_NOT_HELD safety         a void reply counts as a refusal, whatever an earlier copy acquired
+// bug: BUG_IGNORE_REFUSAL safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    a refused renewal counts as a renewal
+// bug: BUG_PLAIN_TOKEN safety -DFAULTY=1 -DTOKENS=4 -DLOSE_DATA -DLOSSES=1    tokens are a counter, which can be lost
 // bug: BUG_NO_TTL liveness after_death -DLOSSES=1 -DLEASE=2 -DCOMMAND=1 -DDEATH      the key has no TTL
 
 #ifndef LEASE
@@ -75,29 +79,30 @@ byte counter, clock, newest, grants;
 
 // --- the clients ----------------------------------------------------------------------------------------------------
 
-byte valid[2];       // how long the hold is certain; 0: no hold is believed in
-byte fresh[2];       // the lease, counted from the sending of the command on its way
-byte nap[2];         // before it asks again
+byte valid[2];       // how long the hold is certain; 0: no belief in a hold
+byte fresh[2];       // the lease, counted from when the command on its way was sent
+byte nap[2];         // the pause before it asks again
 byte current[2];     // the number that it asks with or holds
-bool refused[2];     // it believes in a hold of which it was told that it is none
+bool refused[2];     // it believes in a hold although the server refused it
 bool dead[2];
 
-// Until when the command on its way is wanted, which was sent when `fresh` was LEASE.
+// How long the command on its way is still wanted, which was sent when `fresh` was LEASE.
 #define wanted(c) ((fresh[c] > LEASE - COMMAND) * (fresh[c] - (LEASE - COMMAND)))
 
-// It believes that it holds the lock; and could know if the server has lost its data.
+// The client believes that it holds the lock. After a loss of data that counts only if the client could know: if it was
+// refused a renewal.
 #define believes(c) (valid[c] > 0 && !(lost_data && !refused[c]))
 
-// What a client makes of a number.
-#define DONE 0      // nothing any more
-#define USED 1      // asks with it or holds it
-#define UNWANTED 2  // is going to release it
-#define RELEASED 3  // is going to release it once more
-#define LEFT 4      // has lost it and said so, or is dead: its lease ends it
+// The state of a number at its client.
+#define DONE 0      // no longer in use
+#define USED 1      // the client asks with it or holds it
+#define UNWANTED 2  // the client is going to release it
+#define RELEASED 3  // the client is going to release it once more
+#define LEFT 4      // lost and reported, or its client is dead: its lease ends it
 
 byte use[4];
-byte unsettled[4];  // of a sending without an answer: how long it may take effect, + 1; 0: all were answered
-byte ghost;                   // how long the server has held a number that nobody uses
+byte unsettled[4];  // how long a request without a reply may take effect, + 1; 0: all have a reply
+byte ghost;                   // how long the server has held a number that is not in use
 
 #define client_of(n) ((n) / 2)
 
@@ -120,14 +125,14 @@ byte losses;
 #define too_late_to_renew(rest) (rest == 0)
 #endif
 
-// It is wanted for the `rest` of its time.
+// The request is wanted for `rest` more ticks.
 inline server_acquires(n, rest, answer) {
     if
     :: too_late(rest) -> answer = LATE
     :: !too_late(rest) && holder == 0 ->
         assert(!believes(0) && !believes(1));
         assert(use[n] != DONE);
-        // What the server has forgotten was lost before its time.
+        // After a loss of data a hold is lost before its lease ends, while a copy of its acquire may still be wanted.
         assert(use[n] != LEFT || dead[client_of(n)]);
         holder = n + 1; ghost = 0;
 #ifdef BUG_COUNT
@@ -180,7 +185,7 @@ inline server_renews(n, rest, answer) {
     fi
 }
 
-// The command is answered with nothing. It may still arrive.
+// The command gets no reply. It may still arrive.
 inline lose_message(kind, n, rest) {
     losses++;
     if
@@ -201,12 +206,12 @@ inline forget_copy(i) {
 }
 
 #define is_carried(n) (copies[0].what != 0 && copies[0].whose == n || copies[1].what != 0 && copies[1].whose == n)
-// It changes nothing any more, so that it need not be kept until it arrives.
+// A copy without any effect, which need not be kept until it arrives.
 #define is_void(i) (copies[i].what == ACQUIRE && too_late(copies[i].until) || \
                     copies[i].what == RENEW && too_late_to_renew(copies[i].until))
 #define is_new(n) ((use[n] == DONE || use[n] == LEFT) && holder != n + 1 && !is_carried(n))
 
-// A release is answered. Beyond the instant nothing can take the lock in its name any more.
+// A release has a reply. After the instant no copy can acquire the lock with this number any more.
 inline released(n) {
     if
 #ifndef BUG_GIVE_UP_ONCE
@@ -216,13 +221,13 @@ inline released(n) {
     fi
 }
 
-// To be sent, until it is answered: one that is given up, because its lease is over, would find nothing.
+// A release to be sent until it has a reply. One that is given up because its lease is over would find nothing.
 #define is_due(n) (use[n] == UNWANTED || use[n] == RELEASED && unsettled[n] <= 1)
 #define is_any_due (is_due(0) || is_due(1) || is_due(2) || is_due(3))
 
 inline leave_to_lease(n) { use[n] = LEFT; unsettled[n] = 0 }
 
-// What is on its way arrives or is dropped, and each client's background releases what nobody wants.
+// Messages on their way arrive or are dropped, and each client's background thread releases unwanted numbers.
 proctype network() {
     mtype ignored;
     byte i, n;
@@ -257,7 +262,7 @@ end:
 
 #define number current[c]
 
-// A sending remains without an answer, so that it may still take effect for as long as it is wanted.
+// A request stays without a reply, so it may take effect for as long as it is wanted.
 inline leave_unsettled(c) {
     if :: unsettled[number] < wanted(c) + 1 -> unsettled[number] = wanted(c) + 1 :: else fi
 }
@@ -296,7 +301,7 @@ sent:
         answer = 0;
         if
         :: fresh[c] > 0 -> assert(!believes(1 - c)); valid[c] = fresh[c]; fresh[c] = 0; refused[c] = false
-        :: else -> finish(c, UNWANTED); goto ask  // the answer took longer than the lease lasts
+        :: else -> finish(c, UNWANTED); goto ask  // the reply took longer than the lease lasts
         fi }
     :: atomic { answer == NO ->
         answer = 0;
@@ -351,7 +356,7 @@ renew:
     :: atomic { true ->
         if
         :: valid[c] > 0 && answer == YES -> if :: fresh[c] > valid[c] -> valid[c] = fresh[c] :: else fi
-        // Lost here, but prolonged on the server after all.
+        // Lost here, but renewed on the server after all.
         :: valid[c] == 0 && answer == YES -> answer = 0; finish(c, UNWANTED); goto ask
 #ifdef BUG_IGNORE_REFUSAL
         :: valid[c] > 0 && answer == NO -> valid[c] = fresh[c]; refused[c] = true
@@ -375,7 +380,7 @@ unknown:
 
 nothing:
     atomic {
-        // A copy that was left without an answer may still take it.
+        // A copy without a reply may still acquire it.
         if :: unsettled[number] > 0 -> finish(c, UNWANTED) :: else -> finish(c, DONE) fi;
         goto ask
     }
@@ -393,7 +398,7 @@ inline next_tick(n) {
     if :: use[n] == LEFT && is_new(n) -> use[n] = DONE :: else fi
 }
 
-// A number that the server holds although nobody uses it.
+// Counts how long the server has held a number that is not in use.
 inline watch_ghosts() {
     if
     :: holder == 0 || use[holder - 1] == USED -> ghost = 0
@@ -416,7 +421,7 @@ end:
     do
     :: atomic {
 #ifdef DEATH
-        fresh[0] == 0;  // or its answers could always be too late
+        fresh[0] == 0;  // otherwise its replies could always be too late
 #endif
 #ifdef URGENT
         !is_any_due;

@@ -2,28 +2,31 @@
 //
 // The read-write lock on one server: modes, leases of single readers, the mark of a waiting writer, downgrade.
 //
-// Models scripts/read_write_lock.hpp, and of lock/lock_state.hpp when those who wait ask again.
+// Models scripts/read_write_lock.hpp, and from lock/lock_state.hpp when waiters ask again.
 //
-// A command is one step, with its answer, and so an owner is the same for all its holds (lease_lock.pml is about what may
-// come between, and about the number that each hold has for that). Owners 0 and 1 read, 2 and 3 write; 3 takes the read
-// side as well before it gives back the write side. A hold ends by a release, by its lease, or with its owner, who may
-// die.
+// A command is one step, including its reply. So all holds of an owner are the same (lease_lock.pml models what may
+// happen in between, and the number of each hold that protects against it). Owners 0 and 1 read, 2 and 3 write. Owner 3
+// also acquires the read side before it releases the write side. A hold ends by a release, by its lease, or with its
+// owner, which may die.
 //
-// Bounds: 2 readers and WRITERS writers who come for ever, RENEWALS renewals a hold, DEATHS owners that die, LEASE and
-// MARK ticks.
+// Bounds: 2 readers and WRITERS writers that return indefinitely; RENEWALS renewals for each hold; DEATHS owners that
+// die; LEASE and MARK ticks.
 //
-// Properties: never a writer together with anybody else, but for its own read hold; the key outlives every read hold;
-// when a reader's lease or life ends the other reader's hold stays; whoever sleeps although it could enter has news, or
-// looks at the time soon; with precedence for writers (time waits for those who are due) no writer starves.
+// Properties:
+//   - A writer is never together with another owner, except for its own read hold.
+//   - The key outlives every read hold.
+//   - When a reader's lease or life ends, the other reader's hold stays.
+//   - An owner that sleeps although it could enter has a message, or asks again soon.
+//   - With precedence for writers (time waits for those that are due) no writer starves.
 //
 // verify: safety
 // verify: liveness writer_enters -DWRITERS=1 -DDEATHS=0 -DURGENT
 // bug: BUG_SHORTENED safety                 a second reader's acquire sets the lease of the key to its own
 // bug: BUG_ONE_ENDS_ALL safety              a reader that releases deletes the key
-// bug: BUG_STALE_READER safety              a writer does not look whether readers' leases are alive, but at the TTL of the key
-// bug: BUG_SILENT_DOWNGRADE safety          a downgrade wakes nobody
+// bug: BUG_STALE_READER safety              a writer checks the TTL of the key instead of the leases of the readers
+// bug: BUG_SILENT_DOWNGRADE safety          a downgrade wakes no waiter
 // bug: BUG_READ_BESIDE_WRITER safety        any reader may join a writer
-// bug: BUG_NO_MARK liveness writer_enters -DWRITERS=1 -DDEATHS=0 -DURGENT    readers do not make room
+// bug: BUG_NO_MARK liveness writer_enters -DWRITERS=1 -DDEATHS=0 -DURGENT    readers do not yield
 
 #ifndef LEASE
 #define LEASE 3
@@ -50,7 +53,7 @@ byte ttl;           // of the key
 bool reads[4];      // the owner's field as a reader
 byte timeout_[4];   // the timeout key of its hold
 byte writer;        // the owner that has the writer's field, + 1
-byte mark;          // what the mark of a waiting writer has left
+byte mark;          // the remaining time of the mark of a waiting writer
 
 // --- the owners -----------------------------------------------------------------------------------------------------
 
@@ -71,7 +74,7 @@ inline look_at(o) {
     fi
 }
 
-// read_lease: `left` is what the longest read hold has left, 0 when there is none.
+// read_lease: `left` is the remaining lease of the longest read hold, 0 if there is none.
 inline read_lease() {
     left = 0; look_at(0); look_at(1); look_at(2); look_at(3)
 }
@@ -233,7 +236,7 @@ dead: skip
 #define owner_time(o) run_down(timeout_[o]); run_down(read_valid[o]); run_down(write_valid[o]); run_down(ask_again[o])
 
 #define may_read(o) (mode == 0 && mark == 0 || mode == READ && mark == 0)
-// Asleep beside a lock that is open, with nothing to wake it for long.
+// Sleeps beside an open lock, and nothing wakes it soon.
 #define forgotten(o) (sleeps[o] && !news[o] && ask_again[o] > 1 && may_read(o))
 
 #define outlives_key(o) (reads[o] && timeout_[o] > ttl)

@@ -2,29 +2,33 @@
 //
 // The lock on a majority of independent servers.
 //
-// Models red_lock.hpp: members are asked in parallel; held with a majority of votes; the validity of each vote is its
-// lease, counted from the sending, less the drift; what is unknown or too little is given back everywhere; a server that
-// was started less than the longest lease ago has no vote; a renewal that finds a member without our hold acquires it
-// anew; the lock is lost when the votes that are valid at this moment are no majority, and then for good.
+// Models red_lock.hpp:
+//   - The members are asked in parallel. The lock is held with a majority of votes.
+//   - Each vote is valid for its lease, counted from the request, less the drift.
+//   - If the outcome is unknown, or the votes are too few, all members are released.
+//   - A server that was started less than the longest lease ago has no vote.
+//   - A renewal that finds a member without our hold acquires it again.
+//   - The lock is lost for good when the votes that are valid at this moment are no majority.
 //
-// Time is counted in ticks. A server's clock may run ahead of a client's by up to DRIFT ticks a lease: its key may go so
-// much too early. A server may lose all its memory and be back at once. A request, or the reply to it, may be lost.
+// Time is counted in ticks. A server's clock may run ahead of a client's by up to DRIFT ticks per lease, so its key may
+// expire that much too early. A server may lose all its memory and be back at once. A request or its reply may be lost.
 //
-// Bounds: 3 servers, 2 clients, of which one renews a hold RENEWALS times, LEASE ticks with a drift of 1, LOSSES messages, FAULTS servers that lose their memory.
+// Bounds: 3 servers; 2 clients, one of which renews a hold RENEWALS times; LEASE ticks with a drift of 1; LOSSES
+// messages; FAULTS servers that lose their memory.
 //
-// Properties: nobody gets the lock while somebody else has not lost it, if one server at a time loses its memory; with a
-// majority up somebody gets it, if after SPLITS rounds without a winner one of the two makes a pause that is long enough
-// (the library's pauses are random).
+// Properties: no client gets the lock while another has not lost it, if one server at a time loses its memory. With a
+// majority up, a client gets it, if after SPLITS rounds without a winner one of the two makes a long enough pause (the
+// library's pauses are random).
 //
 // verify: safety
 // verify: safety -DLOSSES=0 -DRENEWALS=1
 // verify: safety -DLOSSES=0 -DRENEWALS=1 -DFAULTS=1 -DLEASE=2
 // verify: liveness someone_wins -DLOSSES=0 -DONE_DOWN
 // bug: BUG_NO_YOUNG_RULE safety -DLOSSES=0 -DFAULTS=1 -DLEASE=2    a server without memory votes at once
-// bug: BUG_NO_DRIFT safety                                the drift is not taken off
+// bug: BUG_NO_DRIFT safety                                the drift is not subtracted
 // bug: BUG_VALID_FROM_REPLY safety                        the lease counts from the replies
-// bug: BUG_GAP_IS_CONTINUITY safety -DLOSSES=0 -DRENEWALS=1    a majority that was interrupted is taken for the same
-// bug: BUG_MINORITY safety                                one vote is enough
+// bug: BUG_GAP_IS_CONTINUITY safety -DLOSSES=0 -DRENEWALS=1    an interrupted majority counts as uninterrupted
+// bug: BUG_MINORITY safety                                one vote suffices
 // bug: BUG_KEEP_MINORITY liveness someone_wins -DLOSSES=0 -DONE_DOWN    too few votes are kept, and renewed by asking
 
 #ifndef LEASE
@@ -55,14 +59,14 @@
 
 byte holder[3];     // the client + 1
 byte ttl[3];
-byte young[3];      // for how long still
+byte young[3];      // how much longer the server is young
 bool down[3];
 
 // --- the clients ----------------------------------------------------------------------------------------------------
 
 typedef Votes { byte valid[3]; byte fresh };
 Votes client[2];
-bool believes[2];   // holds it, and was not told that it is lost
+bool believes[2];   // holds the lock, and no loss was reported
 bool asking[2];
 byte losses, faults, splits;
 bool won;
@@ -70,7 +74,7 @@ bool won;
 #define vote(c, m) (client[c].valid[m] > 0 -> 1 : 0)
 #define votes(c) (vote(c, 0) + vote(c, 1) + vote(c, 2))
 
-// What a server does with a question for a hold, new or to be renewed, and what becomes of its answer.
+// A server's answer to a request for a new or renewed hold, and the fate of its reply.
 inline ask(c, m) {
     if
     :: !down[m] && (holder[m] == 0 || holder[m] == c + 1) ->
@@ -168,7 +172,7 @@ end:
     do
     :: atomic {
 #ifdef ONE_DOWN
-        !asking[0] && !asking[1];   // or every answer could be too late
+        !asking[0] && !asking[1];   // otherwise every reply could be too late
 #endif
         server_time(0); server_time(1); server_time(2);
         client_time(0); client_time(1) }

@@ -1,32 +1,34 @@
 // SPDX-License-Identifier: MIT
 //
-// How those who wait for a lock are woken: subscription, messages, and who of a process asks.
+// How waiters for a lock are woken: subscription, messages, and the choice of the thread that asks.
 //
 // Models lock/lock_state.hpp (acquire, wait_in_line, released_here, hand_over, message), wait/wait_queue.hpp
 // (generation, step) and session/subscriptions.hpp with redis/pubsub_connection.hpp (confirm, drop, sweep).
 //
-// A step that the library does under a mutex is one atomic step here; a thread sleeps until it is roused, so that a
-// forgotten rouse shows. `news` is generation != asked. There are no leases: no poll helps a waiter whom a message
-// should have woken. Commands are not lost here (lease_lock.pml does that), but the link of the messages breaks.
+// A step that the library takes under a mutex is one atomic step here. A thread sleeps until it is woken, so a
+// forgotten wake-up shows. `news` is generation != asked. There are no leases: no polling helps a waiter that a message
+// should have woken. Commands are not lost here (lease_lock.pml models that), but the connection of the messages
+// breaks.
 //
-// Bounds: THREADS threads, two in the first process and one in each other; those of the first take it ROUNDS times, and
-// hand over once in a row; DROPS breaks of a link, SWEEPS subscriptions given up, TIMEOUTS waiters that leave.
+// Bounds: THREADS threads, two in the first process and one in each other. Those of the first acquire the lock ROUNDS
+// times, and hand over once in a row. DROPS breaks of a connection, SWEEPS subscriptions given up, TIMEOUTS waiters
+// that leave.
 //
-// Properties: who is granted the lock owns it on the server; every waiter gets in at last. All runs are finite, so
-// a waiter whom everybody forgot is a deadlock: an invalid end state.
+// Properties: a thread that is granted the lock owns it on the server; every waiter enters at last. All runs are
+// finite, so a forgotten waiter is a deadlock: an invalid end state.
 //
 // verify: safety -DDROPS=2
 // verify: safety -DSWEEPS=1 -DTIMEOUTS=1
 // verify: safety -DROUNDS=2
 // verify: liveness all_served
 // bug: BUG_CONFIRMED_IN_SILENCE safety -DDROPS=1    a confirmed subscription is no reason to ask again
-// bug: BUG_FORGET_AFTER_DROP safety -DDROPS=1       what was wanted is not subscribed to again
-// bug: BUG_LATE_GENERATION safety                   the generation is read after the question
-// bug: BUG_LEAVE_SILENTLY safety -DTIMEOUTS=1       a representative that leaves rouses nobody
-// bug: BUG_OWN_MESSAGE safety -DROUNDS=2 -DDROPS=1  the message of an own release is waited for beyond a break of the link
+// bug: BUG_FORGET_AFTER_DROP safety -DDROPS=1       a lost subscription is not made again
+// bug: BUG_LATE_GENERATION safety                   the generation is read after the request
+// bug: BUG_LEAVE_SILENTLY safety -DTIMEOUTS=1       a representative that leaves wakes no thread
+// bug: BUG_OWN_MESSAGE safety -DROUNDS=2 -DDROPS=1  the echo of an own release is expected beyond a break of its link
 // bug: BUG_OWN_MESSAGE_EARLY safety -DROUNDS=2      the same, when it has come before the reply
-// bug: BUG_OWN_MESSAGE_ASKED safety -DROUNDS=2      an own release is no news to a thread that asked before it
-// bug: BUG_LOST_HEIR safety -DTIMEOUTS=1            a hold handed to somebody who has left is given back to nobody
+// bug: BUG_OWN_MESSAGE_ASKED safety -DROUNDS=2      an own release does not wake a thread that asked before it
+// bug: BUG_LOST_HEIR safety -DTIMEOUTS=1            a hold handed to a thread that has left is not released
 
 #ifndef THREADS
 #define THREADS 3
@@ -57,27 +59,27 @@ chan link[PROCESSES] = [8] of { mtype };
 
 // --- a process ------------------------------------------------------------------------------------------------------
 
-byte first[PROCESSES];      // of the line: the thread + 1, the representative; only in the first process is there ...
+byte first[PROCESSES];      // the first waiter, the representative: the thread + 1; only the first process has ...
 byte second[PROCESSES];     // ... another one behind it
 bool news[PROCESSES] = true;
-bool told[PROCESSES];       // when to ask again, so no reason to do it at once
+bool told[PROCESSES];       // knows when to ask again, so need not ask at once
 bool held[PROCESSES];
 bool releasing[PROCESSES];
-byte heir[PROCESSES];       // to whom a hold is on its way, + 1
+byte heir[PROCESSES];       // the thread that gets a hold on its way, + 1
 bool heir_left[PROCESSES];
 bool handed_once[PROCESSES];
 bool wants[PROCESSES];
-bool asked[PROCESSES];      // for the subscription
+bool asked[PROCESSES];      // requested the subscription
 bool subscribed[PROCESSES];
-bool broken[PROCESSES];     // the link, but not noticed yet
-byte own[PROCESSES];        // messages of own releases, still to come
-byte owed[PROCESSES];       // to be given back in the background: the thread + 1
+bool broken[PROCESSES];     // the connection is broken, but that was not noticed yet
+byte own[PROCESSES];        // messages of own releases that are still to come
+byte owed[PROCESSES];       // to be released in the background: the thread + 1
 
 bool roused[THREADS];
 bool granted[THREADS];
 bool trying[THREADS];
 bool letting_go[THREADS];
-bool moved[THREADS];        // something came while its release was on its way
+bool moved[THREADS];        // a message or a change of the subscription came during its release
 byte finished, drops, sweeps, timeouts;
 
 #define must_ask(p, t) (first[p] == t + 1 && !releasing[p] && heir[p] == 0 && (news[p] || !held[p] && !told[p]))
@@ -94,7 +96,7 @@ inline leave_line(p, t) {
 
 inline tell_representative(p) { news[p] = true; told[p] = false; rouse_front(p) }
 
-// For all threads whose release is on its way.
+// Notifies all threads whose release is on its way.
 inline messages_change(p) {
     if
     :: p == 0 -> moved[0] = letting_go[0]; moved[1] = letting_go[1]
@@ -109,7 +111,7 @@ inline expect_anything(p) {
 #endif
 }
 
-// Frees the lock and publishes; `listeners` is what the server answers.
+// Frees the lock and publishes. `listeners` is the server's reply.
 inline server_releases() {
     holder = 0; listeners = 0; i = 0;
     do
@@ -157,7 +159,7 @@ end:
     od
 }
 
-// --- a thread that takes and gives back -----------------------------------------------------------------------------
+// --- a thread that acquires and releases ----------------------------------------------------------------------------
 
 proctype thread(byte t; byte p; byte most) {
     byte rounds, i, listeners, next;

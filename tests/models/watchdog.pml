@@ -2,29 +2,33 @@
 //
 // The watchdog against unlock, loss and cancelled acquires, within one client.
 //
-// Models lock/lease_manager.hpp (ask, take_back, release, tick, renewed, delivered) and lock/hold_table.hpp (ids, lost_at).
+// Models lock/lease_manager.hpp (ask, take_back, release, tick, renewed, delivered) and lock/hold_table.hpp (ids,
+// lost_at).
 //
-// What the library does under its mutex is one atomic step; a command is on its way outside of it. The background
-// renews holds, notices that one has run out, and delivers pending releases. An acquire may be cancelled while it is on
-// its way, and a renewal may remain without an answer for ever (a frozen server). Each first hold has a new number, by
-// which the server knows it. A number is used again when nothing carries it, which stands for "never again". Copies that
-// arrive late are in lease_lock.pml.
+// A step that the library takes under its mutex is one atomic step. Commands are on their way outside of it. The
+// background thread renews holds, notices expired ones, and delivers pending releases. An acquire may be cancelled
+// while it is on its way, and a renewal may stay without a reply indefinitely (a frozen server). Each first hold has a
+// new number, by which the server knows it. A number is reused when nothing carries it, which stands for "never again".
+// Copies that arrive late are in lease_lock.pml.
 //
-// Bounds: 1 lock, 2 threads that take it ROUNDS times each, with 3 numbers each, 1 renewal on its way at a time, LEASE
-// ticks, FAULTS commands without an answer.
+// Bounds: 1 lock; 2 threads that acquire it ROUNDS times each, with 3 numbers each; 1 renewal on its way at a time;
+// LEASE ticks; FAULTS commands without a reply.
 //
-// Properties: nobody is granted the lock while the other thread believes in its hold; no release meets a hold that
-// somebody believes in; a hold is declared lost by a refusal only if the server has none; every hold that is not given
-// back is renewed or reported lost; NO_EXPIRY: at the end nothing is left on the server that only time could end.
+// Properties:
+//   - No thread is granted the lock while the other believes in its hold.
+//   - No release meets a hold that a thread believes in.
+//   - A refusal declares a hold lost only if the server has none.
+//   - Every hold that is not released is renewed or reported lost.
+//   - NO_EXPIRY: at the end nothing is left on the server that only time could end.
 //
 // verify: safety
 // verify: safety -DNO_EXPIRY -DROUNDS=1 -DFAULTS=2
 // verify: liveness renewed_or_lost -DROUNDS=1
-// bug: BUG_NO_HOLD_ID safety                   a late answer is taken for one about the hold of now
+// bug: BUG_NO_HOLD_ID safety                   a late reply counts for the present hold
 // bug: BUG_SAME_NUMBER safety                  a thread uses one number for all its holds
-// bug: BUG_BELIEVE_TO_THE_END safety           a hold is watched and believed in until its release is answered
+// bug: BUG_BELIEVE_TO_THE_END safety           a hold is watched and believed in until its release has a reply
 // bug: BUG_FORGET_CANCELLED safety -DNO_EXPIRY -DROUNDS=1 -DFAULTS=2    a cancelled acquire is not taken back
-// bug: BUG_NOT_LOOKED_AT liveness renewed_or_lost -DROUNDS=1    who waits for a renewal's answer does not look at the time
+// bug: BUG_NOT_LOOKED_AT liveness renewed_or_lost -DROUNDS=1    during a renewal the time is not checked
 
 #ifndef LEASE
 #define LEASE 2
@@ -41,16 +45,16 @@ mtype = { SENT, YES, NO, FROZEN };
 byte holder;        // the number + 1; 0: the key is absent
 byte ttl;
 
-// Of each thread.
+// State of each thread.
 bool live[2];
 byte valid[2];
 byte fresh[2];      // the lease of an acquire on its way
-byte number[2];     // which it asks with or holds
+byte number[2];     // the number that it asks with or holds
 bool asking[2];
-bool renewed[2];    // since it was taken
+bool renewed[2];    // since it was acquired
 
-// Of each number.
-bool pending[6];    // a release of it is to be delivered
+// State of each number.
+bool pending[6];    // its release is to be delivered
 bool orphaned[6];   // its hold was lost while a renewal was on its way
 
 // The renewal on its way.
@@ -93,7 +97,7 @@ take:
         asking[o] = false; live[o] = true; renewed[o] = false;
         valid[o] = fresh[o]; fresh[o] = 0; answer = 0 }
     :: atomic { answer == NO -> asking[o] = false; fresh[o] = 0; answer = 0; goto next }
-    // Cancelled, or without an answer, or too late: whatever it gave is given back.
+    // Cancelled, without a reply, or too late: undo the acquire.
     :: atomic { answer == YES && (fresh[o] == 0 || faults < FAULTS) ->
         if :: fresh[o] > 0 -> faults++ :: else fi;
         asking[o] = false; fresh[o] = 0; answer = 0;
@@ -128,14 +132,14 @@ end:
         renewal = SENT; renewal_of = 0; renewal_number = number[0]; renewal_fresh = LEASE }
     :: atomic { renewal == 0 && live[1] && valid[1] > 0 ->
         renewal = SENT; renewal_of = 1; renewal_number = number[1]; renewal_fresh = LEASE }
-    // The server carries it out; or it is frozen, and never does.
+    // The server executes it; or it is frozen, and never does.
     :: atomic { renewal == SENT ->
         if
         :: holder == renewal_number + 1 -> ttl = LEASE; renewal = YES
         :: else -> renewal = NO
         fi }
     :: atomic { renewal == SENT && faults < FAULTS -> faults++; renewal = FROZEN }
-    // The answer.
+    // The reply.
     :: atomic { renewal == YES || renewal == NO ->
         if
 #ifdef BUG_NO_HOLD_ID
@@ -151,7 +155,7 @@ end:
                 assert(holder != number[renewal_of] + 1);
                 live[renewal_of] = false; valid[renewal_of] = 0
             fi
-        // Lost for us, but prolonged on the server after all.
+        // Lost here, but renewed on the server after all.
         :: !is_believed(renewal_number) && orphaned[renewal_number] && renewal == YES ->
             pending[renewal_number] = true
         :: else
@@ -161,7 +165,7 @@ end:
     od
 }
 
-// Notices that a hold has run out.
+// Notices that a hold has expired.
 proctype clock(byte o) {
 end:
     do
@@ -174,7 +178,7 @@ end:
     od
 }
 
-// Delivers what is to be given back.
+// Delivers pending releases.
 proctype deliverer(byte o) {
     byte n;
 end:
@@ -198,7 +202,7 @@ end:
     do
     :: atomic {
 #ifdef NO_EXPIRY
-        holder == 0;  // so nothing but a release ends a hold
+        holder == 0;  // so only a release ends a hold
 #endif
         if :: ttl == 1 -> holder = 0 :: else fi;
         run_down(ttl);
