@@ -6,7 +6,7 @@
 
 namespace redlatch::test {
 
-/// How long a stress test goes on: REDLATCH_STRESS_SECONDS, or as long as it usually does.
+/// Returns how long a stress test runs: REDLATCH_STRESS_SECONDS, or its usual duration.
 inline std::chrono::seconds stress_duration(std::chrono::seconds usual) {
     const char* wanted = std::getenv("REDLATCH_STRESS_SECONDS");
     const int seconds = wanted != nullptr ? std::atoi(wanted) : 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Four processes of five threads on one ReadWriteLock, eighteen that read and two that write, for
-// REDLATCH_STRESS_SECONDS (10) each test. Reads overlap at any time, so without precedence no writer would ever come
-// in.
+// Four processes of five threads on one ReadWriteLock: eighteen readers and two writers, for REDLATCH_STRESS_SECONDS
+// (10) in each test. Reads overlap all the time, so without precedence no writer would ever enter.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -39,21 +38,21 @@ constexpr std::size_t processes = 4;
 constexpr std::size_t threads = 5;
 constexpr std::size_t everybody = processes * threads;
 
-// The first thread of the first two processes: with a client of its own in one of them, with a shared one in the other.
+// The first thread of the first two processes. One of them has a client of its own, the other a shared one.
 bool is_writer(std::size_t number) { return number == 0 || number == threads; }
 
 struct Book {
     std::atomic<std::size_t> ready{0};
-    std::atomic<std::int64_t> end{0};  // 0: not begun yet
+    std::atomic<std::int64_t> end{0};  // 0: not yet begun
     PlainCounter pages;
     std::array<std::atomic<std::uint64_t>, everybody> turns{};
-    std::atomic<std::uint64_t> torn{0};    // reads during which somebody wrote
-    std::atomic<std::uint64_t> failed{0};  // calls that gave an error
+    std::atomic<std::uint64_t> torn{0};    // reads during which a writer wrote
+    std::atomic<std::uint64_t> failed{0};  // calls that returned an error
     std::atomic<std::uint64_t> reconnects{0};
     std::atomic<std::uint64_t> lost{0};
 };
 
-// What a thread does while it is in.
+// The critical section of a reader.
 void read(Book& book, std::chrono::microseconds time) {
     const auto before = book.pages.value();
     std::this_thread::sleep_for(time);
@@ -86,7 +85,7 @@ void work(Side& side, std::size_t me, Book& book, const HistoryFile& history, Se
     }
 }
 
-// Every other process shares one client among its threads; in the others each thread has one of its own.
+// Every other process shares one client among its threads. In the others each thread has its own.
 int run_worker(std::span<const std::string> args) {
     auto book = SharedMemory<Book>::open(args[1]);
     const HistoryFile history{args[2]};
@@ -117,7 +116,7 @@ int run_worker(std::span<const std::string> args) {
 
 const Role worker_role{"stress: readers and writers", run_worker};
 
-// Runs the workers; meanwhile, again and again until the end, the disturbance.
+// Runs the workers. Until they end, repeats the disturbance.
 template <class Disturb>
 void stress(RedisServer& server, Book& book, const TempDir& dir, long long other_connections, Disturb disturb) {
     const HistoryFile history{dir.file("history")};
@@ -165,7 +164,7 @@ void stress(RedisServer& server, Book& book, const TempDir& dir, long long other
 
 }  // namespace
 
-TEST_CASE("a writer is alone among eighteen readers of four processes, who do not starve it") {
+TEST_CASE("a writer is alone among eighteen readers of four processes, which do not starve it") {
     RedisServer server;
     const TempDir dir;
     auto book = SharedMemory<Book>::create(dir.file("book"));
@@ -174,7 +173,8 @@ TEST_CASE("a writer is alone among eighteen readers of four processes, who do no
     CHECK(book->reconnects == 0);
 }
 
-TEST_CASE("and so it is while connections are killed and scripts forgotten several times a second") {
+TEST_CASE(
+    "a writer stays alone and gets its turn while connections are killed and scripts flushed several times a second") {
     RedisServer server;
     RawRedis redis{server};
     const TempDir dir;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // ctest: timeout=300
-// Four processes on one RedLock over five servers, of which one is frozen, one killed and one restarted without its
-// data meanwhile: REDLATCH_STRESS_CYCLES (4000) holds in all, none of which may overlap with another.
+// Four processes on one RedLock over five servers. Meanwhile one server is frozen, one is killed, and one is restarted
+// without its data. There are REDLATCH_STRESS_CYCLES (4000) holds in all, none of which may overlap with another.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ struct Shared {
     std::uint64_t cycles = 0;
     PlainCounter counter;
     std::array<std::atomic<std::uint64_t>, processes> turns{};
-    std::atomic<std::uint64_t> failed{0};  // calls that gave an error
+    std::atomic<std::uint64_t> failed{0};  // calls that returned an error
     std::atomic<std::uint64_t> lost{0};    // holds that ended before their unlock
 
     std::uint64_t done() const {
@@ -59,7 +59,7 @@ struct Shared {
     }
 };
 
-// One hold, recorded from after it was taken until it is given back or its validity ends.
+// One hold, recorded from after its acquire until its release or the end of its validity.
 void hold_once(RedLock& lock, std::size_t me, Shared& shared, const HistoryFile& history) {
     std::error_code ec;
     lock.lock(ec);
@@ -104,7 +104,7 @@ const Role worker_role{"red lock stress: worker", run_worker};
 
 }  // namespace
 
-TEST_CASE("four processes never hold a RedLock together, while its servers freeze, die and forget") {
+TEST_CASE("four processes never hold a RedLock together while its servers freeze, die and lose their data") {
     std::array<RedisServer, servers> all;
     const TempDir dir;
     auto shared = SharedMemory<Shared>::create(dir.file("shared"));
@@ -122,12 +122,12 @@ TEST_CASE("four processes never hold a RedLock together, while its servers freez
         return eventually([&] { return shared->done() * 100 >= shared->cycles * static_cast<unsigned>(percent); },
                           patient(250s), 5ms);
     };
-    // One at a time: a majority that may vote is left always, and what it does is seen in the turns that go on.
+    // One fault at a time, so a majority with votes is always left. That it works shows in the turns, which continue.
     const Stopwatch watch;
     REQUIRE(wait_for_part(15));
     all[0].stop();
     REQUIRE(wait_for_part(35));
-    all[1].restart();  // empty, and young: no vote for a while
+    all[1].restart();  // empty, and too young to vote for a while
     REQUIRE(wait_for_part(60));
     RawRedis second{all[1]};
     REQUIRE(eventually([&] { return std::stoll(second.info("server", "uptime_in_seconds")) * 1s > lease + 2s; }, 60s,

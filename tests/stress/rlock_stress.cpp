@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Eight processes of four threads on one key, as fast as it goes, for REDLATCH_STRESS_SECONDS (20) each test.
+// Eight processes of four threads on one key, as fast as possible, for REDLATCH_STRESS_SECONDS (20) in each test.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -34,10 +34,10 @@ constexpr std::size_t threads = 4;
 
 struct Shared {
     std::atomic<std::size_t> ready{0};
-    std::atomic<std::int64_t> end{0};  // 0: not begun yet
+    std::atomic<std::int64_t> end{0};  // 0: not yet begun
     PlainCounter counter;
     std::array<std::atomic<std::uint64_t>, processes * threads> turns{};
-    std::atomic<std::uint64_t> failed{0};  // calls that gave an error
+    std::atomic<std::uint64_t> failed{0};  // calls that returned an error
     std::atomic<std::uint64_t> waits{0};
     std::atomic<std::uint64_t> handoffs{0};
     std::atomic<std::uint64_t> reconnects{0};
@@ -68,8 +68,8 @@ void work(RLock<HiredisTransport>& lock, std::size_t me, Shared& shared, const H
     }
 }
 
-// Every other process shares one client among its threads, so that holds are handed over inside it; in the others each
-// thread has one of its own.
+// Every other process shares one client among its threads, so it hands holds over inside. In the others each thread has
+// its own client.
 int run_worker(std::span<const std::string> args) {
     auto shared = SharedMemory<Shared>::open(args[1]);
     const HistoryFile history{args[2]};
@@ -99,7 +99,7 @@ int run_worker(std::span<const std::string> args) {
 
 const Role worker_role{"stress: worker", run_worker};
 
-// Runs the workers; meanwhile, again and again until the end, the disturbance.
+// Runs the workers. Until they end, repeats the disturbance.
 template <class Disturb>
 void stress(RedisServer& server, Shared& shared, const TempDir& dir, long long other_connections, Disturb disturb) {
     const HistoryFile history{dir.file("history")};
@@ -154,7 +154,9 @@ TEST_CASE("eight processes of four threads never hold one lock together, and eac
     CHECK(shared->reconnects == 0);
 }
 
-TEST_CASE("nor do they while connections are killed and scripts forgotten several times a second") {
+TEST_CASE(
+    "eight processes of four threads exclude each other while connections are killed and scripts flushed all the "
+    "time") {
     RedisServer server;
     RawRedis redis{server};
     const TempDir dir;
