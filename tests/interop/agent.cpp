@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// redlatch, driven line by line: the twin of java/Agent.java, which says what the lines mean.
+// Runs redlatch by requests, one on each line: the twin of java/Agent.java, which describes them.
 //
-// A primitive is added by an entry in kinds(), and a function for its operations if it is no lock.
+// To add a primitive, add an entry to kinds(), and a function for its operations if it is no lock.
 #include <redlatch/redlatch.hpp>
 
 #include <chrono>
@@ -37,7 +37,7 @@ using std::chrono::steady_clock;
 
 std::string unknown(const Request& request) { return "!" + request.kind + " has no operation " + request.operation; }
 
-/// As Java would print it.
+/// Returns the value as Java prints it.
 template <class Value>
 std::string said(const Value& value) {
     if constexpr (std::is_same_v<Value, bool>) {
@@ -54,8 +54,8 @@ std::string said(const std::optional<Value>& value) {
     return value ? said(*value) : "nil";
 }
 
-/// Both languages of a cluster have to use the same kind of pub/sub. On servers that have the sharded kind it is what
-/// we use without being told.
+/// Both languages of a cluster must use the same kind of pub/sub. Without this option redlatch uses the sharded kind on
+/// servers that have it.
 template <class Options>
 void choose_pubsub(Options& options, bool sharded) {
     if constexpr (requires { options.pubsub; }) {
@@ -63,8 +63,7 @@ void choose_pubsub(Options& options, bool sharded) {
     }
 }
 
-/// What the server is asked about besides redlatch: one client for each watchdog time-out and server, and the plain
-/// counter.
+/// The connections to the servers: one client for each watchdog time-out and server, and plain ones for the counter.
 class Servers {
 public:
     explicit Servers(std::span<const std::string> urls) : urls_(urls.begin(), urls.end()) {}
@@ -87,7 +86,7 @@ public:
         return *client;
     }
 
-    /// To the server that has the plain counter.
+    /// Connects to the server of the plain counter.
     static RawRedis plain(const Request& request) { return RawRedis{request.text("server")}; }
 
 private:
@@ -96,7 +95,7 @@ private:
     std::map<std::pair<std::size_t, milliseconds>, std::unique_ptr<HiredisClient>> clients_;
 };
 
-/// One object for each name and watchdog time-out, as in a service.
+/// Returns the one object for each name and watchdog time-out, as a service would use it.
 template <class Primitive>
 Primitive& shared(Servers& servers, const Request& request) {
     static std::mutex mutex;
@@ -113,14 +112,14 @@ long long number_of(RawRedis& redis, const std::string& counter) {
     return reply.is_nil() ? 0 : std::stoll(reply.string);
 }
 
-/// Up to 2 ms between two sections: without it those who are quicker leave nothing to the others, and readers nothing
-/// to the writers of Redisson.
+/// Sleeps up to 2 ms between two sections. Otherwise the faster threads would leave nothing to the others, and readers
+/// nothing to the writers of Redisson.
 void rest() {
     thread_local std::minstd_rand random{std::random_device{}()};
     std::this_thread::sleep_for(std::chrono::microseconds{std::uniform_int_distribution{0, 2000}(random)});
 }
 
-/// Adds one to a plain counter, by a GET and a SET, again and again; says how often.
+/// Adds one to a plain counter by a GET and a SET, again and again. Returns how often.
 template <class Enter, class Leave>
 std::string stress(Servers& servers, const Request& request, Enter enter, Leave leave) {
     RawRedis redis = servers.plain(request);
@@ -138,7 +137,7 @@ std::string stress(Servers& servers, const Request& request, Enter enter, Leave 
     return said(sections);
 }
 
-/// Reads the counter twice, again and again; says how often, or that it changed in between.
+/// Reads the counter twice, again and again. Returns how often, or an error if it changed in between.
 template <class Enter, class Leave>
 std::string look(Servers& servers, const Request& request, Enter enter, Leave leave) {
     RawRedis redis = servers.plain(request);
@@ -157,7 +156,7 @@ std::string look(Servers& servers, const Request& request, Enter enter, Leave le
     return stable ? said(sections) : "!a reader saw a write";
 }
 
-// --- the operations of each kind ---------------------------------------------------------------------------------------
+// --- the operations of each kind -------------------------------------------------------------------------------------
 
 template <class Lock>
 std::string lock_answer(Servers& servers, Lock& lock, const Request& request) {
@@ -233,7 +232,7 @@ std::string semaphore_answer(Servers& servers, Semaphore& semaphore, const Reque
     return unknown(request);
 }
 
-/// Redisson's permits without a lease are for ever; redlatch must be asked for that.
+/// Redisson's permits without a lease are held indefinitely. redlatch needs an explicit lease for that.
 template <class Semaphore>
 std::string permits_answer(Servers& servers, Semaphore& semaphore, const Request& request) {
     const std::string& operation = request.operation;
@@ -317,7 +316,8 @@ std::string latch_answer(Latch& latch, const Request& request) {
 
 using Answerer = std::function<std::string(Servers&, const Request&)>;
 
-/// <name>.1 to <name>.3: all on the first server for a MultiLock, each on a server of its own for a RedLock.
+/// A lock of the RLocks <name>.1 to <name>.3: all on the first server for a MultiLock, each on a server of its own for
+/// a RedLock.
 template <class Whole>
 struct Composed {
     Composed(Servers& servers, const Request& request, bool own_servers) {
@@ -372,7 +372,7 @@ const std::map<std::string, Answerer>& kinds() {
          [](Servers& servers, const Request& request) { return composed_answer<MultiLock>(servers, request, false); }},
         {"red",
          [](Servers& servers, const Request& request) {
-             // Our RedLock trusts no server that is younger than the longest lease; those here are young.
+             // Our RedLock does not trust a server younger than the longest lease, and these servers are young.
              Request short_lived = request;
              short_lived.arguments.try_emplace("wd", "2000");
              return composed_answer<RedLock>(servers, short_lived, true);
@@ -394,7 +394,7 @@ const std::map<std::string, Answerer>& kinds() {
     return all;
 }
 
-// --- the machinery ------------------------------------------------------------------------------------------------------
+// --- execution -------------------------------------------------------------------------------------------------------
 
 std::string answer(Servers& servers, const Request& request) {
     try {
@@ -404,13 +404,13 @@ std::string answer(Servers& servers, const Request& request) {
             try {
                 servers.client(request);
             } catch (const Error& error) {
-                if (error.code() == errc::unsupported) return "";  // of all on such a server
+                if (error.code() == errc::unsupported) return "";  // no kind works on such a server
                 throw;
             }
             for (const auto& [kind, unused] : kinds()) names += (names.empty() ? "" : ",") + kind;
             return names;
         }
-        // Each of its holds has a number of its own behind that.
+        // Each of its holds has a number of its own after the id.
         if (request.operation == "id") return servers.client(request).id();
         const auto kind = kinds().find(request.kind);
         return kind == kinds().end() ? "!there is no kind " + request.kind : kind->second(servers, request);
@@ -419,7 +419,7 @@ std::string answer(Servers& servers, const Request& request) {
     }
 }
 
-/// A thread that does its requests one after another.
+/// A thread that executes its requests one after another.
 class Worker {
 public:
     explicit Worker(Servers& servers) : servers_(servers), thread_([this] { run(); }) {}
@@ -451,7 +451,7 @@ private:
     std::mutex mutex_;                 // guards requests_
     std::condition_variable arrived_;  // push wakes the worker
     std::deque<Request> requests_;
-    std::thread thread_;  // last: it uses all of the above
+    std::thread thread_;  // last: it uses all members above
 };
 
 const Role agent{"agent", [](std::span<const std::string> urls) {
@@ -463,7 +463,7 @@ const Role agent{"agent", [](std::span<const std::string> urls) {
                          if (!worker) worker = std::make_unique<Worker>(servers);
                          worker->push(std::move(request));
                      }
-                     ::_exit(0);  // nobody is there any more; blocked threads do not matter
+                     ::_exit(0);  // the other end is gone; blocked threads do not matter
                      return 0;
                  }};
 

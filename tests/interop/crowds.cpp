@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Java and C++ at once, for some seconds, and a plain counter that only exclusion keeps right.
+// Java and C++ at once, for some seconds, and a plain counter that only mutual exclusion keeps right.
 #include <vector>
 
 #include "table.hpp"

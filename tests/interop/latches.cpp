@@ -53,7 +53,7 @@ void timed_wait_ends(Match& m) {
     m.holder.must("down", "ok");
 }
 
-/// What Redisson calls delete() frees none of its waiters; redlatch's reset() frees all, and its waiters heed both.
+/// Redisson's delete() frees none of its waiters. redlatch's reset() frees all waiters, and its waiters react to both.
 void reset_frees(Match& m) {
     m.holder.must("set", "true", "n=1");
     Pending waiting = m.waiter.start("lock");

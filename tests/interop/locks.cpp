@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What every lock does, whoever holds it and whoever waits.
+// The behaviour of every lock, for all combinations of holder and waiter.
 #include <chrono>
 #include <functional>
 #include <string>
@@ -34,7 +34,7 @@ void timed_wait_ends(Match& m) {
     const Answer refused = m.waiter.must("try", "false", "wait=200");
     in_range("ms waited", between(asked, refused.arrived).count(), 199, 2500);
     m.holder.must("unlock", "ok");
-    m.other.must("try", "true");  // nothing is left of the one who gave up
+    m.other.must("try", "true");  // the call that gave up has left nothing
     m.other.must("unlock", "ok");
 }
 
@@ -70,7 +70,7 @@ void lease_ends(Match& m) {
     m.holder.must("lock", "ok", "lease=500");
     const auto held = Clock::now();
     const Answer entered = m.waiter.start("lock").get("ok");
-    // The server counts its milliseconds from a full one on.
+    // The server counts whole milliseconds.
     in_range("ms until the waiter entered", between(before, entered.arrived).count(), 499, 1'000'000);
     in_range("ms from the hold to the waiter's", between(held, entered.arrived).count(), 0, 1500);
     m.holder.must("unlock", "!not_owner");
@@ -109,7 +109,7 @@ void force_unlock_wakes(Match& m) {
     });
 }
 
-/// Redisson takes the release of a FairLock that nobody holds for a success.
+/// Redisson reports success for the release of a FairLock that is not held.
 void only_the_owner_unlocks(Match& m) {
     const bool always_well = m.pairing.want == "fair" && m.other.is_java();
     m.other.must("unlock", always_well ? "ok" : "!not_owner");
@@ -136,7 +136,7 @@ void same_wire(Match& m) {
         same("keys while one waits", picture.keys(), waited_for);
     m.holder.must("unlock", "ok");
     waiting.get("ok");
-    // redlatch hands over inside its process, and tells nobody.
+    // redlatch hands over inside its process without a message.
     const std::string messages = picture.messages();
     const bool handed_over = !m.holder.is_java() && !m.waiter.is_java() && messages.empty();
     const bool silent = m.holder.is_java() && m.pairing.hold == "spin";
@@ -144,7 +144,7 @@ void same_wire(Match& m) {
     m.waiter.must("unlock", "ok");
 }
 
-// --- around an event that happens to all at once ------------------------------------------------------------------------
+// --- around an event that affects all cells at once ------------------------------------------------------------------
 
 void hold_and_wait(Match& m) {
     m.holder.must("lock", "ok", "wd=2000");
@@ -165,8 +165,8 @@ void hold_and_wait_briefly(Match& m) {
     until_listening(m);
 }
 
-/// The place of a dead waiter in a FairLock's queue is free when its wait time is over, counted from when the hold
-/// that it saw could end.
+/// The place of a dead waiter in a FairLock's queue is free when its wait time is over. That counts from the possible
+/// end of the hold that it saw.
 void is_not_missed(Match& m) {
     m.holder.must("unlock", "ok", "wd=2000");
     const auto asked = Clock::now();
@@ -267,7 +267,7 @@ std::vector<Row> lock_rows() {
         if (pairing.hold == "spin") rows.back().note = "a SpinLock says nothing when it is released; C++ does";
         add("a killed holder is forgotten", hold_and_wait, Row::Event::killed, enters_after_the_lease);
         add("a killed waiter is not missed", hold_and_wait_briefly, Row::Event::waiter_killed, is_not_missed);
-        // A poller of Redisson's may have asked at that very moment, and then throws.
+        // A polling waiter of Redisson may have asked at that very moment, and then throws.
         if (!pairing.polls)
             add("hold and waiting outlast a restart", hold_and_wait_long, Row::Event::restarted, release_wakes_still);
     }

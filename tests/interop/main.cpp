@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Do an unchanged Redisson and redlatch share their locks?
+// Checks that an unchanged Redisson and redlatch share their locks.
 // redlatch_interop <java> <class path> [text [seconds [single|sharded|classic]]]
 //
-// Runs the table of table.hpp: each row for each way to give the parts of holder and waiter to Java and C++. Rows whose
-// kind and title do not contain the text are left out. Given seconds, the crowds are four processes of each language
-// for so long. The table is run on single servers, and twice on a cluster, with each kind of pub/sub. Ends with 1 when
-// a cell differs.
+// Runs the table of table.hpp: each row with Java and C++ in all combinations of holder and waiter. Leaves out rows
+// whose kind and title do not contain the text. If seconds are given, each crowd consists of four processes of each
+// language for that time. Runs the table on single servers, and twice on a cluster, with each kind of pub/sub. Exits
+// with 1 if a cell differs.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -42,7 +42,7 @@ struct Agents {
     Remote cpp;
 };
 
-/// Who holds and who waits, in the order of the columns.
+/// The languages of holder and waiter, in the order of the columns.
 struct Column {
     const char* title;
     const char* letters;
@@ -79,10 +79,10 @@ std::string padded(std::string text, std::size_t width) {
 /// The servers that agents share.
 struct Ground {
     std::string title;
-    std::vector<std::string> urls;     // for the agents: the first one mostly, the others for a RedLock only
-    std::vector<std::string> masters;  // for ourselves: all that may have keys
-    std::function<Place(const std::string&)> place;  // of a name
-    std::function<void()> restart = nullptr;         // keeps the data
+    std::vector<std::string> urls;     // for the agents: mostly the first one; the others are for a RedLock only
+    std::vector<std::string> masters;  // for this program: all servers that may have keys
+    std::function<Place(const std::string&)> place;  // returns the place of a name
+    std::function<void()> restart = nullptr;         // restarts and keeps the data
 };
 
 Ground one_server(RedisServer& server) {
@@ -111,7 +111,7 @@ Ground cluster_of(ClusterServers& cluster, bool sharded) {
 
 class Run {
 public:
-    /// Without a lasting ground, that which is restarted is left out.
+    /// Without a lasting ground, rows with a restart are left out.
     Run(std::vector<Remote::Kind> kinds, std::string words, milliseconds soak, Ground ground,
         std::optional<Ground> lasting)
         : words_(std::move(words)),
@@ -174,7 +174,7 @@ public:
     }
 
 private:
-    /// A Java that loads its classes is slow, and would not be in time.
+    /// A Java process that still loads its classes is too slow for the time limits.
     void warm_up(Agents& agents) {
         const std::string name = "interop-first-" + std::to_string(++names_);
         const Actor first{agents.java, "first", "rlock", name};
@@ -195,7 +195,7 @@ private:
         return has(agents_.*column.holder, row.pairing.hold) && has(agents_.*column.waiter, row.pairing.want);
     }
 
-    /// Runs the function; what it throws is a difference.
+    /// Runs the function. An exception is a difference.
     static Cell judged(const std::function<void()>& function) {
         try {
             function();
@@ -229,7 +229,7 @@ private:
         std::cout.flush();
     }
 
-    /// The rows without an event: mostly they sleep, so many at a time.
+    /// Runs the rows without an event, many at a time, because mostly they sleep.
     void run_all(const std::vector<Row>& rows) {
         constexpr std::size_t at_a_time = 8;
         std::vector<const Row*> plain;
@@ -267,10 +267,10 @@ private:
         }
     }
 
-    /// Who holds and who waits.
+    /// The agents that hold and those that wait.
     using Parties = std::pair<Agents*, Agents*>;
 
-    /// The rows with these events, which happen to all of them at once.
+    /// Runs the rows with these events. An event affects all of them at once.
     void run_around(const std::vector<Row>& rows, const Ground& ground, const std::map<Row::Event, Parties>& events,
                     const std::function<void()>& make_it_happen) {
         struct Open {
@@ -307,8 +307,7 @@ private:
         }
     }
 
-    /// Waits until nobody asks the server for a lock any more: Redisson does not send a script again whose answer is
-    /// lost on the way, but throws.
+    /// Waits until no client sends scripts any more: Redisson does not resend a script whose reply is lost, but throws.
     static void until_quiet(const Ground& ground) {
         const auto script_calls = [&] {
             long long all = 0;
@@ -327,7 +326,7 @@ private:
         eventually(is_quiet, std::chrono::seconds{3}, milliseconds{10});
     }
 
-    /// Threads of both languages at once, for some seconds.
+    /// Runs threads of both languages at once, for some seconds.
     void run_crowds() {
         for (const CrowdRow& row : crowd_rows()) {
             if (!wanted(row.kind_title, row.title)) continue;
@@ -339,7 +338,7 @@ private:
         }
     }
 
-    /// Two threads of each language, or for a soak four processes of each.
+    /// Returns the agents of two threads of each language, or for a soak of four processes of each.
     std::vector<Agents*> crowd_of_agents() {
         if (soak_ == soak_.zero()) return {&agents_, &agents_};
         std::vector<Agents*> all{&agents_};
@@ -347,7 +346,7 @@ private:
         return all;
     }
 
-    /// Gives how many sections each had, Java and C++ in turn.
+    /// Returns the number of sections of each, Java and C++ in turn.
     std::string crowd(const CrowdRow& row) {
         const std::string name = "interop-crowd-" + std::to_string(++names_);
         const std::string counter = "plain-" + name;
@@ -365,7 +364,7 @@ private:
             for (Remote* agent : {&agents->java, &agents->cpp}) {
                 const std::string thread = name + "-" + std::to_string(next);
                 const std::size_t kind = next / 2 % row.add.size();
-                // Within one client of redlatch a second kind on one name would be refused.
+                // One client of redlatch would refuse a second kind on one name.
                 const std::string client = kind > 0 && !agent->is_java() ? " wd=29000" : "";
                 adding.push_back(agent->send(thread, "stress " + row.add[kind] + " " + arguments + client));
                 if (!row.look.empty())
@@ -393,14 +392,15 @@ private:
         return "sections of Java, C++ and so on:" + shares;
     }
 
-    /// What stays for good by design, and nothing else, may be there when all is over.
+    /// Checks that at the end only keys are left that stay by design.
     void look_for_leftovers() {
         const auto left = [&] {
             std::vector<std::string> all;
             for (const std::string& master : ground_.masters) {
                 RawRedis redis{master};
                 for (std::string& key : redis.keys("*interop*")) {
-                    // A read hold that was ended by force leaves its own key to its TTL; so does redlatch with its own.
+                    // A read hold that was ended by force leaves its own key until its TTL ends. So do the keys that
+                    // redlatch adds.
                     const bool may_expire =
                         key.find(":rwlock_timeout:") != std::string::npos || key.starts_with("redlatch_");
                     const bool may_stay =
@@ -423,10 +423,10 @@ private:
     milliseconds soak_;
     std::vector<Remote::Kind> kinds_;
     Ground ground_;
-    std::optional<Ground> lasting_;  // to be restarted
+    std::optional<Ground> lasting_;  // its server is restarted
     Agents agents_;
-    Agents doomed_;                           // to be killed
-    std::unique_ptr<Agents> lasting_agents_;  // on the lasting ground
+    Agents doomed_;                           // these are killed
+    std::unique_ptr<Agents> lasting_agents_;  // these use the lasting ground
     std::vector<std::unique_ptr<Agents>> soaking_;
     std::set<std::string> java_kinds_;
     std::set<std::string> cpp_kinds_;
@@ -464,7 +464,7 @@ int interop_main(int count, char** values) {
     }
     for (const bool sharded : {true, false}) {
         if (!only.empty() && only != (sharded ? "sharded" : "classic")) continue;
-        ClusterServers cluster{{.node_timeout = std::chrono::seconds{60}}};  // nothing is to fail over
+        ClusterServers cluster{{.node_timeout = std::chrono::seconds{60}}};  // no failover
         result |= Run{kinds, text, soak, cluster_of(cluster, sharded), std::nullopt}();
     }
     return result;

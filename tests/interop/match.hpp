@@ -20,21 +20,21 @@ namespace redlatch::test {
 
 using std::chrono::milliseconds;
 
-/// What a lock leaves in the server, as a Picture shows it.
+/// The keys, channels and messages of a lock, in the form of a Picture.
 struct Protocol {
     std::string held = {};
     std::string held_twice = {};
-    std::string waited_for = {};  // keys while one waits; empty: as held
-    std::string channels = {};    // that are listened to then
+    std::string waited_for = {};  // the keys while another waits; empty: as held
+    std::string channels = {};    // the channels with listeners then
     std::string released = {};    // the messages of the last release
 };
 
-/// What Redisson calls the thing, and what of it is particular. A holder takes `hold`, a waiter wants `want`.
+/// The title in terms of Redisson, and the special properties. A holder uses the kind `hold`, a waiter `want`.
 struct Pairing {
     std::string title;
     std::string hold;
     std::string want;
-    bool polls = false;  // its waiters listen to nothing: they ask again and again
+    bool polls = false;  // its waiters do not subscribe, but ask again and again
     Protocol wire = {};
 };
 
@@ -56,13 +56,13 @@ public:
             throw Difference(remote_->language() + " " + operation + ": " + text + " is no number");
         return std::stoll(text);
     }
-    /// Does it, and throws a Difference when the answer is another.
+    /// Runs the operation. Throws a Difference if the answer is another.
     Answer must(const std::string& operation, const std::string& wanted, const std::string& arguments = "") const {
         return start(operation, arguments).get(wanted);
     }
     bool is_java() const { return remote_->is_java(); }
 
-    /// The same thread with another primitive on that name, or on another.
+    /// Returns the same thread with another primitive on this name, or on another.
     Actor as(std::string kind) const { return as(std::move(kind), name_); }
     Actor as(std::string kind, std::string name) const { return {*remote_, thread_, std::move(kind), std::move(name)}; }
 
@@ -73,14 +73,15 @@ private:
     std::string name_;
 };
 
-/// Where a cell is played: one server, or the node of a cluster that has the keys of its name, among all the nodes.
+/// The place of a cell: one server, or the node of a cluster that has the keys of its name, and all nodes.
 struct Place {
     std::string url;                 // of the server that has the keys
-    std::vector<std::string> nodes;  // where listeners may be
-    bool sharded = false;            // listeners and messages are of the sharded kind
+    std::vector<std::string> nodes;  // the nodes on which listeners may be
+    bool sharded = false;            // listeners and messages use sharded channels
 };
 
-/// The channels that have listeners, at whatever node those are; `own` are sharded ones where one listener is ours.
+/// Returns the channels that have listeners, on any node. `own` are sharded channels with one listener of ours, which
+/// does not count.
 inline std::vector<std::string> listened_to(const Place& place, const std::string& pattern,
                                             const std::vector<std::string>& own = {}) {
     std::set<std::string> all;
@@ -97,8 +98,8 @@ inline std::vector<std::string> listened_to(const Place& place, const std::strin
     return {all.begin(), all.end()};
 }
 
-/// One cell of the table: one of the two languages holds, one of the two waits, and nobody else uses the name, or the
-/// threads: what a cell that fails leaves hanging disturbs no other.
+/// One cell of the table: one language holds, one waits. No other cell uses the name or the threads, so operations that
+/// a failed cell leaves behind disturb no other.
 struct Match {
     Match(Remote& holding, Remote& waiting, const Pairing& what, Place where, std::string unique)
         : pairing(what),
@@ -109,7 +110,7 @@ struct Match {
           place(std::move(where)),
           redis(place.url) {}
 
-    /// All that an agent listens to about this name.
+    /// Returns all channels about this name to which an agent listens.
     std::vector<std::string> channels() const { return listened_to(place, "*" + name + "*", own_channels); }
 
     void publish(const std::string& channel, const std::string& message) {
@@ -120,17 +121,18 @@ struct Match {
     std::string name;
     Actor holder;
     Actor waiter;
-    Actor other;  // a second thread beside the waiter
+    Actor other;  // a second thread of the waiter's agent
     Place place;
     RawRedis redis;
-    std::vector<std::string> own_channels;  // sharded ones that a Picture listens to
-    std::optional<Pending> pending;         // what goes on between the two halves of a case
+    std::vector<std::string> own_channels;  // the sharded channels to which a Picture listens
+    std::optional<Pending> pending;         // the operation that continues between the two halves of a case
 };
 
-/// Waits until the waiter sleeps and listens to the messages about this name, so that only a release can wake it.
+/// Waits until the waiter sleeps and listens for messages about this name, so that only a release can wake it.
 inline void until_listening(Match& match) {
-    // One who listens asks once more before it sleeps, and no one outside sees when it does. A release before that is
-    // noticed without a message; and a reader of Redisson's that listens, but does not sleep yet, misses the message.
+    // A waiter that listens asks once more before it sleeps, and that moment is not visible from outside. A release
+    // before that is noticed without a message. And a reader of Redisson that listens, but does not sleep yet, misses
+    // the message.
     milliseconds until_asleep{50};
     if (match.pairing.want == "read" && match.waiter.is_java()) until_asleep = milliseconds{150};
     if (!match.pairing.polls && !eventually([&] { return !match.channels().empty(); }))
@@ -142,16 +144,16 @@ inline milliseconds between(std::chrono::steady_clock::time_point from, std::chr
     return std::chrono::duration_cast<milliseconds>(to - from);
 }
 
-/// Throws a Difference when it ends within this time.
+/// Throws a Difference if the wait ends within this time.
 inline void still_waiting(const Pending& waiting, milliseconds time) {
     if (eventually([&] { return waiting.done(); }, time)) throw Difference("the waiter is in too early");
 }
 
-/// Within which a waiter must have been woken. A poller sleeps up to 128 ms.
+/// Returns the time within which a waiter must wake. A polling waiter sleeps up to 128 ms.
 inline milliseconds wake_limit(const Match& match) { return milliseconds{match.pairing.polls ? 300 : 100}; }
 
-/// Does it up to three times, until the wake-up was as quick as it must be: a message that is missing is missing every
-/// time, but a busy machine is slow only now and then. The round gives the time from the release to the waiter's entry.
+/// Repeats the round up to six times, until the wake-up is quick enough: a missing message is missing every time, but a
+/// busy machine is slow only now and then. The round returns the time from the release to the waiter's entry.
 inline void wakes_in_time(const Match& match, const std::function<milliseconds()>& round) {
     milliseconds best = milliseconds::max();
     for (int attempt = 0; attempt < 6 && best > wake_limit(match); ++attempt) best = std::min(best, round());

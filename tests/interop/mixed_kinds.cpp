@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Within one client of redlatch the second kind would be refused; another client of its process is as another process.
+/// One client of redlatch would refuse the second kind. Another client of the same process counts as another process.
 void exclude_each_other(Match& m) {
     const std::string of_another_client = m.holder.is_java() || m.waiter.is_java() ? "" : "wd=29000";
     wakes_in_time(m, [&] {
@@ -28,7 +28,7 @@ void exclude_each_other(Match& m) {
     });
 }
 
-/// Redisson's SpinLock tells nobody that it is free.
+/// Redisson's SpinLock publishes no message when it is released.
 void a_spin_lock_is_silent(Match& m) {
     m.holder.must("lock", "ok", "lease=1500");
     Pending waiting = m.waiter.start("lock");
@@ -41,7 +41,7 @@ void a_spin_lock_is_silent(Match& m) {
     m.waiter.must("unlock", "ok");
 }
 
-/// Redisson lets both in.
+/// Redisson grants both.
 void refuse_each_other(Match& m) {
     m.holder.must("lock", "ok");
     const std::string answer = m.waiter.ask("try");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Locks that are made of locks: their members are the RLocks <name>.1 to <name>.3.
+// Locks that consist of locks: their members are the RLocks <name>.1 to <name>.3.
 #include <chrono>
 #include <string>
 #include <vector>

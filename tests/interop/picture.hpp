@@ -14,12 +14,12 @@
 
 namespace redlatch::test {
 
-/// What is in the server about a match, with N for its name and H, W, O for the owners of holder, waiter and other: one
-/// text that can be compared with what the wire format says. T is a fencing token. Parts are joined by "; ".
+/// The data of a match on the server as one text that can be compared with the wire format. N is the match's name, and
+/// H, W, O are the owners of holder, waiter and other. T is a fencing token. Parts are joined by "; ".
 ///
-/// An owner of Redisson's is a thread. Of redlatch it is a hold, or one that waits for one: "<client id>:<number>", and
-/// later ones have greater numbers. A holder's is there before its waiter's, so of those that share a client the first
-/// number that is seen stands for H, the next for W, and the third for O.
+/// An owner is a thread in Redisson. In redlatch it is a hold or a waiter for one: "<client id>:<number>", where later
+/// ones have greater numbers. A holder's number exists before its waiter's. So among those that share a client, the
+/// first number seen is shown as H, the next as W, and the third as O.
 class Picture {
 public:
     explicit Picture(Match& match) : match_(match), stream_(match.place.url) {
@@ -33,11 +33,11 @@ public:
             stream_.call("PSUBSCRIBE", "*" + match.name + "*");
     }
 
-    /// From now on the text is shown as these letters.
+    /// Shows the text as these letters from now on.
     void short_for(std::string text, std::string letters) { names_.emplace_back(std::move(text), std::move(letters)); }
 
-    /// Each key with its type and content, and whether it has a TTL where that is no list. Left out are unlock latches,
-    /// and what redlatch keeps for itself, as long as it has a TTL: each side has its own.
+    /// Returns each key with its type and content, and whether it has a TTL (except for lists and sorted sets). Leaves
+    /// out unlock latches, and redlatch's own keys if they have a TTL: each side has its own.
     std::string keys() {
         std::vector<std::string> all;
         for (const std::string& key : match_.redis.keys("*" + match_.name + "*")) {
@@ -50,7 +50,7 @@ public:
         return joined(std::move(all), true);
     }
 
-    /// From the first call on that shows a waiter's own channel its messages are seen, too.
+    /// The first call that shows a waiter's own channel also subscribes to it.
     std::string channels() {
         std::vector<std::string> all = match_.channels();
         if (match_.place.sharded)
@@ -58,14 +58,14 @@ public:
         return joined(std::move(all), true);
     }
 
-    /// The messages since the last call, each behind its channel.
+    /// Returns the messages since the last call, each after its channel.
     std::string messages() {
         const std::string end = end_of_messages();
         match_.publish(end, "");
         std::vector<std::string> all;
         while (true) {
             const RawReply message = next_message();
-            // Behind their kind, and the pattern of those that came by one.
+            // They come after the kind, and after the pattern if there is one.
             const std::string& channel = message.elements.at(message.elements.size() - 2).string;
             if (channel == end) return joined(std::move(all), false);
             all.push_back(channel + " " + message.elements.back().string);
@@ -83,7 +83,7 @@ private:
             clients_[id].letters.push_back(letter);
     }
 
-    /// There are no patterns among sharded channels.
+    /// Sharded channels have no patterns.
     void listen_to_each(const std::string& waiter) {
         const std::string tag = "{" + match_.name + "}";
         const std::string lock = "redisson_lock__channel:" + tag;
@@ -98,7 +98,7 @@ private:
         if (std::find(own.begin(), own.end(), channel) != own.end()) return;
         own.push_back(channel);
         stream_.send({"SSUBSCRIBE", channel});
-        // Messages of others may come before its confirmation.
+        // Other messages may come before its confirmation.
         for (RawReply reply = stream_.receive(); reply.elements.at(0).string != "ssubscribe"; reply = stream_.receive())
             early_.push_back(std::move(reply));
     }
@@ -126,7 +126,7 @@ private:
         return members;
     }
 
-    /// Learns which numbers there are behind the ids of clients.
+    /// Learns the numbers that follow the ids of clients.
     void learn_numbers(const std::string& part) {
         for (auto& [id, client] : clients_) {
             for (auto at = part.find(id + ":"); at != std::string::npos; at = part.find(id + ":", at + 1)) {
@@ -168,7 +168,7 @@ private:
         return text;
     }
 
-    /// One of redlatch: the letters of those who use it, in their order, and the numbers of owners seen so far.
+    /// A client of redlatch: the letters of its users, in order, and the numbers of owners seen so far.
     struct NumberedClient {
         std::vector<std::string> letters;
         std::set<std::uint64_t> numbers;

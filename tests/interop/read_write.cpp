@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What only a ReadWriteLock does.
+// The special behaviour of a ReadWriteLock.
 #include <chrono>
 #include <string>
 #include <vector>
@@ -53,7 +53,7 @@ void one_release_wakes_all_readers(Match& m) {
     });
 }
 
-/// Redisson says nothing to the readers that wait: they find out when the lease that they were told is over.
+/// Redisson does not notify waiting readers. They notice when the lease that they saw is over.
 void downgrade_lets_readers_in(Match& m) {
     const Actor writing = m.holder.as("write");
     const Actor reading = m.holder.as("read");
@@ -80,7 +80,7 @@ void downgrade_lets_readers_in(Match& m) {
     m.other.as("write").must("unlock", "ok");
 }
 
-/// For Redisson an upgrade waits until its own read hold is over.
+/// In Redisson an upgrade waits until its own read hold is over.
 void upgrade_is_refused(Match& m) {
     m.holder.must("lock", "ok");
     const Actor writing = m.holder.as("write");

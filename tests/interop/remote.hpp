@@ -20,7 +20,7 @@
 
 namespace redlatch::test {
 
-/// A case did not go as it should; the text says in what.
+/// A case that went wrong. The text describes the difference.
 class Difference : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
@@ -31,14 +31,14 @@ struct Answer {
     std::chrono::steady_clock::time_point arrived;
 };
 
-/// An operation that an agent was told to do, and may not have done yet.
+/// An operation that an agent was asked to execute, and may still be executing.
 class Pending {
 public:
     Pending(std::string what, std::future<Answer> answer) : what_(std::move(what)), answer_(std::move(answer)) {}
 
     bool done() const { return answer_.wait_for(std::chrono::seconds{0}) == std::future_status::ready; }
 
-    /// Throws a Difference when nothing comes in time, or something else than what was wanted.
+    /// Throws a Difference if no answer comes in time, or another than `wanted`.
     Answer get(const std::string& wanted, std::chrono::milliseconds limit = std::chrono::seconds{20}) {
         Answer answer = get(limit);
         if (answer.text != wanted) throw Difference(what_ + ": " + answer.text + " instead of " + wanted);
@@ -56,10 +56,10 @@ private:
     std::future<Answer> answer_;
 };
 
-/// An agent in a process of its own. Any number of threads may use it; made and ended by the main thread.
+/// An agent in a process of its own. Any number of threads may use it. The main thread creates and destroys it.
 class Remote {
 public:
-    /// How the agents of one language are started; `urls` are the servers that they may use, the first one mostly.
+    /// How to start the agents of one language. `urls` are the servers that they may use, mostly the first one.
     struct Kind {
         std::string language;
         Program program;
@@ -90,7 +90,7 @@ public:
         return {language_ + " " + request, std::move(answer)};
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     void kill() { process_.kill(); }
 
 private:
@@ -121,7 +121,7 @@ private:
                 bytes.erase(0, end + 1);
             }
         }
-        // The promises that are left break, and so end all waiting for them.
+        // The remaining promises break, which ends all waiting for them.
         const std::lock_guard guard{mutex_};
         gone_ = true;
         open_.clear();
@@ -140,8 +140,8 @@ private:
     Fd socket_;
     ChildProcess process_;
     std::atomic<long long> last_{0};
-    std::mutex writing_;  // one whole line at a time
-    std::mutex mutex_;    // guards the next two
+    std::mutex writing_;  // for one whole line at a time
+    std::mutex mutex_;    // guards the next two members
     std::map<long long, std::promise<Answer>> open_;
     bool gone_ = false;
     std::thread reader_;

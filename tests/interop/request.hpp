@@ -8,7 +8,7 @@
 
 namespace redlatch::test {
 
-/// A line for an agent: "number thread operation kind name key=value...". Agent.java says what it means.
+/// A request to an agent: "number thread operation kind name key=value...". Agent.java describes its meaning.
 struct Request {
     explicit Request(const std::string& line) {
         std::istringstream words{line};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Semaphores with and without leases. Their keys stay when all permits are back, so each case deletes them.
+// Semaphores with and without leases. Their keys stay when all permits are released, so each case deletes them.
 #include <chrono>
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Takes the semaphore away at the end, however the case ends.
+/// Deletes the semaphore at the end, even if the case fails.
 class Permits {
 public:
     Permits(Match& match, int number) : match_(match) {
@@ -34,7 +34,7 @@ private:
     Match& match_;
 };
 
-// --- Semaphore -----------------------------------------------------------------------------------------------------------
+// --- Semaphore -------------------------------------------------------------------------------------------------------
 
 void release_wakes(Match& m) {
     const Permits permits{m, 2};
@@ -128,7 +128,7 @@ void release_wakes_still(Match& m) {
     m.redis.integer("DEL", m.name);
 }
 
-// --- PermitExpirableSemaphore ----------------------------------------------------------------------------------------------
+// --- PermitExpirableSemaphore ----------------------------------------------------------------------------------------
 
 void is_an_id(const std::string& id) {
     if (id.size() != 32 || id.find_first_not_of("0123456789abcdef") != std::string::npos)
@@ -150,7 +150,7 @@ void permit_release_wakes(Match& m) {
         is_an_id(entered.text);
         m.other.must("available", "0");
         m.holder.must("acquired", "1");
-        m.holder.must("unlock", "ok", "id=" + entered.text);  // whoever has the id may give it back
+        m.holder.must("unlock", "ok", "id=" + entered.text);  // any client that knows the id may release it
         m.other.must("available", "1");
         return between(released, entered.arrived);
     });
@@ -231,7 +231,7 @@ void permit_wire(Match& m) {
 
 void permit_and_wait(Match& m) {
     m.holder.must("set", "true", "n=1");
-    // redlatch's watchdog renews a permit; Redisson has none for permits, so its holder asks for a lease.
+    // redlatch's watchdog renews a permit. Redisson has no watchdog for permits, so its holder uses a lease.
     is_an_id(m.holder.is_java() ? m.holder.ask("lock", "lease=6000") : m.holder.ask("lock_watched", "wd=2000"));
     m.pending = m.waiter.start("lock", "lease=30000");
     until_listening(m);

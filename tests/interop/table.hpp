@@ -8,13 +8,13 @@
 
 namespace redlatch::test {
 
-/// A row of the table. It is run once for each way to give the two parts to Java and C++.
+/// A row of the table. It is run once for each combination of Java and C++ in the two parts.
 struct Row {
     enum class Event {
-        none,           // `run` is all
-        killed,         // then the holder's process is killed, and `after` looks
-        waiter_killed,  // the same with the waiter's; holder goes on
-        restarted,      // then the server is restarted, its data kept, and `after` looks
+        none,           // there is only `run`
+        killed,         // then the holder's process is killed, and `after` checks
+        waiter_killed,  // the same with the waiter's; the holder continues
+        restarted,      // then the server is restarted with its data, and `after` checks
     };
 
     Pairing pairing;
@@ -22,17 +22,17 @@ struct Row {
     void (*run)(Match&) = nullptr;
     Event event = Event::none;
     void (*after)(Match&) = nullptr;
-    std::string note = {};  // one line, where Redisson is to be taken as it is
+    std::string note = {};  // one line, if Redisson deviates and that is accepted
 };
 
-/// A row with one cell: both languages at once add to a plain counter, each pair under the next kind of `add`, and
-/// others look at it under `look`, if that is not empty.
+/// A row with one cell. Both languages at once add to a plain counter, each pair with the next kind of `add`. Others
+/// read it with `look`, if that is not empty.
 struct CrowdRow {
     std::string title;
     std::string kind_title;
     std::vector<std::string> add;
     std::string look;
-    int permits = 0;  // to set before
+    int permits = 0;  // to be set before
 };
 
 std::vector<Row> lock_rows();

@@ -31,14 +31,14 @@ import org.redisson.config.ReadMode;
 import org.redisson.config.ShardedSubscriptionMode;
 
 /**
- * An unchanged Redisson that does what it is told line by line; agent.cpp is its twin on redlatch.
+ * Runs an unchanged Redisson by requests, one on each line. agent.cpp is its twin for redlatch.
  *
- * <p>A request is a line "number thread operation kind name key=value...", its answer a line "number text" whenever the
- * operation is over. Each thread named in a request is a real thread with a queue of its own, so owners differ and a
- * blocking call holds up nothing but its own thread. An answer that begins with "!" is an error. Arguments: wait and
- * lease in ms (absent: for ever, by the watchdog), wd (the watchdog's time-out, 30 s), n (permits, counts), id.
+ * <p>A request is a line "number thread operation kind name key=value...". Its answer is a line "number text", sent
+ * when the operation is over. Each thread named in a request is a real thread with a queue of its own, so owners differ
+ * and a blocking call delays only its own thread. An answer that begins with "!" is an error. Arguments: wait and lease
+ * in ms (absent: indefinitely, with the watchdog), wd (the watchdog's time-out, 30 s), n (permits, counts), id.
  *
- * <p>A primitive is added by an entry in KINDS, and a function for its operations if it is no lock.
+ * <p>To add a primitive, add an entry to KINDS, and a function for its operations if it is no lock.
  */
 public final class Agent {
     interface Action {
@@ -65,7 +65,7 @@ public final class Agent {
         KINDS.put("red", r -> lock(r, r.shared(c -> redLock(r))));
     }
 
-    // --- the operations of each kind ----------------------------------------------------------------------------------
+    // --- the operations of each kind ---------------------------------------------------------------------------------
 
     private static Object lock(Request r, RLock lock) throws Exception {
         switch (r.operation) {
@@ -188,14 +188,14 @@ public final class Agent {
         return new RedissonRedLock(members(r, r.client(0), r.client(1), r.client(2)));
     }
 
-    // --- what must come out right only if nobody else is inside -------------------------------------------------------
+    // --- sections that come out right only under mutual exclusion ----------------------------------------------------
 
-    /** Up to 2 ms between two sections, that everybody may come in; agent.cpp says more. */
+    /** Sleeps up to 2 ms between two sections, so that all threads get a turn; see agent.cpp. */
     private static void rest() throws Exception {
         TimeUnit.MICROSECONDS.sleep(ThreadLocalRandom.current().nextInt(2001));
     }
 
-    /** Adds one to a plain counter, by a GET and a SET, again and again; says how often. */
+    /** Adds one to a plain counter by a GET and a SET, again and again. Returns how often. */
     private static Object stress(Request r, Action enter, Action leave) throws Exception {
         final RBucket<String> counter = r.client(0).getBucket(r.arguments.get("counter"), StringCodec.INSTANCE);
         final long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(r.number("ms"));
@@ -212,7 +212,7 @@ public final class Agent {
         return sections;
     }
 
-    /** Reads the counter twice; says how often, or that it changed in between. */
+    /** Reads the counter twice, again and again. Returns how often, or an error if it changed in between. */
     private static Object look(Request r, Action enter, Action leave) throws Exception {
         final RBucket<String> counter = r.client(0).getBucket(r.arguments.get("counter"), StringCodec.INSTANCE);
         final long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(r.number("ms"));
@@ -230,7 +230,7 @@ public final class Agent {
         return stable ? sections : "!a reader saw a write";
     }
 
-    // --- the machinery ------------------------------------------------------------------------------------------------
+    // --- execution ---------------------------------------------------------------------------------------------------
 
     private static final Map<String, ExecutorService> THREADS = new HashMap<>();
     private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
@@ -290,7 +290,7 @@ public final class Agent {
             });
         }
 
-        /** redis-cluster://host:port,host:port?pubsub=sharded or classic. The masters are asked for everything. */
+        /** Takes redis-cluster://host:port,host:port?pubsub=sharded or classic. All commands go to the masters. */
         private static Config onCluster(Config config, String url) {
             final String[] parts = url.substring("redis-cluster://".length()).split("[?]pubsub=");
             final ClusterServersConfig cluster = config.useClusterServers()
@@ -305,7 +305,7 @@ public final class Agent {
             return config;
         }
 
-        /** One object a name, as in a service: Redisson keeps the default lease of a lock in its object. */
+        /** One object for each name, as a service would use it: Redisson keeps a lock's default lease in its object. */
         @SuppressWarnings("unchecked")
         <T> T shared(Function<RedissonClient, T> make) {
             final String key = kind + " " + name + " " + arguments.get("wd");
@@ -364,6 +364,6 @@ public final class Agent {
             THREADS.computeIfAbsent(request.thread, name -> Executors.newSingleThreadExecutor())
                     .execute(() -> say(request, answer(request)));
         }
-        Runtime.getRuntime().halt(0); // nobody is there any more; blocked threads do not matter
+        Runtime.getRuntime().halt(0); // the other end is gone; blocked threads do not matter
     }
 }
