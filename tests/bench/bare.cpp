@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* lease = "30000";  // the default, as an RLock without a lease sends it
 
-// As long as the real ones: an id of a client, and with it an owner.
+// As long as real ones: the id of a client, and with it an owner.
 constexpr const char* client_id = "00000000-0000-4000-8000-000000000000";
 
 std::string owner_of(std::size_t thread) { return std::string{client_id} + ":" + std::to_string(thread + 1); }

@@ -10,7 +10,7 @@
 
 namespace redlatch::bench {
 
-/// A command whose words do not change, ready to be sent.
+/// A command whose words do not change, already encoded.
 class Words {
 public:
     explicit Words(std::vector<std::string> words);
@@ -27,7 +27,7 @@ private:
     std::vector<std::size_t> sizes_;
 };
 
-/// What a program that uses hiredis and no library of locks would write. Throws what goes wrong.
+/// The code that a program with hiredis and no lock library would contain. Throws on errors.
 class Connection {
 public:
     explicit Connection(const std::string& url);
@@ -35,8 +35,8 @@ public:
     using Reply = std::unique_ptr<redisReply, decltype(&freeReplyObject)>;
 
     Reply call(Words& words);   // one round trip
-    void append(Words& words);  // to be sent with the next receive()
-    void flush();               // or now
+    void append(Words& words);  // sends it with the next receive()
+    void flush();               // or sends it now
     Reply receive();
 
 private:
@@ -45,7 +45,7 @@ private:
     std::unique_ptr<redisContext, decltype(&redisFree)> context_;
 };
 
-/// The commands that an RLock sends for a first hold and its release: the same scripts, the same arguments.
+/// The commands that an RLock sends for a first hold and its release: the same scripts and arguments.
 struct BareScripts {
     BareScripts(const std::string& name, std::size_t thread);
 
@@ -53,10 +53,10 @@ struct BareScripts {
     Words release;
 };
 
-/// Gives the server the texts of the scripts, so that EVALSHA finds them.
+/// Loads the scripts into the server, so that EVALSHA finds them.
 void load_scripts(Connection& connection);
 
-/// A lock of one's own key without any library: the reference for everything that does not wait.
+/// A lock without any library, one key for each user: the reference for everything that does not wait.
 class BareLock {
 public:
     BareLock(const std::string& url, const std::string& name, std::size_t thread);
@@ -69,8 +69,8 @@ private:
     BareScripts scripts_;
 };
 
-/// A list with one element, which is the lock: whoever pops it holds it. Redis itself wakes the next one, so nothing
-/// that is built on Redis hands over faster. It is no lock to use: the token is lost with its holder.
+/// A list with one element, which is the lock: the client that pops it holds it. Redis itself wakes the next one, so no
+/// lock built on Redis hands over faster. It is not fit for use: the token is lost with its holder.
 class Token {
 public:
     Token(const std::string& url, const std::string& name);
@@ -90,7 +90,7 @@ private:
     Words push_;
 };
 
-/// The scripts of many locks in two writes and two reads: as fast as one connection can be.
+/// The scripts of many locks in two writes and two reads: the fastest way over one connection.
 class Pipeline {
 public:
     Pipeline(const std::string& url, const std::vector<std::string>& names);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Many want one lock at once.
+// Many threads compete for one lock.
 #include <algorithm>
 
 #include "scenarios.hpp"
@@ -18,7 +18,7 @@ struct Load {
     Placement placement = Placement::free;
 };
 
-// How long a holder stays when exclusion is what counts: two that are in and out again at once hardly ever meet.
+// How long a holder stays where exclusion is tested: holders that leave at once hardly ever meet.
 constexpr std::chrono::microseconds long_enough_to_meet{100};
 
 Setting setting_of(const Load& load, const std::string& link) {
@@ -41,7 +41,7 @@ Slice redlatch_slice(Bench& bench, const Load& load, const std::string& url) {
     return one_slice(bench, load, redlatch_process(url, one_key, contend(load.hold, load.rest)));
 }
 
-// The library, the token, and what else is given.
+// Measures the library, the token, and the given others.
 std::vector<Subject> measure_all(Bench& bench, const Load& load, const std::string& url,
                                  const std::vector<Subject>& others = {}) {
     std::vector<Subject> subjects{
@@ -74,8 +74,8 @@ bool report(Bench& bench, const Load& load, const std::string& link, const std::
     return locks && tokens;
 }
 
-// A hand-over inside a process is one script call. So it is held against the rate at which one thread alone can have
-// one script call after another.
+// A hand-over inside a process is one script call. So compare it with the rate at which a single thread can make script
+// calls one after another.
 bool against_script_calls(Bench& bench, const Load& load, const std::string& link) {
     const std::string url = bench.url(link);
     const Load alone{.placement = load.placement};
@@ -86,7 +86,7 @@ bool against_script_calls(Bench& bench, const Load& load, const std::string& lin
 
     const Subject& redlatch = subjects[0];
     const Subject& bare = subjects[2];
-    const auto calls_per_second = [](const Slice& slice) { return 2 * slice.per_second(); };  // two calls a pair
+    const auto calls_per_second = [](const Slice& slice) { return 2 * slice.per_second(); };  // two calls for each pair
     std::vector<double> ratios;
     for (std::size_t i = 0; i < Bench::rounds; ++i)
         ratios.push_back(redlatch.slices[i].per_second() / calls_per_second(bare.slices[i]));
@@ -98,7 +98,8 @@ bool against_script_calls(Bench& bench, const Load& load, const std::string& lin
 
 }  // namespace
 
-// Both free, as a program would run, and pinned: left free, the one thread of the reference flips between two rates.
+// Measured free, as a program would run, and pinned: left free, the one thread of the reference flips between two
+// rates.
 bool contended_threads(Bench& bench, const std::string& link) {
     bool excluded = true;
     for (const Placement placement : {Placement::free, Placement::cross}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Many stand in one queue: what a hand-off costs must not depend on how many.
+// Many threads wait in one queue: the cost of a hand-off must not depend on their number.
 #include <algorithm>
 #include <initializer_list>
 
@@ -16,7 +16,7 @@ struct Queue {
     std::size_t processes = 1;
 };
 
-// One more thread than waiters: somebody is always being served.
+// One more thread than waiters: one thread always holds the lock.
 Slice one_slice(Bench& bench, const Queue& queue, const std::function<void(Crew&)>& process) {
     bench.prepare(Placement::free, token_key);
     Fleet fleet;
@@ -25,15 +25,15 @@ Slice one_slice(Bench& bench, const Queue& queue, const std::function<void(Crew&
     return measure(bench, fleet, bench.round_time());
 }
 
-// The commands of an acquisition, in each round.
+// Returns the commands for each acquisition, in each round.
 std::vector<double> commands_of(const Subject& subject) {
     std::vector<double> values;
     for (const Slice& slice : subject.slices) values.push_back(slice.commands_each());
     return values;
 }
 
-// Redis serves those that are blocked in BLPOP in the order of their arrival, too: the token is the floor of all
-// queues.
+// Redis also serves clients that are blocked in BLPOP in the order of their arrival. So the token is the lower bound
+// for all queues.
 bool observe(Bench& bench, const std::string& link, const Queue& queue, std::vector<double>& commands_of_the_fewest) {
     const std::string url = bench.url(link);
     const auto visit = contend({}, {});

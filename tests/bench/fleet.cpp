@@ -80,7 +80,7 @@ void Crew::run(const std::function<void(Seat&)>& body) {
 void Fleet::add(std::size_t threads, const std::function<void(Crew&)>& process) {
     if (workers_ + threads > Shared::max_workers) throw std::logic_error("too many workers for one fleet");
     processes_.push_back(test::ChildProcess::run([&] {
-        // A gate opens when its last writing end is closed: ours must not be in the way.
+        // A gate opens when its last writing end is closed, so close ours.
         start_.open();
         stop_.open();
         leave_.open();
@@ -97,7 +97,7 @@ void Fleet::add(std::size_t threads, const std::function<void(Crew&)>& process) 
     workers_ += threads;
 }
 
-// What one worker says, or silence when the patience is over.
+// Returns what one worker reports, or silence when the time is over.
 char Fleet::listen(std::chrono::nanoseconds patience) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
     while (true) {

@@ -18,12 +18,12 @@ namespace redlatch::bench {
 struct Pipe {
     Pipe();
     void put(char what) const;
-    char get() const;  // '\0' when no writing end is left
+    char get() const;  // '\\0' if no writing end is left
 
     test::Fd out, in;
 };
 
-/// A way through that opens once, for every process at the same time.
+/// A gate that opens once, for every process at the same time.
 class Gate {
 public:
     void open() { pipe_.in.reset(); }
@@ -35,20 +35,20 @@ private:
 
 class Fleet;
 
-/// One thread of a fleet, as its body sees it.
+/// One thread of a fleet, for its body.
 class Seat {
 public:
     Seat(Fleet& fleet, std::size_t index) : fleet_(fleet), index_(index) {}
 
-    std::size_t index() const { return index_; }  // counted through all processes
+    std::size_t index() const { return index_; }  // unique among all processes
     Worker& worker();
     Critical& critical();
     Shared& shared();
 
-    void start();                // everything is prepared: returns when the measuring begins
-    bool running() const;        // until the measuring ends
-    void wait_for_stop() const;  // the same for a thread that has nothing to do meanwhile
-    void finish();               // the work is done: returns when the server's counters have been read
+    void start();                // call it when everything is prepared: returns when the measurement begins
+    bool running() const;        // until the measurement ends
+    void wait_for_stop() const;  // the same for a thread without work
+    void finish();               // call it when the work is done: returns when the server's counters have been read
 
 private:
     Fleet& fleet_;
@@ -60,7 +60,7 @@ class Crew {
 public:
     Crew(Fleet& fleet, std::size_t first, std::size_t threads) : fleet_(fleet), first_(first), threads_(threads) {}
 
-    /// Runs the body once in each thread; a crew of one uses the main thread of its process.
+    /// Runs the body once in each thread. A crew of one uses the main thread of its process.
     void run(const std::function<void(Seat&)>& body);
 
 private:
@@ -70,24 +70,24 @@ private:
 };
 
 /// Processes that make load together. Each is forked from a process that has neither threads nor a client, and makes
-/// its own. They are killed when the fleet ends before they do. Every wait throws when a worker fails, or when
-/// a signal has come (catch_signals).
+/// its own. They are killed if the fleet ends before they do. Every wait throws if a worker fails, or after a signal
+/// (catch_signals).
 class Fleet {
 public:
     explicit Fleet(Placement placement = Placement::free) : placement_(placement) {}
 
     void add(std::size_t threads, const std::function<void(Crew&)>& process);
 
-    void gather();  // returns when every thread has come to start()
+    void gather();  // returns when every thread has called start()
     void go() { start_.open(); }
     void pause(std::chrono::nanoseconds duration);
     void stop();
-    void wait_until_done(std::chrono::nanoseconds patience = std::chrono::seconds{30});  // all have come to finish()
-    void dismiss();  // lets the processes end, and checks that they end well
+    void wait_until_done(std::chrono::nanoseconds patience = std::chrono::seconds{30});  // all have called finish()
+    void dismiss();  // lets the processes end, and checks that they succeed
 
     std::size_t workers() const { return workers_; }
     const Shared& shared() const { return *shared_; }
-    std::chrono::nanoseconds cpu_time() const;  // what the processes have used up to now
+    std::chrono::nanoseconds cpu_time() const;  // the CPU time of the processes so far
 
 private:
     friend class Seat;
@@ -108,8 +108,7 @@ struct Interrupted : std::runtime_error {
     Interrupted() : runtime_error("interrupted") {}
 };
 
-/// Makes SIGINT, SIGTERM, SIGHUP and SIGPIPE end the wait of a fleet by Interrupted, so that all is taken down in
-/// order.
+/// Makes SIGINT, SIGTERM, SIGHUP and SIGPIPE end the wait of a fleet by Interrupted, so that everything is cleaned up.
 void catch_signals();
 
 }  // namespace redlatch::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Waiting is to cost nothing.
+// Waiting must cost nothing.
 #include "scenarios.hpp"
 #include "subjects.hpp"
 
@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t waiters = 20;
 constexpr std::chrono::seconds usual_time{10};
-constexpr std::chrono::seconds lease{120};  // outlasts the scenario, and nothing renews it
+constexpr std::chrono::seconds lease{120};  // outlasts the scenario, and no thread renews it
 
 template <class Lock>
 void hold(Lock& lock) {
@@ -36,7 +36,7 @@ constexpr auto waiter = [](Seat& seat, auto& lock) {
     seat.finish();
 };
 
-// A lock that nobody has asked for any more since a while is one that all are waiting for.
+// If the lock has not been requested for a while, all waiters are asleep.
 void wait_until_quiet(Bench& bench, Fleet& fleet) {
     for (auto before = bench.commands();;) {
         fleet.pause(std::chrono::milliseconds{300});

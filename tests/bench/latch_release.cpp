@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A hundred threads of four processes wait for one event, asleep since a while, and how soon they go on.
+// A hundred threads of four processes wait for one event and have been asleep for a while: how soon do they continue?
 #include <algorithm>
 #include <cmath>
 
@@ -17,12 +17,12 @@ constexpr double usual_times = 10;  // in each round
 const std::string name = "event";
 
 struct Signals {
-    Pipe begin;    // there is something to wait for
+    Pipe begin;    // there is an event to wait for
     Pipe waiting;  // a waiter is about to wait
-    Pipe back;     // and has gone on
+    Pipe back;     // the waiter has continued
 };
 
-// The same by a message, which no waiter may miss: it listens before it says that it waits.
+// The same with a message, which no waiter may miss: it subscribes before it reports that it waits.
 class Message {
 public:
     explicit Message(const std::string& url) : connection_(url), publish_({"PUBLISH", name, "0"}) {}
@@ -62,7 +62,7 @@ void get_from_all(const Pipe& pipe) {
     for (std::size_t i = 0; i < waiters; ++i) pipe.get();
 }
 
-// Waiting sends nothing: who has asked no more since a while is asleep.
+// Waiting sends nothing, so a waiter that has sent nothing for a while is asleep.
 void wait_until_quiet(test::RawRedis& redis) {
     for (auto before = redis.client_commands();;) {
         std::this_thread::sleep_for(std::chrono::milliseconds{50});
@@ -72,12 +72,12 @@ void wait_until_quiet(test::RawRedis& redis) {
     }
 }
 
-// Lets all waiters go on, `times` times.
+// Releases all waiters, `times` times.
 auto releaser(const Signals& signals, int times, const std::string& url) {
     return [&signals, times, url](Seat& seat, auto& event) {
         constexpr bool is_latch = requires { event.try_set_count(1); };
         test::RawRedis redis{url};
-        // The latch's script calls PUBLISH, too: there it is no command of a client's.
+        // The latch's script calls PUBLISH, too. Then it is no command of a client.
         const auto commands = [&] { return is_latch ? redis.client_commands() : redis.client_commands({"publish"}); };
         seat.start();
         for (int i = 0; i < times; ++i) {
@@ -105,7 +105,7 @@ auto redlatch_latches(const std::string& url, Body body) {
     };
 }
 
-// A connection for each thread.
+// Uses a connection for each thread.
 template <class Body>
 auto messages(const std::string& url, bool listens, Body body) {
     return [=](Crew& crew) {

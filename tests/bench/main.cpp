@@ -99,7 +99,7 @@ double seconds_from(const std::string& text) {
     return seconds;
 }
 
-/// Nothing: only the help was wanted.
+/// Returns nothing if only help was requested.
 std::optional<Options> parse(const std::vector<std::string>& words) {
     Options options;
     for (std::size_t i = 0; i < words.size(); ++i) {

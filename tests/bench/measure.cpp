@@ -9,7 +9,7 @@
 namespace redlatch::bench {
 namespace {
 
-// Time in which a fleet that is asked to stop, or that works by itself, must be done.
+// The time within which a fleet must finish after a stop request, or by itself.
 constexpr std::chrono::seconds patience{60};
 
 double fairness(const Shared& shared, std::size_t workers) {
@@ -18,7 +18,7 @@ double fairness(const Shared& shared, std::size_t workers) {
     return static_cast<double>(most->acquisitions) / static_cast<double>(least->acquisitions);
 }
 
-// When the waiters went on, and the last one of each time.
+// Collects when the waiters continued, and the last one of each release.
 void collect_releases(Slice& slice, const Shared& shared, std::size_t workers) {
     for (std::size_t time = 0; time < Worker::max_releases; ++time) {
         double last = 0;
@@ -100,7 +100,7 @@ void print_throughput(const Setting& setting, const Subject& subject) {
 void print_handoffs(const Setting& setting, const Subject& subject) {
     Figure p50 = each_round(subject, &Slice::handoff_p50_us);
     Figure p99 = each_round(subject, &Slice::handoff_p99_us);
-    // A round alone may have few hand-offs.
+    // A single round may have few hand-offs.
     std::vector<double> handoffs_us;
     for (const Slice& slice : subject.slices)
         handoffs_us.insert(handoffs_us.end(), slice.handoffs_us.begin(), slice.handoffs_us.end());

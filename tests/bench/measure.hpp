@@ -16,14 +16,14 @@
 
 namespace redlatch::bench {
 
-/// The private server, and how long to measure.
+/// The private server, and the duration of the measurements.
 class Bench {
 public:
     explicit Bench(double seconds) : seconds_(seconds) {}
 
     std::string url(const std::string& link) const { return link == "tcp" ? server_.tcp_url() : server_.url(); }
 
-    /// Work of a fixed size is cut down in proportion when less time than usual is asked for.
+    /// Work of a fixed size is reduced in proportion if less time than usual is requested.
     static constexpr double usual_seconds = 2;
     double share_of_usual() const { return seconds_ < usual_seconds ? seconds_ / usual_seconds : 1; }
 
@@ -32,11 +32,11 @@ public:
         return std::chrono::nanoseconds{static_cast<std::int64_t>(seconds_ * 1e9 / rounds)};
     }
 
-    /// An empty server in its place; with tokens, if they are needed.
+    /// Replaces the server by an empty one, with tokens if they are needed.
     void prepare(Placement placement = Placement::free, const std::optional<std::string>& token = {},
                  std::size_t tokens = 1);
 
-    /// Commands that clients have sent.
+    /// Returns the commands that clients have sent.
     std::uint64_t commands() {
         // No script of the library calls BLPOP or LPUSH.
         return static_cast<std::uint64_t>(redis_.client_commands({"blpop", "lpush"}));
@@ -50,11 +50,11 @@ private:
     test::RawRedis redis_{server_};
 };
 
-/// What one fleet has done.
+/// The results of one fleet.
 struct Slice {
     double seconds = 0;
     double acquisitions = 0;
-    double shared = 0;  // of the acquisitions: those that others may have at the same time
+    double shared = 0;  // acquisitions that others may have at the same time
     double commands = 0;
     double cpu_us = 0;  // of the clients
     double fairness = 0;
@@ -63,7 +63,7 @@ struct Slice {
     double longest_wait_ms = 0;
     std::vector<double> handoffs_us = {};  // from the unlock() of one to the return of another's lock()
     std::vector<double> releases_us = {};  // from the release of all to the return of each
-    std::vector<double> last_us = {};      // of the last one, each time
+    std::vector<double> last_us = {};      // the same for the last one, each time
     double release_commands = 0;           // from the release until the return of the last one
     double violations = 0;
 
@@ -79,15 +79,14 @@ struct Slice {
     double last_p50_us() const { return quantile(last_us, 0.5); }
 };
 
-/// Lets the fleet work for the time, or, if none is given, until it is done by itself. `commands` counts those that
-/// clients have sent.
+/// Lets the fleet work for the time, or, if none is given, until it is done. `commands` counts the clients' commands.
 Slice measure(const std::function<std::uint64_t()>& commands, Fleet& fleet,
               std::optional<std::chrono::nanoseconds> time);
 inline Slice measure(Bench& bench, Fleet& fleet, std::optional<std::chrono::nanoseconds> time) {
     return measure([&] { return bench.commands(); }, fleet, time);
 }
 
-/// What is compared: a name, and a function that measures it once.
+/// A subject of a comparison: a name, and a function that measures it once.
 struct Subject {
     std::string name;
     std::function<Slice()> run;
@@ -100,10 +99,10 @@ inline double violations(const Subject& subject) {
     return sum;
 }
 
-/// Runs the subjects in turn, A B C A B C ..., so that a drift of the machine meets all of them.
+/// Runs the subjects in turn, A B C A B C ..., so that a drift of the machine affects all of them.
 void alternate(std::vector<Subject>& subjects);
 
-/// One number of every round.
+/// Returns one number of every round.
 template <class Number>
 Figure each_round(const Subject& subject, Number number) {
     std::vector<double> values;
@@ -111,7 +110,7 @@ Figure each_round(const Subject& subject, Number number) {
     return values;
 }
 
-/// The quotient of that number and the other subject's, round by round.
+/// Returns the quotient of that number and the other subject's, round by round.
 template <class Number>
 Figure ratio(const Subject& subject, const Subject& reference, Number number) {
     std::vector<double> values;
@@ -120,13 +119,13 @@ Figure ratio(const Subject& subject, const Subject& reference, Number number) {
     return values;
 }
 
-/// Prints how many had it, how evenly, and how long somebody waited at most.
+/// Prints how many acquisitions there were, how even they were, and the longest wait.
 void print_throughput(const Setting& setting, const Subject& subject);
 
-/// Prints how the lock went from hand to hand.
+/// Prints the hand-offs of the lock.
 void print_handoffs(const Setting& setting, const Subject& subject);
 
-/// Prints how often somebody else was found in the critical section. Returns whether that was never.
+/// Prints how often a thread found another one in the critical section. Returns whether that never happened.
 bool print_exclusion(const Setting& setting, const std::string& subject, double violations);
 
 }  // namespace redlatch::bench

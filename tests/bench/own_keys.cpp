@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Threads that never meet: what a lock costs when it is free.
+// Threads that never meet: the cost of a free lock.
 #include <initializer_list>
 
 #include "scenarios.hpp"

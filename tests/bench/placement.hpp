@@ -26,7 +26,7 @@ inline std::string_view name_of(Placement placement) {
     return "free";
 }
 
-/// The CPUs that this process was started on, in order.
+/// Returns the CPUs that this process was started on, in order.
 inline const std::vector<std::size_t>& usable_cpus() {
     static const std::vector<std::size_t> cpus = [] {
         cpu_set_t set;
@@ -53,7 +53,7 @@ inline void pin(pid_t thread, const std::vector<std::size_t>& cpus) {
 
 }  // namespace detail
 
-/// Places the calling thread, and with it the threads that it starts later.
+/// Places the calling thread and the threads that it starts later.
 inline void place_client(Placement placement) {
     const auto& cpus = usable_cpus();
     if (placement == Placement::free) return detail::pin(0, cpus);

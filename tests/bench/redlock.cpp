@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A lock on a majority of five servers: what taking and giving it back takes, against a lock on one of them, and when
-// one of the five is frozen.
+// A lock on a majority of five servers: the cost of acquire and release, compared with a lock on one of them, and with
+// one of the five frozen.
 #include <deque>
 
 #include "scenarios.hpp"
@@ -11,7 +11,7 @@ namespace redlatch::bench {
 namespace {
 
 constexpr std::size_t count = 5;
-// A server that has been running for less gives no vote: so the first lock has to wait for it.
+// A server that has been running for less gives no vote, so the first lock has to wait.
 constexpr std::chrono::seconds lease{2};
 
 using Urls = std::vector<std::string>;
@@ -28,7 +28,7 @@ public:
 
     const Urls& urls() const { return urls_; }
 
-    // Commands that clients have sent to the first `some`.
+    // Returns the commands that clients have sent to the first `some` servers.
     std::uint64_t commands(std::size_t some) {
         std::uint64_t sum = 0;
         for (std::size_t i = 0; i < some; ++i) sum += static_cast<std::uint64_t>(looks_[i].client_commands());
@@ -37,7 +37,7 @@ public:
 
     void freeze_last() { servers_.back().stop(); }
 
-    // Returns when it has worked off what was sent to it meanwhile.
+    // Returns when the server has executed all commands that were sent meanwhile.
     void thaw_last() {
         servers_.back().cont();
         for (auto before = commands(count);;) {
@@ -54,7 +54,7 @@ private:
     Urls urls_;
 };
 
-// One connection for each server, and the five commands on their way at the same time: what nothing can be faster than.
+// One connection for each server, and the five commands on their way at the same time: the lower bound.
 class BareRedLock {
 public:
     BareRedLock(const Urls& urls, const std::string& name) : scripts_(name, 0) {
@@ -85,7 +85,7 @@ constexpr auto time_pairs = [](Seat& seat, auto& lock) {
         lock.lock();
         lock.unlock();
         seat.worker().acquired(asked, now_ns());
-        ++seat.worker().shared;  // nobody else wants it
+        ++seat.worker().shared;  // no other thread wants it
     }
     seat.finish();
 };
@@ -113,7 +113,7 @@ auto bare_redlock_process(const Urls& urls, const std::string& name) {
     };
 }
 
-// Another name each time: what was sent to a frozen server takes effect late.
+// A new name each time: commands sent to a frozen server take effect late.
 std::string new_name() {
     static int number = 0;
     return "red:" + std::to_string(++number);

@@ -11,13 +11,13 @@ namespace redlatch::bench {
 namespace {
 
 std::string text(double number) {
-    if (!std::isfinite(number)) return "null";  // JSON knows no infinity
+    if (!std::isfinite(number)) return "null";  // JSON has no infinity
     char digits[64];
     std::snprintf(digits, sizeof digits, std::abs(number) < 1000 ? "%.4g" : "%.0f", number);
     return digits;
 }
 
-// Names are our own words: nothing in them needs an escape.
+// Names are our own words, so they need no escapes.
 std::string quoted(std::string_view word) { return '"' + std::string{word} + '"'; }
 
 }  // namespace

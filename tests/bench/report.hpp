@@ -9,7 +9,7 @@
 
 namespace redlatch::bench {
 
-/// A figure over all rounds: the median is quoted, with the smallest and the largest beside it.
+/// A figure over all rounds: its median, with the smallest and the largest value.
 struct Figure {
     Figure(double single) : value(single) {}
     Figure(std::vector<double> rounds);
@@ -18,17 +18,17 @@ struct Figure {
     std::optional<double> min = {}, max = {};
 };
 
-/// The value below which the given share of the values lies. 0 when there are none.
+/// Returns the value below which the given share of the values lies, or 0 if there are none.
 double quantile(std::vector<double> values, double share);
 
-/// What a line is about, apart from the subject.
+/// The attributes of a line, apart from the subject.
 struct Setting {
     std::string scenario = {};
     std::string link = {};
     std::string placement = {};  // empty: does not apply
     std::optional<std::size_t> processes = {};
-    std::optional<std::size_t> threads = {};  // of each process
-    std::optional<std::size_t> waiters = {};  // at any time, over all processes
+    std::optional<std::size_t> threads = {};  // in each process
+    std::optional<std::size_t> waiters = {};  // at any time, in all processes
 };
 
 /// Prints one JSON object on a line of stdout.

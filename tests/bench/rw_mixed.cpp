@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Nine reads for a write: what sharing is worth, against one lock for everybody.
+// Nine reads for each write: the benefit of sharing, compared with one exclusive lock.
 #include "scenarios.hpp"
 #include "subjects.hpp"
 
@@ -12,7 +12,7 @@ constexpr std::size_t threads_each = 4;
 constexpr std::size_t a_write_in = 10;
 constexpr std::chrono::milliseconds hold{1};
 
-// A reader may meet readers, but no writer, neither when it comes nor when it goes.
+// A reader may meet readers, but no writer, neither when it enters nor when it leaves.
 template <class Lock>
 void read(Seat& seat, Lock& lock) {
     const auto asked = now_ns();
@@ -26,11 +26,11 @@ void read(Seat& seat, Lock& lock) {
     lock.unlock_shared();
 }
 
-// Works on anything with the two sides, and as well on a lock that knows no readers: for it all are writers.
+// Works on a lock with the two sides, and on a lock without readers: there all are writers.
 constexpr auto use = [](Seat& seat, auto& lock) {
     warm_up(lock);
     seat.start();
-    // Each thread writes at other times than its neighbours.
+    // Each thread writes at a different time than its neighbours.
     for (std::size_t turn = seat.index(); seat.running(); ++turn) {
         if constexpr (requires { lock.lock_shared(); }) {
             if (turn % a_write_in != 0) {

@@ -7,7 +7,7 @@
 
 namespace redlatch::bench {
 
-// Each prints the lines of one scenario over one link, and returns false when the lock did not exclude.
+// Each prints the lines of one scenario over one link. Returns false if the lock did not exclude.
 bool uncontended(Bench& bench, const std::string& link);
 bool threads(Bench& bench, const std::string& link);
 bool contended_threads(Bench& bench, const std::string& link);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Sixteen threads of four processes want one of four permits.
+// Sixteen threads of four processes compete for four permits.
 #include "scenarios.hpp"
 #include "subjects.hpp"
 

@@ -11,14 +11,14 @@
 
 namespace redlatch::bench {
 
-/// CLOCK_MONOTONIC, which all processes of the machine share.
+/// Returns CLOCK_MONOTONIC, which all processes of the machine share.
 inline std::int64_t now_ns() {
     timespec time{};
     ::clock_gettime(CLOCK_MONOTONIC, &time);
     return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-/// What one thread has counted. Only that thread writes it.
+/// The counters of one thread. Only that thread writes them.
 struct alignas(64) Worker {
     static constexpr std::size_t max_releases = 1024;
 
@@ -28,20 +28,20 @@ struct alignas(64) Worker {
     }
 
     std::uint64_t acquisitions = 0;
-    std::uint64_t shared = 0;      // those of the acquisitions that others may have at the same time
-    std::uint64_t violations = 0;  // found by this thread beside others who should not have been there
+    std::uint64_t shared = 0;      // acquisitions that others may have at the same time
+    std::uint64_t violations = 0;  // times that this thread met others that should not have been there
     std::int64_t longest_wait_ns = 0;
     volatile bool inside = false;  // has a permit
     std::uint64_t release_commands = 0;
     std::size_t release_count = 0;
-    std::int64_t releases_ns[max_releases] = {};  // from the release of all waiters until this one goes on
+    std::int64_t releases_ns[max_releases] = {};  // from the release of all waiters until this one continues
 };
 
-/// What the holder of the lock under test touches. Deliberately no atomics: were there ever two holders at once, the
-/// owner word would show it, and increments of the counter would get lost.
+/// The data that the holder of the lock under test uses. Deliberately no atomics: if there were ever two holders at
+/// once, the owner word would show it, and increments of the counter would get lost.
 class alignas(64) Critical {
 public:
-    /// Right after lock(). `asked` is the time before it, `entered` the time after it.
+    /// Call it right after lock(). `asked` is the time before it, `entered` the time after it.
     void enter(std::size_t index, Worker& worker, std::int64_t asked, std::int64_t entered) {
         const std::uint64_t me = index + 1;
         if (owner_ != nobody) overlaps_ = overlaps_ + 1;
@@ -58,7 +58,7 @@ public:
         entered_at_ = entered;
     }
 
-    /// Right before unlock().
+    /// Call it right before unlock().
     void leave(std::size_t index) {
         if (owner_ != index + 1) overlaps_ = overlaps_ + 1;
         owner_ = nobody;
@@ -66,18 +66,18 @@ public:
         held_ns_ = held_ns_ + released_at_ - entered_at_;
     }
 
-    /// Whether somebody is in: what a reader must never see.
+    /// Returns whether an exclusive holder is inside, which a reader must never see.
     bool occupied() const { return owner_ != nobody; }
 
     std::uint64_t violations(std::uint64_t acquisitions) const {
         return overlaps_ + (acquisitions > counter_ ? acquisitions - counter_ : counter_ - acquisitions);
     }
 
-    /// Acquisitions of the thread that had been the last holder too.
+    /// Returns the acquisitions by the thread that was also the last holder.
     std::uint64_t same_holder() const { return same_holder_; }
     std::int64_t held_ns() const { return held_ns_; }
 
-    /// From just before unlock() to the return of the lock() of another thread, which was waiting by then.
+    /// From just before unlock() to the return of the lock() of another thread that was waiting by then.
     std::size_t handoff_count() const { return handoff_count_; }
     std::int64_t handoff_ns(std::size_t i) const { return handoffs_ns_[i]; }
 
@@ -97,12 +97,12 @@ private:
     volatile std::int64_t handoffs_ns_[max_handoffs] = {};
 };
 
-/// What the processes of a fleet share.
+/// Shared by the processes of a fleet.
 struct Shared {
     static constexpr std::size_t max_workers = 128;
 
-    /// How many have a permit. Each says so after it got it until before it gives it back, so there may be more than
-    /// are seen, but never fewer.
+    /// Returns how many threads have a permit. Each sets its flag after the acquire and clears it before the release.
+    /// So there may be more than are counted, but never fewer.
     std::size_t inside() const {
         std::size_t count = 0;
         for (const Worker& worker : workers)
@@ -111,7 +111,7 @@ struct Shared {
     }
 
     std::atomic<bool> stop{false};
-    volatile std::int64_t released_at = 0;  // when all waiters were let go on
+    volatile std::int64_t released_at = 0;  // when all waiters were released
     Critical critical;
     Worker workers[max_workers];
 };

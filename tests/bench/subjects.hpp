@@ -10,8 +10,8 @@
 #include "bare.hpp"
 #include "fleet.hpp"
 
-// What a process of a fleet runs for each subject: it makes what its threads share, then each thread makes its lock
-// and calls body(seat, lock).
+// The code of a fleet's process for each subject: it makes the objects that its threads share. Then each thread makes
+// its lock and calls body(seat, lock).
 namespace redlatch::bench {
 
 using KeyOf = std::string (*)(std::size_t thread);
@@ -20,7 +20,7 @@ inline std::string own_key(std::size_t thread) { return "own:" + std::to_string(
 inline std::string one_key(std::size_t) { return "one"; }
 inline const std::string token_key = "token";
 
-/// One client object for all threads of the process, and a lock of some kind for each, made with the options.
+/// One client for all threads of the process, and a lock of some kind for each, made with the options.
 template <template <class> class Kind = RLock, class Body, class... Options>
 auto redlatch_process(const std::string& url, KeyOf key, Body body, Options... options) {
     return [=](Crew& crew) {
@@ -32,7 +32,7 @@ auto redlatch_process(const std::string& url, KeyOf key, Body body, Options... o
     };
 }
 
-/// A connection for each thread, as for everything below.
+/// Uses a connection for each thread, as do all below.
 template <class Body>
 auto bare_process(const std::string& url, KeyOf key, Body body) {
     return [=](Crew& crew) {
@@ -53,7 +53,7 @@ auto token_process(const std::string& url, Body body) {
     };
 }
 
-/// Opens connections, loads scripts, touches memory: what only the first acquisitions cost.
+/// Opens connections, loads scripts, touches memory: the extra costs of the first acquisitions.
 template <class Lock>
 void warm_up(Lock& lock) {
     for (int i = 0; i < 20; ++i) {
@@ -75,14 +75,14 @@ inline constexpr auto lock_and_unlock = [](Seat& seat, auto& lock) {
     seat.finish();
 };
 
-/// Sleeps; but a time that is shorter than a sleep can be is spent awake.
+/// Sleeps. A time that is shorter than a sleep can be is spent busy.
 inline void stay(std::chrono::nanoseconds time) {
     if (time >= std::chrono::milliseconds{1}) return std::this_thread::sleep_for(time);
     for (const auto end = now_ns() + time.count(); now_ns() < end;) {
     }
 }
 
-/// Enters the critical section and checks that nobody else is in it.
+/// Enters the critical section and checks that no other thread is in it.
 template <class Lock>
 void enter_and_leave(Seat& seat, Lock& lock, std::chrono::nanoseconds hold) {
     const auto asked = now_ns();
@@ -93,7 +93,7 @@ void enter_and_leave(Seat& seat, Lock& lock, std::chrono::nanoseconds hold) {
     lock.unlock();
 }
 
-/// Takes the lock again and again against others.
+/// Acquires the lock again and again, in competition with others.
 inline auto contend(std::chrono::nanoseconds hold, std::chrono::nanoseconds rest) {
     return [=](Seat& seat, auto& lock) {
         warm_up(lock);

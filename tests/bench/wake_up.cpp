@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A waiter in another process, asleep since long, and how soon it runs after the unlock.
+// A waiter in another process has been asleep for long: how soon does it run after the unlock?
 #include <algorithm>
 #include <cmath>
 
@@ -14,8 +14,8 @@ constexpr std::chrono::milliseconds hold{200};
 constexpr double usual_times = 10;  // in each round
 
 struct Signals {
-    Pipe held;  // the holder has the lock: the waiter may ask for it
-    Pipe back;  // the waiter has given it back
+    Pipe held;  // the holder has the lock: the waiter may request it
+    Pipe back;  // the waiter has released it
 };
 
 auto holder(const Signals& signals, int times) {

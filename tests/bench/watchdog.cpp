@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Many holds without a lease, and what it costs to keep them.
+// Many holds without a lease, and the cost of renewing them.
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -43,7 +43,7 @@ bool watchdog(Bench& bench, const std::string& link) {
     fleet.add(1, holder(bench.url(link)));
     fleet.gather();
     fleet.go();
-    fleet.pause(watchdog_timeout);  // the first lease of every hold is over: only renewals have kept it
+    fleet.pause(watchdog_timeout);  // the first lease of every hold is over: only renewals kept it alive
 
     const auto scripts = bench.script_calls();
     const auto commands = bench.commands();
