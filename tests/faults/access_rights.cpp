@@ -400,7 +400,7 @@ private:
     RawRedis marker_;
 };
 
-// --- a right is missing in the middle of an operation -----------------------------------------------------------------
+// --- a right is missing in the middle of an operation ----------------------------------------------------------------
 
 /// The surroundings of an operation of the table below.
 struct Scene {

@@ -20,7 +20,7 @@ std::string line_of(const Connection::Words& words) {
 
 }  // namespace
 
-// --- a connection -----------------------------------------------------------------------------------------------------
+// --- a connection ----------------------------------------------------------------------------------------------------
 
 void Connection::send(Words words, std::function<void(Reply)> answered) {
     Scheduler& s = scheduler();
@@ -70,7 +70,7 @@ void Connection::close() {
     if (const auto told = std::exchange(on_closed, nullptr)) told();
 }
 
-// --- the server -------------------------------------------------------------------------------------------------------
+// --- the server ------------------------------------------------------------------------------------------------------
 
 Server::Server(std::string name, const Faults& faults, Nanos clock_offset)
     : name_(std::move(name)),

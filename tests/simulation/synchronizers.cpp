@@ -44,7 +44,7 @@ redlatch::Milliseconds some_ms(World& world, Nanos least, Nanos most) {
     return redlatch::Milliseconds(world.random().between(least, most));
 }
 
-// --- Semaphore --------------------------------------------------------------------------------------------------------
+// --- Semaphore -------------------------------------------------------------------------------------------------------
 
 void use_semaphore(World& world, Ledger& ledger, redlatch::Semaphore<Transport>& semaphore, std::int64_t most) {
     Random& r = world.random();
@@ -94,7 +94,7 @@ void run_semaphore() {
         scheduler().fail("of " + std::to_string(permits) + " permits came back: " + left);
 }
 
-// --- PermitExpirableSemaphore -----------------------------------------------------------------------------------------
+// --- PermitExpirableSemaphore ----------------------------------------------------------------------------------------
 
 using Permits = redlatch::PermitExpirableSemaphore<Transport>;
 
@@ -172,7 +172,7 @@ void run_permits() {
         scheduler().fail("of " + std::to_string(permits) + " permits came back: " + std::to_string(left));
 }
 
-// --- CountDownLatch ---------------------------------------------------------------------------------------------------
+// --- CountDownLatch --------------------------------------------------------------------------------------------------
 
 using Latch = redlatch::CountDownLatch<Transport>;
 

@@ -92,7 +92,7 @@ Transport::~Transport() {
 
 Transport::Line& Transport::line() { return state_->lines[redlatch::this_thread_number() % state_->lines.size()]; }
 
-// --- commands ---------------------------------------------------------------------------------------------------------
+// --- commands --------------------------------------------------------------------------------------------------------
 
 // Connects. Some attempts get no answer; they end early when run() is woken, as a transport must do.
 std::shared_ptr<Connection> Transport::reach(Nanos deadline) {

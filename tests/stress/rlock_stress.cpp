@@ -154,9 +154,7 @@ TEST_CASE("eight processes of four threads never hold one lock together, and eac
     CHECK(shared->reconnects == 0);
 }
 
-TEST_CASE(
-    "eight processes of four threads exclude each other while connections are killed and scripts flushed all the "
-    "time") {
+TEST_CASE("eight processes of four threads exclude each other while connections are killed and scripts flushed") {
     RedisServer server;
     RawRedis redis{server};
     const TempDir dir;
