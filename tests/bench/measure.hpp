@@ -32,7 +32,7 @@ public:
         return std::chrono::nanoseconds{static_cast<std::int64_t>(seconds_ * 1e9 / rounds)};
     }
 
-    /// Replaces the server by an empty one, with tokens if they are needed.
+    /// Empties the server and places it on its CPUs. Adds tokens if they are needed.
     void prepare(Placement placement = Placement::free, const std::optional<std::string>& token = {},
                  std::size_t tokens = 1);
 

@@ -107,7 +107,7 @@ TEST_CASE("fault: watchdog starved by sixteen busy threads: the hold is kept or 
     CHECK(eventually([&] { return !redis.exists("orders"); }, 3s));
 }
 
-TEST_CASE("fault: process or thread ends while it holds: it ends without a crash, and others enter after the lease") {
+TEST_CASE("fault: process or thread ends while it holds: no crash, no delay, and others enter after the lease") {
     RedisServer server;
     RawRedis redis{server};
     for (const char* way : {"return", "thread", "exit", "exit of a thread", "quick_exit"}) {

@@ -231,7 +231,7 @@ TEST_CASE("fault: lost refreshes in a wait longer than a slot: they are resent i
     second.get();
 }
 
-TEST_CASE("lost message: the wait takes less than a slot longer") {
+TEST_CASE("a lost message delays the waiter by less than a slot") {
     Line line;
     const ClientOptions options = unhurried(paced(24s));
     Client holder{line.server.url(), unhurried()};

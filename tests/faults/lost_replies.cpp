@@ -298,7 +298,7 @@ TEST_CASE("fault: late copy of a hand-over: no later hold is moved") {
     CHECK_FALSE(path.redis.exists("orders"));
 }
 
-TEST_CASE("a connection cut after any byte of a reply: one resend is all it takes") {
+TEST_CASE("a connection cut after any byte of a reply: the call succeeds by a resend") {
     FaultyPath path;
     Client client{path.url(), unhurried()};
     RLock orders{client, "orders"};
@@ -319,7 +319,7 @@ TEST_CASE("a connection cut after any byte of a reply: one resend is all it take
     }
 }
 
-TEST_CASE("a connection cut after any byte of a request: one resend is all it takes") {
+TEST_CASE("a connection cut after any byte of a request: the call succeeds by a resend") {
     FaultyPath path;
     Client client{path.url(), unhurried()};
     RLock orders{client, "orders"};

@@ -126,7 +126,7 @@ TEST_CASE("lock() while the server is down: it continues when the server is back
     CHECK(orders.force_unlock());
 }
 
-TEST_CASE("fault: subscription killed while waiting: the release wakes the waiter soon after it is back") {
+TEST_CASE("fault: subscription killed while waiting: a release wakes the waiter soon after the connection is back") {
     FaultyPath path;
     Client other{path.server.url(), unhurried()};
     RLock held{other, "orders"};

@@ -127,7 +127,7 @@ void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t 
     });
     ledger.waits_no_more();
     if (ids.empty()) return;
-    // The lease began at the latest with the first query. The server knows how much of it is left.
+    // The lease began when the permits were last requested. Only the server knows how long ago that was.
     Nanos until = 0;
     attempt(world, [&] {
         const Nanos before = scheduler().now();

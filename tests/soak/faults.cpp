@@ -63,7 +63,7 @@ test::RawRedis& Troublemaker::admin() {
 }
 
 void Troublemaker::begin(const PlannedFault& planned) {
-    // End a fault of the same kind before the next one begins.
+    // End the faults that must not overlap with this one.
     const auto in_the_way = [&](const Active& active) {
         const Lane lane = info(active.planned.kind).lane;
         return lane == info(planned.kind).lane &&
