@@ -7,9 +7,9 @@
 #   wait                    base
 #   redis                   net, transport, base: connections to servers; only the public headers include it
 #   net                     transport, base
-#   scripts, transport      base
-# The public headers are beside the folders and may include all of them. All folders except scripts and
-# transport may also include the vocabulary: error.hpp and options.hpp.
+#   scripts, transport      base; transport also error.hpp
+# The public headers are beside the folders and may include all of them. All folders except scripts
+# may also include the vocabulary: error.hpp and options.hpp.
 # Only redis and net may include third-party headers. Include cycles are errors.
 # All declarations must be in the inline namespace of the version (major and minor), so that the symbols of two versions in
 # one program differ.
@@ -19,7 +19,7 @@ set(include_dir ${root}/include)
 
 set(below_base base vocabulary)
 set(below_vocabulary base transport)
-set(below_transport transport base)
+set(below_transport transport base vocabulary)
 set(below_scripts scripts base)
 set(below_wait wait base vocabulary)
 set(below_session session scripts transport base vocabulary)

@@ -1281,145 +1281,6 @@ return redis.call('pttl', KEYS[1])
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/session/server_errors.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// Tells what a reply means for its command.
-enum class ReplyClass {
-    answered,     // done: the reply of the script itself
-    no_script,    // the server does not have the script cached: send its text
-    no_answer,    // resend: it may or may not have taken effect
-    refused_now,  // resend after a pause: it took no effect, and the refusal is temporary
-    late,         // it arrived after the time until which it was wanted, and took no effect
-    refused,      // permanent: resending is useless
-};
-
-namespace detail {
-
-// Returns the code word of an error: the first word, or the innermost one if an old server wraps the error of a script
-// ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
-inline std::string_view error_code_word(std::string_view text) {
-    static constexpr std::array<std::string_view, 6> wrapped{"OOM",        "WRONGTYPE", "MISCONF",
-                                                             "NOREPLICAS", "READONLY",  "NOPERM"};
-    if (text.starts_with("ERR Error running script"))
-        for (const std::string_view code : wrapped)
-            if (text.find(std::string(": ") + std::string(code) + " ") != std::string_view::npos ||
-                text.find("-" + std::string(code) + " ") != std::string_view::npos)
-                return code;
-    return text.substr(0, text.find(' '));
-}
-
-template <std::size_t N>
-bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
-    return std::find(words.begin(), words.end(), word) != words.end();
-}
-
-inline bool is_unavailable(std::string_view code) {
-    static constexpr std::array<std::string_view, 7> codes{"LOADING",  "MASTERDOWN", "READONLY",    "CLUSTERDOWN",
-                                                           "TRYAGAIN", "UNBLOCKED",  "NOMASTERLINK"};
-    return is_one_of(code, codes);
-}
-
-inline bool is_overloaded(std::string_view code, std::string_view text) {
-    static constexpr std::array<std::string_view, 4> codes{"BUSY", "OOM", "MISCONF", "NOREPLICAS"};
-    return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
-}
-
-// Returns true if our credentials or rights do not suffice. The same command may succeed later, because passwords and
-// rights may be restored.
-inline bool is_denied(std::string_view code, std::string_view text) {
-    static constexpr std::array<std::string_view, 4> codes{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED"};
-    static constexpr std::array<std::string_view, 6> beginnings{
-        // Inside a script: Redis 7.0 sends the first text, later versions since 7.2 the second.
-        "ERR The user executing the script", "ERR ACL failure in script",
-        // The password was removed from the server.
-        "ERR AUTH <password> called without", "ERR Client sent AUTH, but no password", "ERR invalid password",
-        // The certificate of either side failed.
-        Reply::untrusted};
-    return is_one_of(code, codes) || std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view beginning) {
-               return text.starts_with(beginning);
-           });
-}
-
-}  // namespace detail
-
-inline ReplyClass judge(const Reply& reply) {
-    switch (reply.kind) {
-        case Reply::Kind::not_sent:
-        case Reply::Kind::no_time:
-        case Reply::Kind::unanswered: return ReplyClass::no_answer;
-        case Reply::Kind::malformed: return ReplyClass::refused;
-        case Reply::Kind::error: break;
-        default: return ReplyClass::answered;
-    }
-    const std::string_view code = detail::error_code_word(reply.text);
-    if (code == "NOSCRIPT") return ReplyClass::no_script;
-    if (code == "LATE") return ReplyClass::late;
-    if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return ReplyClass::refused_now;
-    return ReplyClass::refused;
-}
-
-// Returns true if the command can never succeed: the key has another type, or the script fails. An access-rights
-// failure is not final. A caller gets it at once, but a background delivery goes on retrying, because passwords, rights
-// and certificates may be corrected.
-inline bool is_final(const Reply& reply) {
-    return reply.is_error() && judge(reply) == ReplyClass::refused &&
-           !detail::is_denied(detail::error_code_word(reply.text), reply.text);
-}
-
-// Returns the error that a failed operation on `name` throws; it quotes the server. judge(reply) must not be
-// `answered`.
-inline Error error_of(const Reply& reply, std::string_view name) {
-    switch (reply.kind) {
-        case Reply::Kind::not_sent:
-        case Reply::Kind::no_time:
-            return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
-        case Reply::Kind::unanswered:
-            return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
-        case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
-        default: break;
-    }
-    const std::string_view code = detail::error_code_word(reply.text);
-    if (reply.text.starts_with(Reply::untrusted))
-        return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
-    const std::string said = "the server says " + printable(reply.text, 160);
-    if (code == "LATE")
-        return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
-    if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
-    if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
-    if (code == "TOOMANY") return {errc::invalid_argument, name, said};
-    if (code == "WRONGTYPE")
-        return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
-    if (code == "NOAUTH" || code == "WRONGPASS")
-        return {errc::rejected, name, said + "; check user and password in the URL"};
-    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
-        reply.text.starts_with("ERR ACL failure in script"))
-        return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
-    if (code == "MOVED" || code == "ASK")
-        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// URL"};
-    return {errc::rejected, name, said};
-}
-
-// Returns the error for a grant that fewer replicas have than ClientOptions::require_replicas demands.
-inline Error not_replicated(std::string_view name) {
-    return {errc::not_replicated, name,
-            "it was taken and is given back; are the replicas there, and may this user WAIT?"};
-}
-
-// Returns the error for a reply of a shape that the script never sends.
-inline Error unexpected(const Reply& reply, std::string_view name) {
-    static constexpr std::array<std::string_view, 9> kinds{
-        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
-    return {errc::protocol_error, name,
-            "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
-                " where a script gives none"};
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
 // redlatch/base/backoff.hpp
 
 namespace redlatch {
@@ -2546,6 +2407,169 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/transport/server_errors.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Tells what a reply means for its command.
+enum class ReplyClass {
+    answered,     // done: the reply of the script itself
+    no_script,    // the server does not have the script cached: send its text
+    no_answer,    // resend: it may or may not have taken effect
+    refused_now,  // resend after a pause: it took no effect, and the refusal is temporary
+    late,         // it arrived after the time until which it was wanted, and took no effect
+    refused,      // permanent: resending is useless
+};
+
+namespace detail {
+
+// Returns the code word of an error: the first word, or the innermost one if an old server wraps the error of a script
+// ("ERR Error running script (…): @user_script:3: -OOM command not allowed …").
+inline std::string_view error_code_word(std::string_view text) {
+    static constexpr std::array<std::string_view, 6> wrapped{"OOM",        "WRONGTYPE", "MISCONF",
+                                                             "NOREPLICAS", "READONLY",  "NOPERM"};
+    if (text.starts_with("ERR Error running script"))
+        for (const std::string_view code : wrapped)
+            if (text.find(std::string(": ") + std::string(code) + " ") != std::string_view::npos ||
+                text.find("-" + std::string(code) + " ") != std::string_view::npos)
+                return code;
+    return text.substr(0, text.find(' '));
+}
+
+template <std::size_t N>
+bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+inline bool is_unavailable(std::string_view code) {
+    static constexpr std::array<std::string_view, 7> codes{"LOADING",  "MASTERDOWN", "READONLY",    "CLUSTERDOWN",
+                                                           "TRYAGAIN", "UNBLOCKED",  "NOMASTERLINK"};
+    return is_one_of(code, codes);
+}
+
+inline bool is_overloaded(std::string_view code, std::string_view text) {
+    static constexpr std::array<std::string_view, 4> codes{"BUSY", "OOM", "MISCONF", "NOREPLICAS"};
+    return is_one_of(code, codes) || text.starts_with("ERR max number of clients");
+}
+
+// Returns true if our credentials or rights do not suffice. The same command may succeed later, because passwords and
+// rights may be restored.
+inline bool is_denied(std::string_view code, std::string_view text) {
+    static constexpr std::array<std::string_view, 4> codes{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED"};
+    static constexpr std::array<std::string_view, 6> beginnings{
+        // Inside a script: Redis 7.0 sends the first text, later versions since 7.2 the second.
+        "ERR The user executing the script", "ERR ACL failure in script",
+        // The password was removed from the server.
+        "ERR AUTH <password> called without", "ERR Client sent AUTH, but no password", "ERR invalid password",
+        // The certificate of either side failed.
+        Reply::untrusted};
+    return is_one_of(code, codes) || std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view beginning) {
+               return text.starts_with(beginning);
+           });
+}
+
+}  // namespace detail
+
+inline ReplyClass classify(const Reply& reply) {
+    switch (reply.kind) {
+        case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
+        case Reply::Kind::unanswered: return ReplyClass::no_answer;
+        case Reply::Kind::malformed: return ReplyClass::refused;
+        case Reply::Kind::error: break;
+        default: return ReplyClass::answered;
+    }
+    const std::string_view code = detail::error_code_word(reply.text);
+    if (code == "NOSCRIPT") return ReplyClass::no_script;
+    if (code == "LATE") return ReplyClass::late;
+    if (detail::is_unavailable(code) || detail::is_overloaded(code, reply.text)) return ReplyClass::refused_now;
+    return ReplyClass::refused;
+}
+
+// Returns true if the command can never succeed: the key has another type, or the script fails. An access-rights
+// failure is not final. A caller gets it at once, but a background delivery goes on retrying, because passwords, rights
+// and certificates may be corrected.
+inline bool is_final(const Reply& reply) {
+    return reply.is_error() && classify(reply) == ReplyClass::refused &&
+           !detail::is_denied(detail::error_code_word(reply.text), reply.text);
+}
+
+// Returns the error that a failed operation on `name` throws; it quotes the server. classify(reply) must not be
+// `answered`.
+inline Error error_of(const Reply& reply, std::string_view name) {
+    switch (reply.kind) {
+        case Reply::Kind::not_sent:
+        case Reply::Kind::no_time:
+            return {errc::unreachable, name, reply.text + "; is the server running, and the URL right?"};
+        case Reply::Kind::unanswered:
+            return {errc::unreachable, name, reply.text + "; whether the command took effect is unknown"};
+        case Reply::Kind::malformed: return {errc::protocol_error, name, reply.text};
+        default: break;
+    }
+    const std::string_view code = detail::error_code_word(reply.text);
+    if (reply.text.starts_with(Reply::untrusted))
+        return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
+    const std::string said = "the server says " + printable(reply.text, 160);
+    if (code == "LATE")
+        return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
+    if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
+    if (detail::is_overloaded(code, reply.text)) return {errc::overloaded, name, said};
+    if (code == "TOOMANY") return {errc::invalid_argument, name, said};
+    if (code == "WRONGTYPE")
+        return {errc::wrong_type, name, said + "; something else uses this key: choose another name"};
+    if (code == "NOAUTH" || code == "WRONGPASS")
+        return {errc::rejected, name, said + "; check user and password in the URL"};
+    if (code == "NOPERM" || reply.text.starts_with("ERR The user executing the script") ||
+        reply.text.starts_with("ERR ACL failure in script"))
+        return {errc::rejected, name, said + "; the user's access rights (ACL) do not suffice"};
+    if (code == "MOVED" || code == "ASK")
+        return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// URL"};
+    return {errc::rejected, name, said};
+}
+
+// Returns true if a demoted master refused the command: only a replica replies so.
+inline bool is_from_replica(const Reply& reply) {
+    return reply.is_error() &&
+           (reply.text.starts_with("MASTERDOWN") || reply.text.find("READONLY") != std::string::npos);
+}
+
+// Returns true if a node of a cluster reports that it cannot serve its slots for now.
+inline bool is_from_node_that_is_down(std::string_view text) {
+    return text.starts_with("CLUSTERDOWN") || text.starts_with("LOADING") || text.starts_with("MASTERDOWN");
+}
+
+// Returns true if a node of a cluster redirects the command to another node.
+inline bool is_redirection(std::string_view text) { return text.starts_with("MOVED ") || text.starts_with("ASK "); }
+
+// Returns true if the server does not know an option of the command.
+inline bool is_syntax_error(const Reply& reply) { return reply.is_error() && reply.text.starts_with("ERR syntax"); }
+
+// Returns whether the servers have sharded channels (Redis 7), by the reply to PUBSUB SHARDNUMSUB. Redisson tests it by
+// the same command. If we have no right to it, the error shows it: it names the subcommand only where that exists.
+inline bool has_sharded_channels(const Reply& reply) {
+    return !reply.is_error() ||
+           (reply.text.starts_with("NOPERM") && reply.text.find("pubsub|shardnumsub") != std::string::npos);
+}
+
+// Returns the error for a grant that fewer replicas have than ClientOptions::require_replicas demands.
+inline Error not_replicated(std::string_view name) {
+    return {errc::not_replicated, name,
+            "it was taken and is given back; are the replicas there, and may this user WAIT?"};
+}
+
+// Returns the error for a reply of a shape that the script never sends.
+inline Error unexpected(const Reply& reply, std::string_view name) {
+    static constexpr std::array<std::string_view, 9> kinds{
+        "nil", "an integer", "a text", "an error", "an array", "nothing", "nothing", "no answer", "a malformed answer"};
+    return {errc::protocol_error, name,
+            "the server answered " + std::string(kinds[static_cast<std::size_t>(reply.kind)]) +
+                " where a script gives none"};
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/session/subscriptions.hpp
 
 namespace redlatch {
@@ -2658,7 +2682,7 @@ public:
             const std::lock_guard lock(mutex_);
             const auto entry = channels_.find(channel);
             if (entry == channels_.end()) return;
-            if (judge(why) == ReplyClass::refused_now) {
+            if (classify(why) == ReplyClass::refused_now) {
                 // Busy, loading, too many clients: retry in a moment. Until then waiters rely on their other means.
                 entry->second.ask_again = true;
                 next_sweep_ = std::min(next_sweep_, Clock::now() + try_again);
@@ -2866,7 +2890,7 @@ public:
             return effect == Effect::grants ? call_granting(command, deadline) : call(command, deadline);
         };
         Reply reply = send(words.by_digest());
-        if (judge(reply) == ReplyClass::no_script) reply = send(words.by_text());
+        if (classify(reply) == ReplyClass::no_script) reply = send(words.by_text());
         return reply;
     }
 
@@ -2899,7 +2923,7 @@ public:
             words.by_digest(),
             [this, &script, effect, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
              done = std::move(done)](Reply reply) mutable {
-                if (judge(reply) != ReplyClass::no_script) return done(std::move(reply));
+                if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
                 const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
                 const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
                 try {
@@ -3035,7 +3059,7 @@ public:
         for (;;) {
             const Instant now = Clock::now();
             Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
-            const ReplyClass verdict = judge(reply);
+            const ReplyClass verdict = classify(reply);
             if (verdict == ReplyClass::answered) {
                 back_again();
                 return reply;
@@ -3189,7 +3213,7 @@ private:
     std::optional<ServerMilliseconds> learn_time(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
-            if (judge(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
+            if (classify(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
             // The command that should have followed was not sent, for want of time. is_away() tells by the elapsed time
             // whether the server was too slow or the caller's deadline too near.
             if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
@@ -3393,7 +3417,7 @@ private:
         post_script(
             script, keys, arguments,
             [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
-                judge(reply) == ReplyClass::no_answer ? gone() : back_again();
+                classify(reply) == ReplyClass::no_answer ? gone() : back_again();
                 learn_if_late(batch.front().key, sent, reply);
                 const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
                 for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -3527,7 +3551,7 @@ template <class T, class Ask>
 Reply inquire(Session<T>& session, std::string_view key, Ask ask, Instant limit = never) {
     const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
     Reply reply = session.persist(give_up, {}, [&](Instant deadline, bool) { return ask(deadline); });
-    if (judge(reply) != ReplyClass::answered) throw error_of(reply, key);
+    if (classify(reply) != ReplyClass::answered) throw error_of(reply, key);
     return reply;
 }
 
@@ -4189,13 +4213,6 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
     redirect.slot = *slot;
     redirect.to = {colon == 0 ? asked.host : std::string(place.substr(0, colon)), *port};
     return redirect;
-}
-
-// Returns whether the servers have sharded channels (Redis 7), by the reply to PUBSUB SHARDNUMSUB. Redisson tests it by
-// the same command. If we have no right to it, the error shows it: it names the subcommand only where that exists.
-inline bool has_sharded_channels(const Reply& answer) {
-    return !answer.is_error() ||
-           (answer.text.starts_with("NOPERM") && answer.text.find("pubsub|shardnumsub") != std::string::npos);
 }
 
 }  // namespace v0_1
@@ -6865,8 +6882,7 @@ private:
             is_up(node);
             return Next::done;
         }
-        const bool moved = reply.text.starts_with("MOVED ");
-        if (moved || reply.text.starts_with("ASK ")) {
+        if (is_redirection(reply.text)) {
             is_up(node);
             const std::string said = std::move(reply.text);
             // For the caller, if this reply is final: the command was not carried out and may be retried.
@@ -6874,15 +6890,11 @@ private:
             if (++course.redirects > most_redirects) return Next::done;
             return follow_redirect(course, node, said) ? Next::again : Next::later;
         }
-        if (says_down(reply.text))
+        if (is_from_node_that_is_down(reply.text))
             is_down(node, reply);
         else
             is_up(node);
         return Next::done;
-    }
-
-    static bool says_down(std::string_view text) {
-        return text.starts_with("CLUSTERDOWN") || text.starts_with("LOADING") || text.starts_with("MASTERDOWN");
     }
 
     // Returns false if the redirection leads to an unknown node.
@@ -7130,7 +7142,7 @@ private:
             node.is_silent = true;
             why_ = slots.text.empty() ? node.place.display() + " knows no slots" : slots.text;
             // Keep only an error that every node would return.
-            if (slots.is_error() && owners_.empty() && !says_down(slots.text)) refusal_ = slots;
+            if (slots.is_error() && owners_.empty() && !is_from_node_that_is_down(slots.text)) refusal_ = slots;
             return;
         }
         std::vector<Node*> owners(slot_count, nullptr);
@@ -7250,7 +7262,7 @@ private:
     // Returns true if the channel will be subscribed at another node, or at this one later.
     bool find_elsewhere(Node& node, const std::string& channel, const Reply& why) {
         const auto redirect = read_redirect(why.text, node.place);
-        if (says_down(why.text))
+        if (is_from_node_that_is_down(why.text))
             is_down(node, why);
         else if (redirect)
             is_up(node);
@@ -8148,15 +8160,9 @@ private:
 
     std::uint64_t place() const { return state_->sentinels ? state_->sentinels->place() : 0; }
 
-    // Only a replica answers so: the master was demoted.
-    static bool is_misplaced(const Reply& reply) {
-        return reply.is_error() &&
-               (reply.text.starts_with("MASTERDOWN") || reply.text.find("READONLY") != std::string::npos);
-    }
-
     // Leaves its connections at once, because perhaps no thread is inside run().
     void look_at(const Reply& reply, std::uint64_t place) {
-        if (!state_->sentinels || !is_misplaced(reply)) return;
+        if (!state_->sentinels || !is_from_replica(reply)) return;
         state_->sentinels->doubt(place);
         state_->each_link([place = this->place()](CommandConnection& link) { link.leave_before(place); });
     }
@@ -8165,7 +8171,7 @@ private:
         Sentinels* const sentinels = state_->sentinels.get();
         if (!sentinels) return done;
         return [sentinels, place = place(), done = std::move(done)](Reply reply) {
-            if (is_misplaced(reply)) sentinels->doubt(place);
+            if (is_from_replica(reply)) sentinels->doubt(place);
             done(std::move(reply));
         };
     }
@@ -9222,7 +9228,7 @@ public:
             throw wire_.commands().failure(ticket, reply);
         }
         lanes_.give_back(ticket);
-        if (judge(reply) != ReplyClass::answered) throw wire_.commands().failure(ticket, reply);
+        if (classify(reply) != ReplyClass::answered) throw wire_.commands().failure(ticket, reply);
         // With a subscription this process gets the message, too.
         if (!subscribed_) tell_representative();
         return reply;
@@ -9319,7 +9325,7 @@ private:
     };
 
     // Returns true if a resend is useless: the request is done or can never succeed.
-    static bool is_settled(const Reply& reply) { return judge(reply) == ReplyClass::answered || is_final(reply); }
+    static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
     void rouse(Member& member) { member.sleeper.rouse(session_); }
 
@@ -9371,7 +9377,7 @@ private:
         };
         const Reply reply = session_.persist(give_up, request.stop, try_once, request.one_try);
         lock.lock();
-        if (judge(reply) != ReplyClass::answered) {
+        if (classify(reply) != ReplyClass::answered) {
             if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
             settle(lock, ticket, wants, ticket.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
@@ -9602,7 +9608,7 @@ private:
         } else if (is_void || is_settled(reply)) {
             if (errand->ticket.is_unknowable)
                 tell_undelivered(*errand, IdempotentCommands<T>::unknowable);
-            else if (!is_void && judge(reply) != ReplyClass::answered)
+            else if (!is_void && classify(reply) != ReplyClass::answered)
                 tell_undelivered(*errand, error_of(reply, key()).what());
             lanes_.give_back(errand->ticket);
             errands_.remove(number);
@@ -10883,7 +10889,7 @@ protected:
                             const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked) {
         using Kind = TryAnswer::Kind;
         try {
-            if (judge(asked.reply) != ReplyClass::answered) {
+            if (classify(asked.reply) != ReplyClass::answered) {
                 if (asked.unsettled != 0 && id == 0) take_back(lock, asked, lease_of(lease));
                 return {Kind::failed, 0, error_of(asked.reply, key())};
             }
@@ -10941,7 +10947,7 @@ protected:
         };
         asked.reply = session_.persist(give_up, request.stop, send_once, request.one_try);
         lock.lock();
-        if (judge(asked.reply) == ReplyClass::answered)
+        if (classify(asked.reply) == ReplyClass::answered)
             failing_since_.reset();
         else if (!failing_since_ && session_.is_away(asked.reply, asked.begun))
             failing_since_ = asked.begun;
@@ -10979,7 +10985,7 @@ protected:
         claim.first = first;
         Asked asked = send_acquire(lock, request, claim, first, send);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
-        if (judge(asked.reply) != ReplyClass::answered) {
+        if (classify(asked.reply) != ReplyClass::answered) {
             if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
             no_answer(request, asked);
             return std::nullopt;
@@ -11074,7 +11080,7 @@ protected:
         });
         if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
-        if (judge(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
+        if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
         if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
         return std::nullopt;
     }
@@ -11180,7 +11186,7 @@ protected:
 
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
         // A missing reply is harmless: the next command of this hold carries its absolute count.
-        if (judge(reply) != ReplyClass::answered) return error_of(reply, key()).code();
+        if (classify(reply) != ReplyClass::answered) return error_of(reply, key()).code();
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
         const ReleaseAnswer answer = wire_.read_release(reply);
@@ -11244,7 +11250,7 @@ protected:
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
                                   bool resent, Released released) {
         const ReleaseAnswer answer = wire_.read_release(reply);
-        if (judge(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
+        if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
         // A copy of the unanswered acquire command may still arrive.
@@ -11269,7 +11275,7 @@ protected:
         news();
         schedule();
         deliver_pending(lock);
-        return judge(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+        return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
                                                     : error_of(reply, key()).code();
     }
 
@@ -11332,7 +11338,7 @@ protected:
 
     void delivered(std::uint64_t hold, const Reply& reply) {
         const std::lock_guard lock(mutex_);
-        if (judge(reply) == ReplyClass::answered && reply.is_integer())
+        if (classify(reply) == ReplyClass::answered && reply.is_integer())
             pending_.answered(hold, reply.integer, Clock::now());
         else if (is_final(reply))
             pending_.forget(hold);
@@ -12016,7 +12022,7 @@ private:
     // again.
     void refreshed(const std::vector<std::uint64_t>& waiters, const Reply& reply) {
         const std::lock_guard lock(mutex_);
-        if (judge(reply) != ReplyClass::answered) {
+        if (classify(reply) != ReplyClass::answered) {
             if (waiting_ == 0) return;
             refresh_at_ = std::min(refresh_at_, Clock::now() + wire_.slot() / 20);
             session_.timers().schedule(*this, refresh_at_);
@@ -12670,7 +12676,7 @@ private:
         const Instant now = Clock::now();
         const Instant sent = sent_at.as_of_now();
         const HandOverAnswer answer = Protocol<T>::read_hand_over(reply);
-        const bool answered = judge(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool answered = classify(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
             recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
@@ -12686,7 +12692,7 @@ private:
         if (waiting) line_.join_first(*waiting);
         // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
         // right. Releases the hold by the usual script instead.
-        if (judge(reply) == ReplyClass::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
+        if (classify(reply) == ReplyClass::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
         // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
         // release the heir's number: the heir left, its lease is over, too few replicas confirmed the hand-over, or there
         // was no memory to record it.
@@ -12698,7 +12704,7 @@ private:
         deliver_pending(lock);
         if (handed) return {};
         if (!answered)
-            return judge(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+            return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
                                                         : error_of(reply, key()).code();
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
@@ -13901,7 +13907,7 @@ private:
     void learn_age(std::size_t member, const std::optional<std::uint64_t>& connections, const Reply& reply,
                    const Then& then) {
         QuorumMember& m = *members_[member];
-        if (judge(reply) != ReplyClass::answered) return then(never, error_of(reply, m.name()));
+        if (classify(reply) != ReplyClass::answered) return then(never, error_of(reply, m.name()));
         const auto uptime = reply.kind == Reply::Kind::text ? read_uptime(reply.text) : std::nullopt;
         if (!uptime) return then(never, unexpected(reply, m.name()));
         // INFO counts whole seconds, and the last one may have just begun.
@@ -14512,7 +14518,7 @@ public:
             for (auto form = native().form(); !again && form != CompareAndDelete::Form::none; form = native().form()) {
                 Reply reply = form == CompareAndDelete::Form::delex ? send(Texts<4>{"DELEX", key_, "IFEQ", value})
                                                                     : send(Texts<3>{"DELIFEQ", key_, value});
-                if (!reply.is_error() || judge(reply) != ReplyClass::refused) return reply;
+                if (!reply.is_error() || classify(reply) != ReplyClass::refused) return reply;
                 native().refused(form);
             }
         }
@@ -14566,7 +14572,7 @@ private:
         if (session_.knows_expiry_times()) {
             const NumberText end(session_.lease_end(claim.until, claim.lease));
             Reply reply = send(Texts<6>{"SET", key_, value, "NX", "PXAT", end});
-            if (!reply.is_error() || !reply.text.starts_with("ERR syntax")) return reply;
+            if (!is_syntax_error(reply)) return reply;
             session_.forget_expiry_times();
         }
         return send(Texts<6>{"SET", key_, value, "NX", "PX", lease});

@@ -96,7 +96,7 @@ struct Wires {
 
 void make_sense_of(const Reply& reply) {
     static Wires wires;
-    const ReplyClass verdict = judge(reply);
+    const ReplyClass verdict = classify(reply);
     if (verdict != ReplyClass::answered) expect_printable(error_of(reply, "name").what());
     decode([&] {
         const AcquireAnswer answer = decode_acquire(reply, "name");

@@ -528,7 +528,7 @@ mutate(mutex_refusal_is_not_looked_into protocol/mutex.hpp
 
 # A server without a native compare-and-delete command executes no release.
 mutate(mutex_needs_the_native_delete protocol/mutex.hpp
-    "if (!reply.is_error() || judge(reply) != ReplyClass::refused) return reply;"
+    "if (!reply.is_error() || classify(reply) != ReplyClass::refused) return reply;"
     "if (form != CompareAndDelete::Form::none) return reply;"
     "unit/mutex|integration/mutex")
 
@@ -855,9 +855,9 @@ mutate(thread_for_losses_comes_late lock/lease_manager.hpp
     "faults/(failed|failing)_calls")
 
 # A release is dropped because the password is wrong for a while.
-mutate(denied_is_final session/server_errors.hpp
-    "return reply.is_error() && judge(reply) == ReplyClass::refused &&\n           !detail::is_denied(detail::error_code_word(reply.text), reply.text);"
-    "return reply.is_error() && judge(reply) == ReplyClass::refused;"
+mutate(denied_is_final transport/server_errors.hpp
+    "return reply.is_error() && classify(reply) == ReplyClass::refused &&\n           !detail::is_denied(detail::error_code_word(reply.text), reply.text);"
+    "return reply.is_error() && classify(reply) == ReplyClass::refused;"
     "unit/(server_errors|rlock_release)")
 
 # A member whose release runs out of memory keeps its hold.

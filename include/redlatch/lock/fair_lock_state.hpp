@@ -6,8 +6,8 @@
 #include "redlatch/lock/lease_manager.hpp"
 #include "redlatch/protocol/fair_lock.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
-#include "redlatch/session/server_errors.hpp"
 #include "redlatch/session/session.hpp"
+#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <algorithm>
@@ -297,7 +297,7 @@ private:
     // again.
     void refreshed(const std::vector<std::uint64_t>& waiters, const Reply& reply) {
         const std::lock_guard lock(mutex_);
-        if (judge(reply) != ReplyClass::answered) {
+        if (classify(reply) != ReplyClass::answered) {
             if (waiting_ == 0) return;
             refresh_at_ = std::min(refresh_at_, Clock::now() + wire_.slot() / 20);
             session_.timers().schedule(*this, refresh_at_);

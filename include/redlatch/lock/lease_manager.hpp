@@ -9,8 +9,8 @@
 #include "redlatch/session/background_task.hpp"
 #include "redlatch/session/key_holds.hpp"
 #include "redlatch/session/queries.hpp"
-#include "redlatch/session/server_errors.hpp"
 #include "redlatch/session/session.hpp"
+#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <algorithm>
@@ -440,7 +440,7 @@ protected:
                             const std::optional<Milliseconds>& lease, std::uint64_t id, const Asked& asked) {
         using Kind = TryAnswer::Kind;
         try {
-            if (judge(asked.reply) != ReplyClass::answered) {
+            if (classify(asked.reply) != ReplyClass::answered) {
                 if (asked.unsettled != 0 && id == 0) take_back(lock, asked, lease_of(lease));
                 return {Kind::failed, 0, error_of(asked.reply, key())};
             }
@@ -498,7 +498,7 @@ protected:
         };
         asked.reply = session_.persist(give_up, request.stop, send_once, request.one_try);
         lock.lock();
-        if (judge(asked.reply) == ReplyClass::answered)
+        if (classify(asked.reply) == ReplyClass::answered)
             failing_since_.reset();
         else if (!failing_since_ && session_.is_away(asked.reply, asked.begun))
             failing_since_ = asked.begun;
@@ -536,7 +536,7 @@ protected:
         claim.first = first;
         Asked asked = send_acquire(lock, request, claim, first, send);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
-        if (judge(asked.reply) != ReplyClass::answered) {
+        if (classify(asked.reply) != ReplyClass::answered) {
             if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
             no_answer(request, asked);
             return std::nullopt;
@@ -631,7 +631,7 @@ protected:
         });
         if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
-        if (judge(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
+        if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
         if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
         return std::nullopt;
     }
@@ -737,7 +737,7 @@ protected:
 
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving, Instant sent) {
         // A missing reply is harmless: the next command of this hold carries its absolute count.
-        if (judge(reply) != ReplyClass::answered) return error_of(reply, key()).code();
+        if (classify(reply) != ReplyClass::answered) return error_of(reply, key()).code();
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
         const ReleaseAnswer answer = wire_.read_release(reply);
@@ -801,7 +801,7 @@ protected:
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
                                   bool resent, Released released) {
         const ReleaseAnswer answer = wire_.read_release(reply);
-        if (judge(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
+        if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
         // A copy of the unanswered acquire command may still arrive.
@@ -826,7 +826,7 @@ protected:
         news();
         schedule();
         deliver_pending(lock);
-        return judge(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+        return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
                                                     : error_of(reply, key()).code();
     }
 
@@ -889,7 +889,7 @@ protected:
 
     void delivered(std::uint64_t hold, const Reply& reply) {
         const std::lock_guard lock(mutex_);
-        if (judge(reply) == ReplyClass::answered && reply.is_integer())
+        if (classify(reply) == ReplyClass::answered && reply.is_integer())
             pending_.answered(hold, reply.integer, Clock::now());
         else if (is_final(reply))
             pending_.forget(hold);

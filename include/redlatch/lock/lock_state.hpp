@@ -5,8 +5,8 @@
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/lease_manager.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
-#include "redlatch/session/server_errors.hpp"
 #include "redlatch/session/session.hpp"
+#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/wait/lock_request.hpp"
 #include "redlatch/wait/wait_queue.hpp"
 
@@ -315,7 +315,7 @@ private:
         const Instant now = Clock::now();
         const Instant sent = sent_at.as_of_now();
         const HandOverAnswer answer = Protocol<T>::read_hand_over(reply);
-        const bool answered = judge(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
+        const bool answered = classify(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
             recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
@@ -331,7 +331,7 @@ private:
         if (waiting) line_.join_first(*waiting);
         // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
         // right. Releases the hold by the usual script instead.
-        if (judge(reply) == ReplyClass::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
+        if (classify(reply) == ReplyClass::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
         // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
         // release the heir's number: the heir left, its lease is over, too few replicas confirmed the hand-over, or there
         // was no memory to record it.
@@ -343,7 +343,7 @@ private:
         deliver_pending(lock);
         if (handed) return {};
         if (!answered)
-            return judge(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
+            return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
                                                         : error_of(reply, key()).code();
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;

@@ -5,7 +5,7 @@
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/scripts/count_down_latch.hpp"
 #include "redlatch/session/queries.hpp"
-#include "redlatch/session/server_errors.hpp"
+#include "redlatch/transport/server_errors.hpp"
 
 #include <array>
 #include <cstddef>

@@ -3,8 +3,8 @@
 
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
-#include "redlatch/session/server_errors.hpp"
 #include "redlatch/transport/reply.hpp"
+#include "redlatch/transport/server_errors.hpp"
 
 #include <cstdint>
 #include <optional>

@@ -5,8 +5,8 @@
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/scripts/mutex.hpp"
 #include "redlatch/session/compare_and_delete.hpp"
-#include "redlatch/session/server_errors.hpp"
 #include "redlatch/session/session.hpp"
+#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
 #include <concepts>
@@ -75,7 +75,7 @@ public:
             for (auto form = native().form(); !again && form != CompareAndDelete::Form::none; form = native().form()) {
                 Reply reply = form == CompareAndDelete::Form::delex ? send(Texts<4>{"DELEX", key_, "IFEQ", value})
                                                                     : send(Texts<3>{"DELIFEQ", key_, value});
-                if (!reply.is_error() || judge(reply) != ReplyClass::refused) return reply;
+                if (!reply.is_error() || classify(reply) != ReplyClass::refused) return reply;
                 native().refused(form);
             }
         }
@@ -129,7 +129,7 @@ private:
         if (session_.knows_expiry_times()) {
             const NumberText end(session_.lease_end(claim.until, claim.lease));
             Reply reply = send(Texts<6>{"SET", key_, value, "NX", "PXAT", end});
-            if (!reply.is_error() || !reply.text.starts_with("ERR syntax")) return reply;
+            if (!is_syntax_error(reply)) return reply;
             session_.forget_expiry_times();
         }
         return send(Texts<6>{"SET", key_, value, "NX", "PX", lease});

@@ -7,7 +7,7 @@
 #include "redlatch/scripts/permit_expirable_semaphore.hpp"
 #include "redlatch/scripts/semaphore.hpp"
 #include "redlatch/session/queries.hpp"
-#include "redlatch/session/server_errors.hpp"
+#include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
 #include <array>

@@ -4,7 +4,7 @@
 #include "redlatch/protocol/idempotency.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/scripts/semaphore.hpp"
-#include "redlatch/session/server_errors.hpp"
+#include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
 #include <array>

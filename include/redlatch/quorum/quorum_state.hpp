@@ -601,7 +601,7 @@ private:
     void learn_age(std::size_t member, const std::optional<std::uint64_t>& connections, const Reply& reply,
                    const Then& then) {
         QuorumMember& m = *members_[member];
-        if (judge(reply) != ReplyClass::answered) return then(never, error_of(reply, m.name()));
+        if (classify(reply) != ReplyClass::answered) return then(never, error_of(reply, m.name()));
         const auto uptime = reply.kind == Reply::Kind::text ? read_uptime(reply.text) : std::nullopt;
         if (!uptime) return then(never, unexpected(reply, m.name()));
         // INFO counts whole seconds, and the last one may have just begun.

@@ -10,6 +10,7 @@
 #include "redlatch/redis/command_connection.hpp"
 #include "redlatch/redis/own_connections.hpp"
 #include "redlatch/redis/pubsub_connection.hpp"
+#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <algorithm>
@@ -450,8 +451,7 @@ private:
             is_up(node);
             return Next::done;
         }
-        const bool moved = reply.text.starts_with("MOVED ");
-        if (moved || reply.text.starts_with("ASK ")) {
+        if (is_redirection(reply.text)) {
             is_up(node);
             const std::string said = std::move(reply.text);
             // For the caller, if this reply is final: the command was not carried out and may be retried.
@@ -459,15 +459,11 @@ private:
             if (++course.redirects > most_redirects) return Next::done;
             return follow_redirect(course, node, said) ? Next::again : Next::later;
         }
-        if (says_down(reply.text))
+        if (is_from_node_that_is_down(reply.text))
             is_down(node, reply);
         else
             is_up(node);
         return Next::done;
-    }
-
-    static bool says_down(std::string_view text) {
-        return text.starts_with("CLUSTERDOWN") || text.starts_with("LOADING") || text.starts_with("MASTERDOWN");
     }
 
     // Returns false if the redirection leads to an unknown node.
@@ -715,7 +711,7 @@ private:
             node.is_silent = true;
             why_ = slots.text.empty() ? node.place.display() + " knows no slots" : slots.text;
             // Keep only an error that every node would return.
-            if (slots.is_error() && owners_.empty() && !says_down(slots.text)) refusal_ = slots;
+            if (slots.is_error() && owners_.empty() && !is_from_node_that_is_down(slots.text)) refusal_ = slots;
             return;
         }
         std::vector<Node*> owners(slot_count, nullptr);
@@ -835,7 +831,7 @@ private:
     // Returns true if the channel will be subscribed at another node, or at this one later.
     bool find_elsewhere(Node& node, const std::string& channel, const Reply& why) {
         const auto redirect = read_redirect(why.text, node.place);
-        if (says_down(why.text))
+        if (is_from_node_that_is_down(why.text))
             is_down(node, why);
         else if (redirect)
             is_up(node);

@@ -111,12 +111,5 @@ inline std::optional<Redirect> read_redirect(std::string_view text, const HostPo
     return redirect;
 }
 
-// Returns whether the servers have sharded channels (Redis 7), by the reply to PUBSUB SHARDNUMSUB. Redisson tests it by
-// the same command. If we have no right to it, the error shows it: it names the subcommand only where that exists.
-inline bool has_sharded_channels(const Reply& answer) {
-    return !answer.is_error() ||
-           (answer.text.starts_with("NOPERM") && answer.text.find("pubsub|shardnumsub") != std::string::npos);
-}
-
 }  // namespace v0_1
 }  // namespace redlatch

@@ -10,6 +10,7 @@
 #include "redlatch/redis/own_connections.hpp"
 #include "redlatch/redis/pubsub_connection.hpp"
 #include "redlatch/redis/sentinels.hpp"
+#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <algorithm>
@@ -258,15 +259,9 @@ private:
 
     std::uint64_t place() const { return state_->sentinels ? state_->sentinels->place() : 0; }
 
-    // Only a replica answers so: the master was demoted.
-    static bool is_misplaced(const Reply& reply) {
-        return reply.is_error() &&
-               (reply.text.starts_with("MASTERDOWN") || reply.text.find("READONLY") != std::string::npos);
-    }
-
     // Leaves its connections at once, because perhaps no thread is inside run().
     void look_at(const Reply& reply, std::uint64_t place) {
-        if (!state_->sentinels || !is_misplaced(reply)) return;
+        if (!state_->sentinels || !is_from_replica(reply)) return;
         state_->sentinels->doubt(place);
         state_->each_link([place = this->place()](CommandConnection& link) { link.leave_before(place); });
     }
@@ -275,7 +270,7 @@ private:
         Sentinels* const sentinels = state_->sentinels.get();
         if (!sentinels) return done;
         return [sentinels, place = place(), done = std::move(done)](Reply reply) {
-            if (is_misplaced(reply)) sentinels->doubt(place);
+            if (is_from_replica(reply)) sentinels->doubt(place);
             done(std::move(reply));
         };
     }

@@ -9,8 +9,8 @@
 #include "redlatch/semaphore/pending_requests.hpp"
 #include "redlatch/session/background_task.hpp"
 #include "redlatch/session/remote_clock.hpp"
-#include "redlatch/session/server_errors.hpp"
 #include "redlatch/session/session.hpp"
+#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/wait/caller_queue.hpp"
 #include "redlatch/wait/wait_request.hpp"
 
@@ -129,7 +129,7 @@ public:
             throw wire_.commands().failure(ticket, reply);
         }
         lanes_.give_back(ticket);
-        if (judge(reply) != ReplyClass::answered) throw wire_.commands().failure(ticket, reply);
+        if (classify(reply) != ReplyClass::answered) throw wire_.commands().failure(ticket, reply);
         // With a subscription this process gets the message, too.
         if (!subscribed_) tell_representative();
         return reply;
@@ -226,7 +226,7 @@ private:
     };
 
     // Returns true if a resend is useless: the request is done or can never succeed.
-    static bool is_settled(const Reply& reply) { return judge(reply) == ReplyClass::answered || is_final(reply); }
+    static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
     void rouse(Member& member) { member.sleeper.rouse(session_); }
 
@@ -278,7 +278,7 @@ private:
         };
         const Reply reply = session_.persist(give_up, request.stop, try_once, request.one_try);
         lock.lock();
-        if (judge(reply) != ReplyClass::answered) {
+        if (classify(reply) != ReplyClass::answered) {
             if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
             settle(lock, ticket, wants, ticket.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
@@ -509,7 +509,7 @@ private:
         } else if (is_void || is_settled(reply)) {
             if (errand->ticket.is_unknowable)
                 tell_undelivered(*errand, IdempotentCommands<T>::unknowable);
-            else if (!is_void && judge(reply) != ReplyClass::answered)
+            else if (!is_void && classify(reply) != ReplyClass::answered)
                 tell_undelivered(*errand, error_of(reply, key()).what());
             lanes_.give_back(errand->ticket);
             errands_.remove(number);

@@ -5,8 +5,8 @@
 #include "redlatch/base/time.hpp"
 #include "redlatch/error.hpp"
 #include "redlatch/scripts/rlock.hpp"
-#include "redlatch/session/server_errors.hpp"
 #include "redlatch/session/session.hpp"
+#include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
 #include <array>
@@ -30,7 +30,7 @@ template <class T, class Ask>
 Reply inquire(Session<T>& session, std::string_view key, Ask ask, Instant limit = never) {
     const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
     Reply reply = session.persist(give_up, {}, [&](Instant deadline, bool) { return ask(deadline); });
-    if (judge(reply) != ReplyClass::answered) throw error_of(reply, key);
+    if (classify(reply) != ReplyClass::answered) throw error_of(reply, key);
     return reply;
 }
 

@@ -6,8 +6,8 @@
 #include "redlatch/options.hpp"
 #include "redlatch/scripts/server_check.hpp"
 #include "redlatch/session/queries.hpp"
-#include "redlatch/session/server_errors.hpp"
 #include "redlatch/session/session.hpp"
+#include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
 #include <array>

@@ -16,9 +16,9 @@
 #include "redlatch/session/notifier.hpp"
 #include "redlatch/session/remote_clock.hpp"
 #include "redlatch/session/replica_acks.hpp"
-#include "redlatch/session/server_errors.hpp"
 #include "redlatch/session/subscriptions.hpp"
 #include "redlatch/session/timers.hpp"
+#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <algorithm>
@@ -147,7 +147,7 @@ public:
             return effect == Effect::grants ? call_granting(command, deadline) : call(command, deadline);
         };
         Reply reply = send(words.by_digest());
-        if (judge(reply) == ReplyClass::no_script) reply = send(words.by_text());
+        if (classify(reply) == ReplyClass::no_script) reply = send(words.by_text());
         return reply;
     }
 
@@ -180,7 +180,7 @@ public:
             words.by_digest(),
             [this, &script, effect, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
              done = std::move(done)](Reply reply) mutable {
-                if (judge(reply) != ReplyClass::no_script) return done(std::move(reply));
+                if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
                 const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
                 const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
                 try {
@@ -316,7 +316,7 @@ public:
         for (;;) {
             const Instant now = Clock::now();
             Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
-            const ReplyClass verdict = judge(reply);
+            const ReplyClass verdict = classify(reply);
             if (verdict == ReplyClass::answered) {
                 back_again();
                 return reply;
@@ -470,7 +470,7 @@ private:
     std::optional<ServerMilliseconds> learn_time(std::uint32_t route, Instant asked, Reply& reply) {
         const auto time = read_time(reply);
         if (!time) {
-            if (judge(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
+            if (classify(reply) == ReplyClass::answered) reply = Reply::of(Reply::Kind::malformed, "TIME gave no time");
             // The command that should have followed was not sent, for want of time. is_away() tells by the elapsed time
             // whether the server was too slow or the caller's deadline too near.
             if (reply.kind == Reply::Kind::unanswered) reply.kind = Reply::Kind::no_time;
@@ -674,7 +674,7 @@ private:
         post_script(
             script, keys, arguments,
             [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
-                judge(reply) == ReplyClass::no_answer ? gone() : back_again();
+                classify(reply) == ReplyClass::no_answer ? gone() : back_again();
                 learn_if_late(batch.front().key, sent, reply);
                 const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
                 for (std::size_t i = 0; i < batch.size(); ++i) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "redlatch/session/background_task.hpp"
-#include "redlatch/session/server_errors.hpp"
+#include "redlatch/transport/server_errors.hpp"
 #include "redlatch/transport/transport.hpp"
 
 #include <algorithm>
@@ -125,7 +125,7 @@ public:
             const std::lock_guard lock(mutex_);
             const auto entry = channels_.find(channel);
             if (entry == channels_.end()) return;
-            if (judge(why) == ReplyClass::refused_now) {
+            if (classify(why) == ReplyClass::refused_now) {
                 // Busy, loading, too many clients: retry in a moment. Until then waiters rely on their other means.
                 entry->second.ask_again = true;
                 next_sweep_ = std::min(next_sweep_, Clock::now() + try_again);

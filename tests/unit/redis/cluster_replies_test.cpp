@@ -99,13 +99,3 @@ TEST_CASE("a redirection names the slot and the node, permanently (MOVED) or for
         CHECK_FALSE(read_redirect(text, asked));
     }
 }
-
-TEST_CASE("a server has sharded channels if it knows PUBSUB SHARDNUMSUB, permitted or not") {
-    CHECK(has_sharded_channels(array({})));
-    CHECK(has_sharded_channels(
-        Reply::of(Reply::Kind::error, "NOPERM this user has no permissions to run the 'pubsub|shardnumsub' command")));
-    CHECK_FALSE(has_sharded_channels(
-        Reply::of(Reply::Kind::error, "NOPERM this user has no permissions to run the 'pubsub' command")));
-    CHECK_FALSE(has_sharded_channels(
-        Reply::of(Reply::Kind::error, "ERR Unknown subcommand or wrong number of arguments for 'SHARDNUMSUB'")));
-}

@@ -72,7 +72,7 @@ inline bool is_denied(std::string_view code, std::string_view text) {
 
 }  // namespace detail
 
-inline ReplyClass judge(const Reply& reply) {
+inline ReplyClass classify(const Reply& reply) {
     switch (reply.kind) {
         case Reply::Kind::not_sent:
         case Reply::Kind::no_time:
@@ -92,11 +92,11 @@ inline ReplyClass judge(const Reply& reply) {
 // failure is not final. A caller gets it at once, but a background delivery goes on retrying, because passwords, rights
 // and certificates may be corrected.
 inline bool is_final(const Reply& reply) {
-    return reply.is_error() && judge(reply) == ReplyClass::refused &&
+    return reply.is_error() && classify(reply) == ReplyClass::refused &&
            !detail::is_denied(detail::error_code_word(reply.text), reply.text);
 }
 
-// Returns the error that a failed operation on `name` throws; it quotes the server. judge(reply) must not be
+// Returns the error that a failed operation on `name` throws; it quotes the server. classify(reply) must not be
 // `answered`.
 inline Error error_of(const Reply& reply, std::string_view name) {
     switch (reply.kind) {
@@ -127,6 +127,30 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     if (code == "MOVED" || code == "ASK")
         return {errc::rejected, name, said + "; this is a node of a cluster, which needs a redis-cluster:// URL"};
     return {errc::rejected, name, said};
+}
+
+// Returns true if a demoted master refused the command: only a replica replies so.
+inline bool is_from_replica(const Reply& reply) {
+    return reply.is_error() &&
+           (reply.text.starts_with("MASTERDOWN") || reply.text.find("READONLY") != std::string::npos);
+}
+
+// Returns true if a node of a cluster reports that it cannot serve its slots for now.
+inline bool is_from_node_that_is_down(std::string_view text) {
+    return text.starts_with("CLUSTERDOWN") || text.starts_with("LOADING") || text.starts_with("MASTERDOWN");
+}
+
+// Returns true if a node of a cluster redirects the command to another node.
+inline bool is_redirection(std::string_view text) { return text.starts_with("MOVED ") || text.starts_with("ASK "); }
+
+// Returns true if the server does not know an option of the command.
+inline bool is_syntax_error(const Reply& reply) { return reply.is_error() && reply.text.starts_with("ERR syntax"); }
+
+// Returns whether the servers have sharded channels (Redis 7), by the reply to PUBSUB SHARDNUMSUB. Redisson tests it by
+// the same command. If we have no right to it, the error shows it: it names the subcommand only where that exists.
+inline bool has_sharded_channels(const Reply& reply) {
+    return !reply.is_error() ||
+           (reply.text.starts_with("NOPERM") && reply.text.find("pubsub|shardnumsub") != std::string::npos);
 }
 
 // Returns the error for a grant that fewer replicas have than ClientOptions::require_replicas demands.

@@ -104,7 +104,7 @@ TEST_CASE("each error text of a server has its class and code") {
     for (const Row& row : rows) {
         CAPTURE(row.text);
         const Reply reply = error(std::string(row.text));
-        CHECK(judge(reply) == row.verdict);
+        CHECK(classify(reply) == row.verdict);
         const Error made = error_of(reply, "orders");
         CHECK(made.code() == row.code);
         CHECK(made.name() == "orders");
@@ -134,20 +134,20 @@ TEST_CASE("a delivery in the background is dropped only if it can never succeed"
 }
 
 TEST_CASE("NOSCRIPT has its own class: the script is sent as text") {
-    CHECK(judge(error("NOSCRIPT No matching script. Please use EVAL.")) == ReplyClass::no_script);
+    CHECK(classify(error("NOSCRIPT No matching script. Please use EVAL.")) == ReplyClass::no_script);
 }
 
 TEST_CASE("a reply of any type but an error counts as answered") {
-    CHECK(judge(Reply{}) == ReplyClass::answered);
-    CHECK(judge(Reply::of(-1)) == ReplyClass::answered);
-    CHECK(judge(Reply::of("OOM is a text here")) == ReplyClass::answered);
-    CHECK(judge({Reply::Kind::array, 0, {}, {error("OOM x")}}) == ReplyClass::answered);
+    CHECK(classify(Reply{}) == ReplyClass::answered);
+    CHECK(classify(Reply::of(-1)) == ReplyClass::answered);
+    CHECK(classify(Reply::of("OOM is a text here")) == ReplyClass::answered);
+    CHECK(classify({Reply::Kind::array, 0, {}, {error("OOM x")}}) == ReplyClass::answered);
 }
 
 TEST_CASE("without a reply the command is resent, but not after a malformed reply") {
-    CHECK(judge(Reply::of(Reply::Kind::not_sent, "why")) == ReplyClass::no_answer);
-    CHECK(judge(Reply::of(Reply::Kind::unanswered, "why")) == ReplyClass::no_answer);
-    CHECK(judge(Reply::of(Reply::Kind::malformed, "why")) == ReplyClass::refused);
+    CHECK(classify(Reply::of(Reply::Kind::not_sent, "why")) == ReplyClass::no_answer);
+    CHECK(classify(Reply::of(Reply::Kind::unanswered, "why")) == ReplyClass::no_answer);
+    CHECK(classify(Reply::of(Reply::Kind::malformed, "why")) == ReplyClass::refused);
     CHECK(error_of(Reply::of(Reply::Kind::not_sent, "no route"), "x").code() == errc::unreachable);
     CHECK(error_of(Reply::of(Reply::Kind::unanswered, "closed"), "x").code() == errc::unreachable);
     CHECK(error_of(Reply::of(Reply::Kind::malformed, "HTTP"), "x").code() == errc::protocol_error);
@@ -203,4 +203,14 @@ TEST_CASE("a reply to a release script means released, still held or not held") 
     CHECK(decode_release(Reply::of(17)).listeners == 17);
     const Reply senseless[] = {Reply::of(-2), Reply::of("OK"), error("OOM"), {Reply::Kind::array, 0, {}, {}}};
     for (const Reply& reply : senseless) CHECK(decode_release(reply).kind == ReleaseAnswer::Kind::senseless);
+}
+
+TEST_CASE("a server has sharded channels if it knows PUBSUB SHARDNUMSUB, permitted or not") {
+    CHECK(has_sharded_channels(Reply{Reply::Kind::array, 0, {}, {}}));
+    CHECK(has_sharded_channels(
+        Reply::of(Reply::Kind::error, "NOPERM this user has no permissions to run the 'pubsub|shardnumsub' command")));
+    CHECK_FALSE(has_sharded_channels(
+        Reply::of(Reply::Kind::error, "NOPERM this user has no permissions to run the 'pubsub' command")));
+    CHECK_FALSE(has_sharded_channels(
+        Reply::of(Reply::Kind::error, "ERR Unknown subcommand or wrong number of arguments for 'SHARDNUMSUB'")));
 }
