@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 # Checks the includes below include/redlatch. Each folder is a layer. A layer may include itself and:
 #   quorum                  lock and what is below it
-#   lock, semaphore         protocol and what is below it
-#   protocol                session and what is below it, wait
-#   session                 scripts, transport, base
+#   lock, semaphore         session and what is below it, wait
+#   session                 protocol, scripts, transport, base
+#   protocol                scripts, transport, base: calls and replies as values, no I/O
 #   wait                    base
 #   redis                   net, transport, base: connections to servers; only the public headers include it
 #   net                     transport, base
-#   scripts, transport      base; transport also error.hpp
-# The public headers are beside the folders and may include all of them. All folders except scripts
-# may also include the vocabulary: error.hpp and options.hpp.
+#   scripts, transport      base
+# The public headers are beside the folders and may include all of them. All folders except scripts may also include the
+# vocabulary: error.hpp and options.hpp.
 # Only redis and net may include third-party headers. Include cycles are errors.
 # All declarations must be in the inline namespace of the version (major and minor), so that the symbols of two versions in
 # one program differ.
@@ -22,10 +22,10 @@ set(below_vocabulary base transport)
 set(below_transport transport base vocabulary)
 set(below_scripts scripts base)
 set(below_wait wait base vocabulary)
-set(below_session session scripts transport base vocabulary)
-set(below_protocol protocol session wait scripts transport base vocabulary)
-set(below_semaphore semaphore ${below_protocol})
-set(below_lock lock ${below_protocol})
+set(below_protocol protocol scripts transport base vocabulary)
+set(below_session session ${below_protocol})
+set(below_semaphore semaphore wait ${below_session})
+set(below_lock lock wait ${below_session})
 set(below_quorum quorum ${below_lock})
 set(below_net net transport base vocabulary)
 set(below_redis redis ${below_net})

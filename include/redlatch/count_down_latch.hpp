@@ -3,6 +3,7 @@
 
 #include "redlatch/client.hpp"
 #include "redlatch/protocol/count_down_latch.hpp"
+#include "redlatch/protocol/numbers.hpp"
 #include "redlatch/semaphore/synchronizer.hpp"
 #include "redlatch/session/call_options.hpp"
 #include "redlatch/session/queries.hpp"
@@ -51,8 +52,7 @@ public:
     bool try_set_count(std::ptrdiff_t count) {
         check(count, 1, "a count must be from 1 to 2147483647");
         State& latch = state();
-        const Reply reply = latch.change(
-            [&](const RequestId& ticket, Instant deadline) { return latch.wire().set(ticket, count, deadline); });
+        const Reply reply = latch.change([&](const RequestId& ticket) { return latch.protocol().set(ticket, count); });
         if (!reply.is_integer()) throw unexpected(reply, latch.key());
         return reply.integer == 1;
     }
@@ -62,7 +62,9 @@ public:
 
     // Returns the number left to count down, or 0 if there is no count.
     std::ptrdiff_t count() const {
-        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, ask_number(state().session(), state().key())));
+        State& latch = state();
+        const Reply reply = query(latch.session(), latch.key(), latch.protocol().count());
+        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, number_of(reply, latch.key())));
     }
     std::ptrdiff_t count(std::error_code& ec) const {
         return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
@@ -141,10 +143,9 @@ public:
     // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
     bool reset() {
         State& latch = state();
-        const Reply reply = latch.change([&](const RequestId& ticket, Instant deadline) {
-            return latch.wire().lower(ticket, LatchProtocol<T>::all, deadline);
-        });
-        return latch.wire().decode_lower(reply).before != 0;
+        const Reply reply =
+            latch.change([&](const RequestId& ticket) { return latch.protocol().lower(ticket, LatchProtocol::all); });
+        return latch.protocol().decode_lower(reply).before != 0;
     }
     bool reset(std::error_code& ec) {
         return detail::answer([&] { return reset(); }, false, ec);
@@ -162,18 +163,16 @@ private:
 
     static constexpr const char* counts_down_by = "a latch is counted down by a number from 0 to 2147483647";
 
-    typename LatchProtocol<T>::Lowered lower(std::ptrdiff_t n) {
+    LatchProtocol::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
-        const Reply reply = latch.change(
-            [&](const RequestId& ticket, Instant deadline) { return latch.wire().lower(ticket, n, deadline); },
-            [&latch, n](const RequestId& ticket, Completion done) {
-                latch.wire().post_lower(ticket, n, std::move(done));
-            });
-        return latch.wire().decode_lower(reply);
+        const Reply reply =
+            latch.change([&latch, n](const RequestId& ticket) { return latch.protocol().lower(ticket, n); },
+                         State::Undelivered::retry);
+        return latch.protocol().decode_lower(reply);
     }
 
     bool wait_for_end(const WaitRequest& request) const {
-        typename LatchProtocol<T>::Want want;
+        LatchProtocol::Want want;
         return state().obtain(want, request);
     }
 

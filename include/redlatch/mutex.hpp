@@ -6,6 +6,7 @@
 #include "redlatch/lock/lock_state.hpp"
 #include "redlatch/lock/named_lock.hpp"
 #include "redlatch/lock/spin_options.hpp"
+#include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/protocol/mutex.hpp"
 #include "redlatch/session/queries.hpp"
 
@@ -55,23 +56,14 @@ public:
     // process can have acquired one in its name.
     int ask_hold_count(OwnerNumber owner, Instant limit = never) {
         const std::uint64_t hold = this->state().part(owner).hold;
-        return hold != 0 && value(limit) == this->state().wire().text(hold).view() ? 1 : 0;
-    }
-
-    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
-        auto& state = this->state();
-        return ask_lease(
-            state.session(), state.key(),
-            [&](Instant deadline) { return state.wire().remaining_lease(state.session().calling(deadline)); }, limit);
+        return hold != 0 && value(limit) == this->state().protocol().text(hold).view() ? 1 : 0;
     }
 
 private:
     // Returns the value of the current holder.
     std::optional<std::string> value(Instant limit) {
         auto& state = this->state();
-        return ask_text(
-            state.session(), state.key(),
-            [&](Instant deadline) { return state.wire().value(state.session().calling(deadline)); }, limit);
+        return read_text(query(state.session(), state.key(), state.protocol().holders(), limit), state.key());
     }
 
     const Polling polling_;

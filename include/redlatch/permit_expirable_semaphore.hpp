@@ -62,9 +62,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        return is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
-            return semaphore.wire().set(ticket, permits, deadline);
-        }));
+        return is_one(
+            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set(ticket, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -75,9 +74,8 @@ public:
     void set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
-            return semaphore.wire().set_total(ticket, permits, deadline);
-        }));
+        is_one(
+            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set_total(ticket, permits); }));
     }
     void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         detail::answer([&] { return set_permits(permits), true; }, false, ec);
@@ -88,8 +86,7 @@ public:
         check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change(
-            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, deadline); }));
+        is_one(semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().add(ticket, n); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -97,17 +94,17 @@ public:
 
     // Return the number of available permits, of acquired permits, and the sum of both; 0 if the semaphore does not
     // exist. A permit whose lease has expired is available.
-    std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(state().wire().count().available); }
+    std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(count().available); }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
     }
-    std::ptrdiff_t acquired_permits() { return static_cast<std::ptrdiff_t>(state().wire().count().acquired); }
+    std::ptrdiff_t acquired_permits() { return static_cast<std::ptrdiff_t>(count().acquired); }
     std::ptrdiff_t acquired_permits(std::error_code& ec) {
         return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
     }
     std::ptrdiff_t permits() {
-        const auto count = state().wire().count();
-        return count.exists ? static_cast<std::ptrdiff_t>(count.available + count.acquired) : 0;
+        const auto now = count();
+        return now.exists ? static_cast<std::ptrdiff_t>(now.available + now.acquired) : 0;
     }
     std::ptrdiff_t permits(std::error_code& ec) {
         return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
@@ -203,15 +200,13 @@ public:
     [[nodiscard]] bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
         State& semaphore = state();
-        const std::function<void(const RequestId&, Completion)> post =
-            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& ticket,
-                                                                               Completion done) {
-                semaphore.wire().post_release(ticket, kept, std::move(done));
+        // Made first: from unwatch() on nothing may fail for want of memory.
+        const std::function<Call(const RequestId&)> make =
+            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& ticket) {
+                return semaphore.protocol().release(ticket, kept);
             };
         const auto watches = semaphore.unwatch(ids);
-        const Reply reply = semaphore.change(
-            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
-            post);
+        const Reply reply = semaphore.change(make, State::Undelivered::retry);
         const bool released = is_one(reply);
         if (!released) semaphore.watch_again(watches);
         return released;
@@ -239,7 +234,9 @@ public:
     // Returns the remaining lease of the permit by the server's clock, nothing if the permit is not held, and
     // milliseconds::max() if its lease never expires.
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
-        return state().wire().remaining(id);
+        State& semaphore = state();
+        const Reply reply = query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
+        return semaphore.protocol().read_remaining(reply);
     }
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
         return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
@@ -258,6 +255,12 @@ private:
         return {errc::unknown_permit, name(), what + " is not held: released already, or its lease was over"};
     }
 
+    PermitProtocol::Count count() {
+        State& semaphore = state();
+        const PermitProtocol& protocol = semaphore.protocol();
+        return protocol.read_count(query(semaphore.session(), semaphore.key(), protocol.count()));
+    }
+
     bool is_one(const Reply& reply) {
         if (!reply.is_integer()) throw unexpected(reply, state().key());
         return reply.integer == 1;
@@ -272,7 +275,7 @@ private:
         return detail::answer(
             [&]() -> std::vector<PermitId> {
                 check(n, 1, max_at_once(), "from 1 to 10000 permits can be taken at once");
-                typename PermitProtocol<T>::Want want;
+                PermitProtocol::Want want;
                 want.ids.reserve(static_cast<std::size_t>(n));
                 for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
                 [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
@@ -290,9 +293,8 @@ private:
         const auto watches = semaphore.unwatch_settled(std::span(&id, 1));
         Reply reply;
         try {
-            reply = semaphore.change([&](const RequestId& ticket, Instant deadline) {
-                return semaphore.wire().set_lease(ticket, id, lease, deadline);
-            });
+            reply = semaphore.change(
+                [&](const RequestId& ticket) { return semaphore.protocol().set_lease(ticket, id, lease); });
         } catch (...) {
             semaphore.watch_again(watches);
             throw;

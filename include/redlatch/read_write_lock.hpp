@@ -42,24 +42,11 @@ struct ReadWriteOptions {
 // of threads may use one object. Destroying the object ends no hold.
 template <class T = HiredisTransport>
 class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
-    // Implements what both sides share: all members of a lock, with queries of their own.
-    template <class Self, template <class> class Protocol>
+    // Implements what both sides share: all members of a lock. A side is locked while it has a lease.
+    template <class Self, class Protocol>
     class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
     public:
-        bool ask_locked(Instant limit = never) { return ask_remaining_lease(limit).has_value(); }
-        int ask_hold_count(OwnerNumber owner, Instant limit = never) {
-            auto& state = this->state();
-            return ask_count(
-                state.session(), state.key(),
-                [&](Instant deadline) { return state.wire().hold_count(state.part(owner).hold, deadline); }, limit);
-        }
-        std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
-            auto& state = this->state();
-            return ask_lease(
-                state.session(), state.key(),
-                [&](Instant deadline) { return state.wire().remaining_lease(state.session().calling(deadline)); },
-                limit);
-        }
+        bool ask_locked(Instant limit = never) { return this->ask_remaining_lease(limit).has_value(); }
 
     protected:
         Side(Client<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}

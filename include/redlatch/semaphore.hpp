@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/client.hpp"
+#include "redlatch/protocol/numbers.hpp"
 #include "redlatch/protocol/semaphore.hpp"
 #include "redlatch/semaphore/synchronizer.hpp"
 #include "redlatch/session/call_options.hpp"
@@ -55,9 +56,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0);
         State& semaphore = state();
-        return is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
-            return semaphore.wire().set(ticket, permits, deadline);
-        }));
+        return is_one(
+            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set(ticket, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -141,7 +141,9 @@ public:
     // Returns the number of available permits: 0 if the semaphore does not exist, negative if add_permits() took away
     // more than there were.
     std::ptrdiff_t available_permits() {
-        return static_cast<std::ptrdiff_t>(ask_number(state().session(), state().key()));
+        State& semaphore = state();
+        const Reply reply = query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
+        return static_cast<std::ptrdiff_t>(number_of(reply, semaphore.key()));
     }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
@@ -152,9 +154,7 @@ public:
         check(n, -max());
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
-            return semaphore.wire().add(ticket, n, false, deadline);
-        }));
+        is_one(semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().add(ticket, n, false); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -163,8 +163,8 @@ public:
     // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
-        const Reply reply = semaphore.change(
-            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().drain(ticket, deadline); });
+        const Reply reply =
+            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().drain(ticket); });
         if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
         return static_cast<std::ptrdiff_t>(reply.integer);
     }
@@ -190,7 +190,7 @@ private:
     bool take(std::ptrdiff_t n, const WaitRequest& request) {
         check(n, 0);
         if (n == 0) return true;
-        typename SemaphoreProtocol<T>::Want want{.permits = n};
+        SemaphoreProtocol::Want want{.permits = n};
         return state().obtain(want, request);
     }
 
@@ -201,12 +201,11 @@ private:
 
     bool give(std::ptrdiff_t n, bool only_existing) {
         State& semaphore = state();
-        return is_one(
-            semaphore.change([&](const RequestId& ticket,
-                                 Instant deadline) { return semaphore.wire().add(ticket, n, only_existing, deadline); },
-                             [&semaphore, n, only_existing](const RequestId& ticket, Completion done) {
-                                 semaphore.wire().post_add(ticket, n, only_existing, std::move(done));
-                             }));
+        return is_one(semaphore.change(
+            [&semaphore, n, only_existing](const RequestId& ticket) {
+                return semaphore.protocol().add(ticket, n, only_existing);
+            },
+            State::Undelivered::retry));
     }
 
     StateHandle<T, State> binding_;

@@ -487,6 +487,9 @@ using Clock = std::chrono::steady_clock;
 using Instant = Clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
 
+// Milliseconds since 1970 by the clock of a server.
+using ServerMilliseconds = std::int64_t;
+
 // The deadline of an indefinite wait.
 inline constexpr Instant never = Instant::max();
 
@@ -1007,322 +1010,6 @@ return refused
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/scripts/giving_back.hpp
-
-// The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
-// count, lease in ms for a remaining hold, publish command, tag).
-namespace redlatch {
-inline namespace v0_1 {
-namespace scripts::detail {
-
-inline constexpr std::string_view release_levels{R"lua(
--- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
-return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
-)lua"};
-
-// For owners of which no client knows what they hold, because a reply did not come.
-inline constexpr std::string_view give_up{R"lua(
--- ARGV: publish command, tag (if there is one), owners that give up.
--- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
-local now, refusal = time_in_ms(), nil
-for i = 3, #ARGV do
-    local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
-    if type(answer) == 'table' then refusal = answer end
-end
-return refusal or now
-)lua"};
-
-// For a key that never becomes free.
-inline constexpr std::string_view no_lease{R"lua(
-local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
-)lua"};
-
-}  // namespace scripts::detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/scripts/all_or_none.hpp
-
-// Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
-// written before a refusal stays. So commands that may be refused come first, or are undone.
-namespace redlatch {
-inline namespace v0_1 {
-namespace scripts::detail {
-
-// Precedes the scripts that use it.
-inline constexpr std::string_view all_or_none{R"lua(
--- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
--- the command that undoes it. Returns nil, or the error.
-local function all_or_none(changes)
-    for i = 1, #changes do
-        local reply = redis.pcall(unpack(changes[i]))
-        if type(reply) == 'table' and reply.err then
-            for k = i - 1, 1, -1 do
-                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
-            end
-            return reply
-        end
-    end
-end
-)lua"};
-
-}  // namespace scripts::detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/scripts/hold_levels.hpp
-
-// Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
-// command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
-// of.
-//
-// A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
-// error. The waiters ask again when the lease would have ended.
-namespace redlatch {
-inline namespace v0_1 {
-namespace scripts::detail {
-
-inline constexpr std::string_view first_level{R"lua(
--- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
-local function give_lease(lock, lease)
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) ~= 'table' then return nil end
-    redis.call('del', lock)
-    return limited
-end
-)lua"};
-
-inline constexpr std::string_view more_levels{R"lua(
--- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
-local function enter_again(lock, owner, current, count, lease)
-    local left = redis.call('pttl', lock)
-    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
-    if left >= tonumber(lease) then return nil end
-    local limited = redis.pcall('pexpire', lock, lease)
-    if type(limited) ~= 'table' then return nil end
-    if current ~= count then redis.call('hincrby', lock, owner, current - count) end
-    return limited
-end
-)lua"};
-
-inline constexpr std::string_view fewer_levels{R"lua(
--- The same with fewer levels. Returns -1 = still held, or the error.
-local function leave_level(lock, owner, current, count, lease)
-    local left = redis.call('pttl', lock)
-    local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
-    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
-    return all_or_none(changes) or -1
-end
-)lua"};
-
-inline constexpr std::string_view next_owner{R"lua(
--- Restores the hold of the owner, whatever was written since.
-local function put_back(lock, owner, count, left)
-    redis.pcall('del', lock)
-    redis.pcall('hset', lock, owner, count)
-    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
-end
--- Puts the next owner in the owner's place. Returns nil, or the error.
-local function replace(lock, owner, count, heir, lease, left)
-    redis.call('pexpire', lock, lease)
-    local reply = redis.pcall('hincrby', lock, heir, '1')
-    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
-    if type(reply) ~= 'table' then return nil end
-    put_back(lock, owner, count, left)
-    return reply
-end
-)lua"};
-
-inline constexpr std::string_view levels{joined<first_level, more_levels>};
-inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
-
-}  // namespace scripts::detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/scripts/wanted_until.hpp
-
-// A command may reach the server long after its sender has given up: a closed connection may still be delivered for
-// half a minute, and a proxy may delay one for longer. So a command that would do harm then carries a time until which
-// it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
-// error LATE with the time of the server.
-namespace redlatch {
-inline namespace v0_1 {
-namespace scripts::detail {
-
-// Precedes the scripts that use it.
-inline constexpr std::string_view wanted_until{R"lua(
--- Milliseconds since 1970.
-local function time_in_ms()
-    local time = redis.call('time')
-    return time[1] * 1000 + math.floor(time[2] / 1000)
-end
--- Returns the reply to a command that came too late: it took no effect.
-local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
-)lua"};
-
-}  // namespace scripts::detail
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/scripts/rlock.hpp
-
-// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write the same as
-// Redisson's RLock (its keys, field, channel and message). But they take the hold count from the holder as an absolute
-// number, so a command that is sent twice takes effect once. An owner has a new number for each first hold: a late
-// command names a hold that is gone, and does nothing.
-//
-// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
-// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
-// numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
-namespace redlatch {
-inline namespace v0_1 {
-namespace scripts {
-
-namespace detail {
-
-inline constexpr std::string_view rlock_acquire{R"lua(
--- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
--- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
-local lock = KEYS[1]
-local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-if redis.call('exists', lock) == 0 then
-    if count ~= '1' then return -2 end
-    redis.call('hincrby', lock, owner, count)
-    return give_lease(lock, lease)
-end
-local current = redis.call('hget', lock, owner)
-if not current and count ~= '1' then return -2 end
--- In a read-write lock this owner may be a reader, which is not a hold of this lock.
-if redis.call('hexists', lock, 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
-end
-if not current then
-    local left = redis.call('pttl', lock)
-    if left == -1 then return no_lease() end
-    return left
-end
-return enter_again(lock, owner, current, count, lease)
-)lua"};
-
-// Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
-// n listeners notified; -1 = still held.
-inline constexpr std::string_view rlock_release{R"lua(
--- KEYS: lock, channel.
-local lock, channel = KEYS[1], KEYS[2]
-local function release(owner, count, lease, publish)
-    local current = redis.call('hget', lock, owner)
-    if not current then return nil end
-    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
-    redis.call('del', lock)
-    return redis.call(publish, channel, '0')
-end
-)lua"};
-
-inline constexpr std::string_view rlock_hand_over{R"lua(
--- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
--- Answer: 1 = the next owner holds it; nil = neither of them does.
-local lock, channel = KEYS[1], KEYS[2]
-local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
--- An earlier copy has done it.
-if redis.call('hexists', lock, heir) == 1 then return 1 end
-local count = redis.call('hget', lock, owner)
-if not count then return nil end
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, heir, lease, left)
-if refusal then return refusal end
--- Other waiters rely on the earlier, longer lease: wake them.
-if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
-return 1
-)lua"};
-
-inline constexpr std::string_view rlock_renew{R"lua(
--- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
--- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
-local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
-local now = time_in_ms()
-if now > tonumber(wanted_until) then return late(now) end
-local renewed = {}
-for i, lock in ipairs(KEYS) do
-    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])
-    if type(renewed[i]) == 'table' then
-        -- A key of another type is lost, but the other locks must not expire for that.
-        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
-        renewed[i] = 0
-    end
-    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
-end
-return renewed
-)lua"};
-
-}  // namespace detail
-
-inline constexpr std::string_view rlock_acquire =
-    joined<detail::wanted_until, detail::no_lease, detail::levels, detail::rlock_acquire>;
-inline constexpr std::string_view rlock_release =
-    joined<detail::leaving_levels, detail::rlock_release, detail::release_levels>;
-inline constexpr std::string_view rlock_give_up =
-    joined<detail::wanted_until, detail::leaving_levels, detail::rlock_release, detail::give_up>;
-inline constexpr std::string_view rlock_hand_over =
-    joined<detail::wanted_until, detail::next_owner, detail::rlock_hand_over>;
-inline constexpr std::string_view rlock_renew = joined<detail::wanted_until, detail::rlock_renew>;
-
-inline constexpr std::string_view rlock_remaining_lease{R"lua(
--- KEYS: lock.  Answer: PTTL; -2 = not held.
-if redis.call('hlen', KEYS[1]) == 0 then return -2 end
-return redis.call('pttl', KEYS[1])
-)lua"};
-
-}  // namespace scripts
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/base/backoff.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
-
-// The longest pause between retries of anything that needs a server. All clients must work again within a second after
-// the server is back.
-inline constexpr Milliseconds longest_pause{500};
-
-// Provides exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from
-// `first` to `most`. The jitter keeps clients that failed together from returning together; it needs no good
-// randomness.
-class Backoff {
-public:
-    constexpr Backoff(Milliseconds first, Milliseconds most) : first_(first), most_(most) {}
-
-    // `random` is any number; it selects the delay.
-    Clock::duration next(std::uint64_t random) {
-        bound_ = bound_ == Milliseconds::zero() ? first_ : std::min(most_, bound_ * 2);
-        const auto full = std::chrono::duration_cast<Clock::duration>(bound_);
-        const auto half = full / 2;
-        return half + Clock::duration(static_cast<Clock::rep>(random % static_cast<std::uint64_t>(half.count() + 1)));
-    }
-
-    Clock::duration next() {
-        // The low bits of the clock differ between clients, which is enough. A multiplication spreads them (Knuth's, by
-        // the golden ratio).
-        const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
-        return next((ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
-    }
-
-    void reset() { bound_ = Milliseconds::zero(); }
-
-private:
-    Milliseconds first_;
-    Milliseconds most_;
-    Milliseconds bound_{0};
-};
-
-}  // namespace v0_1
-}  // namespace redlatch
-
 // redlatch/base/ids.hpp
 
 namespace redlatch {
@@ -1407,6 +1094,176 @@ public:
 private:
     std::array<char, 20> text_;
     std::size_t size_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/protocol/call.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Stands for the command by which the script reaches the subscribers: PUBLISH or SPUBLISH. Only the transport knows
+// which, so the session fills it in.
+struct PublishCommand {};
+
+// One word of a call. Refers to a text, which must live until the call is sent, or holds a short one of its own.
+class Word {
+public:
+    Word() = default;
+    template <std::convertible_to<std::string_view> Text>
+    requires(!std::same_as<Text, OwnerText>) Word(const Text& text) : text_(text) {}
+    Word(const OwnerText& owner) : Word(copy(owner.view())) {}
+    template <std::integral Number>
+    Word(Number number) : Word(copy(NumberText(static_cast<std::int64_t>(number)).view())) {}
+    Word(Milliseconds duration) : Word(duration.count()) {}
+    Word(PublishCommand) : kind_(Kind::publish_command) {}
+
+    // Copies a text of at most `longest_copy` bytes.
+    static Word copy(std::string_view text) {
+        Word word;
+        word.kind_ = Kind::own;
+        word.size_ = static_cast<std::uint8_t>(text.copy(word.own_.data(), longest_copy));
+        return word;
+    }
+
+    bool is_publish_command() const noexcept { return kind_ == Kind::publish_command; }
+
+    std::string_view view(std::string_view publish_command) const {
+        switch (kind_) {
+            case Kind::own: return {own_.data(), size_};
+            case Kind::publish_command: return publish_command;
+            default: return text_;
+        }
+    }
+
+    static constexpr std::size_t longest_copy = 78;
+
+private:
+    enum class Kind : std::uint8_t { text, own, publish_command };
+
+    std::string_view text_;
+    std::array<char, longest_copy> own_;  // the text, if it is this word's own
+    std::uint8_t size_ = 0;
+    Kind kind_ = Kind::text;
+};
+
+// Tells whether a command grants something (a hold, a permit, a longer lease), which enough replicas must confirm.
+enum class Effect { any, grants };
+
+// One command of a primitive, as a value: a script with its keys and arguments, or a plain command. The protocols make
+// calls, and a session sends them. Few words need no allocation.
+class Call {
+public:
+    Call(const Script& script, std::initializer_list<Word> keys, std::initializer_list<Word> arguments,
+         Effect of = Effect::any)
+        : effect(of), script_(&script), key_count_(keys.size()) {
+        append(keys);
+        append(arguments);
+    }
+
+    // A script with two groups of keys.
+    Call(const Script& script, std::initializer_list<Word> keys, std::initializer_list<Word> more_keys,
+         std::initializer_list<Word> arguments, Effect of)
+        : effect(of), script_(&script), key_count_(keys.size() + more_keys.size()) {
+        append(keys);
+        append(more_keys);
+        append(arguments);
+    }
+
+    // Returns the call of a plain command. The routing key is its second word.
+    static Call command(std::initializer_list<Word> words, Effect effect = Effect::any) {
+        Call call(effect);
+        call.append(words);
+        return call;
+    }
+
+    // Appends a key, before any argument.
+    void append_key(const Word& word) {
+        append(word);
+        ++key_count_;
+    }
+
+    // Appends further arguments.
+    void append(const Word& word) {
+        if (size_ == few_.size() && many_.empty()) many_.assign(few_.begin(), few_.end());
+        if (size_ < few_.size())
+            few_[size_] = word;
+        else
+            many_.push_back(word);
+        ++size_;
+        publishes_ |= word.is_publish_command();
+    }
+    template <class Words>
+    requires(!std::convertible_to<const Words&, Word>) void append(const Words& words) {
+        for (const auto& word : words) append(Word(word));
+    }
+
+    // Returns the script, or null for a plain command.
+    const Script* script() const noexcept { return script_; }
+    std::size_t key_count() const noexcept { return key_count_; }
+
+    // Returns true if one of the words is the command by which the script publishes.
+    bool publishes() const noexcept { return publishes_; }
+
+    // Returns the number of keys and arguments, or of the words of a plain command.
+    std::size_t size() const noexcept { return size_; }
+    const Word& operator[](std::size_t i) const { return many_.empty() ? few_[i] : many_[i]; }
+
+    Effect effect;
+
+private:
+    explicit Call(Effect of) : effect(of) {}
+
+    const Script* script_ = nullptr;
+    std::size_t key_count_ = 0;
+    std::size_t size_ = 0;
+    bool publishes_ = false;
+    std::array<Word, 12> few_;
+    std::vector<Word> many_;  // all words, if they are more
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/base/backoff.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The longest pause between retries of anything that needs a server. All clients must work again within a second after
+// the server is back.
+inline constexpr Milliseconds longest_pause{500};
+
+// Provides exponential back-off with jitter: each delay is drawn between half and all of a bound that doubles from
+// `first` to `most`. The jitter keeps clients that failed together from returning together; it needs no good
+// randomness.
+class Backoff {
+public:
+    constexpr Backoff(Milliseconds first, Milliseconds most) : first_(first), most_(most) {}
+
+    // `random` is any number; it selects the delay.
+    Clock::duration next(std::uint64_t random) {
+        bound_ = bound_ == Milliseconds::zero() ? first_ : std::min(most_, bound_ * 2);
+        const auto full = std::chrono::duration_cast<Clock::duration>(bound_);
+        const auto half = full / 2;
+        return half + Clock::duration(static_cast<Clock::rep>(random % static_cast<std::uint64_t>(half.count() + 1)));
+    }
+
+    Clock::duration next() {
+        // The low bits of the clock differ between clients, which is enough. A multiplication spreads them (Knuth's, by
+        // the golden ratio).
+        const auto ticks = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+        return next((ticks * 0x9e37'79b9'7f4a'7c15ULL) >> 16);
+    }
+
+    void reset() { bound_ = Milliseconds::zero(); }
+
+private:
+    Milliseconds first_;
+    Milliseconds most_;
+    Milliseconds bound_{0};
 };
 
 }  // namespace v0_1
@@ -1579,30 +1436,57 @@ std::thread quiet_thread(Function&& function) {
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/session/compare_and_delete.hpp
+// redlatch/protocol/native_commands.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Tracks which native command the server has for deleting a key that has a certain value. The commands are tried in
-// order: one that the server refuses is not sent to it again. Thread-safe.
-class CompareAndDelete {
+// Tracks which plain commands of newer servers this server has. They are tried in order: one that the server refuses is
+// not sent to it again. Thread-safe.
+class NativeCommands {
 public:
-    enum class Form {
-        delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
-        delifeq,  // DELIFEQ key value: Valkey 9.0
-        none,     // no such command; use a script
+    // How to set a key that does not exist, with a lease.
+    enum class Set {
+        until,    // SET … PXAT: Redis 6.2. A late copy holds no longer than the first would have
+        lasting,  // SET … PX
     };
 
-    Form form() const noexcept { return form_.load(std::memory_order_relaxed); }
+    // How to delete a key that has a certain value.
+    enum class Delete {
+        delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
+        delifeq,  // DELIFEQ key value: Valkey 9.0
+        script,   // no such command
+    };
 
-    void refused(Form form) noexcept {
-        const Form next = form == Form::delex ? Form::delifeq : Form::none;
-        form_.compare_exchange_strong(form, next, std::memory_order_relaxed);
+    Set set() const noexcept { return set_.load(std::memory_order_relaxed); }
+    Delete compare_and_delete() const noexcept { return delete_.load(std::memory_order_relaxed); }
+
+    void refused(Set form) noexcept {
+        if (form == Set::until) set_.store(Set::lasting, std::memory_order_relaxed);
+    }
+    void refused(Delete form) noexcept {
+        const Delete next = form == Delete::delex ? Delete::delifeq : Delete::script;
+        delete_.compare_exchange_strong(form, next, std::memory_order_relaxed);
     }
 
 private:
-    std::atomic<Form> form_{Form::delex};
+    std::atomic<Set> set_{Set::until};
+    std::atomic<Delete> delete_{Delete::delex};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/protocol/protocol_context.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What the protocols of all primitives need to know of their client. The client outlives them.
+struct ProtocolContext {
+    const std::string& uuid;
+    const ClientOptions& options;
+    NativeCommands& native;
 };
 
 }  // namespace v0_1
@@ -2186,9 +2070,6 @@ private:
 
 namespace redlatch {
 inline namespace v0_1 {
-
-// Milliseconds since 1970 by the clock of a server.
-using ServerMilliseconds = std::int64_t;
 
 // Reads the reply to TIME. Returns nothing if it is malformed.
 inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
@@ -2788,16 +2669,9 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// The keys or arguments of a script. Temporaries behind the views live until the call that takes them returns.
-template <std::size_t N>
-using Texts = std::array<std::string_view, N>;
-
 // Selects the thread that receives the reply to a posted command: the background thread or the posting one. The posting
 // thread then calls attend(), and stop_attending() unless everything is answered.
 enum class Receiver { background, poster };
-
-// Tells whether a command grants something (a hold, a permit, a longer lease), which enough replicas must confirm.
-enum class Effect { any, grants };
 
 // Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
@@ -2857,8 +2731,7 @@ public:
     // in a session, because a mark outlives the local state that made it.
     std::uint64_t next_request() { return ++last_request_; }
 
-    // Returns the server's own command for deleting a key that has a certain value, as far as it is known.
-    CompareAndDelete& native_delete() noexcept { return native_delete_; }
+    ProtocolContext protocol_context() noexcept { return {uuid_, options_, native_commands_}; }
 
     // --- commands ---------------------------------------------------------------------------------------------
 
@@ -2881,16 +2754,15 @@ public:
         return replicas_.merged(replies, route, batch.wanted);
     }
 
-    // Calls a script by its digest, or by its text if the server does not have it cached. One round trip; two for a
-    // script that is new to the server.
-    Reply call_script(const Script& script, std::span<const std::string_view> keys,
-                      std::span<const std::string_view> arguments, Instant deadline, Effect effect = Effect::any) {
-        ScriptWords words(script, keys, arguments);
+    // Sends a call and waits for the reply. A script is called by its digest, or by its text if the server does not have
+    // it cached. One round trip; two for a script that is new to the server.
+    Reply call(const Call& call, Instant deadline) {
+        CallWords words(call, publish_command_for(call));
         const auto send = [&](const Command& command) {
-            return effect == Effect::grants ? call_granting(command, deadline) : call(command, deadline);
+            return call.effect == Effect::grants ? call_granting(command, deadline) : this->call(command, deadline);
         };
-        Reply reply = send(words.by_digest());
-        if (classify(reply) == ReplyClass::no_script) reply = send(words.by_text());
+        Reply reply = send(words.command());
+        if (call.script() && classify(reply) == ReplyClass::no_script) reply = send(words.by_text());
         return reply;
     }
 
@@ -2912,53 +2784,25 @@ public:
         }
     }
 
-    void post_script(const Script& script, std::span<const std::string_view> keys,
-                     std::span<const std::string_view> arguments, Completion done,
-                     Receiver receiver = Receiver::background, Effect effect = Effect::any) {
-        const ScriptWords words(script, keys, arguments);
-        // The words live on the caller's stack, so sending the text later needs its own copy of keys and arguments.
-        std::vector<std::string> kept_keys(keys.begin(), keys.end());
-        std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
+    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
+        const CallWords words(call, publish_command_for(call));
+        if (!call.script()) return post(words.command(), std::move(done), receiver, call.effect);
+        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
         post(
-            words.by_digest(),
-            [this, &script, effect, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+            words.command(),
+            [this, &script = *call.script(), effect = call.effect, kept = words.copy(),
              done = std::move(done)](Reply reply) mutable {
                 if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
-                const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
-                const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
                 try {
-                    post(ScriptWords(script, k, a).by_text(), done, Receiver::background, effect);
+                    std::vector<std::string_view> again(kept.begin(), kept.end());
+                    again[0] = "EVAL";
+                    again[1] = script.text;
+                    post(Command{again, 3}, done, Receiver::background, effect);
                 } catch (...) {
                     done(Reply::of(Reply::Kind::not_sent, no_memory));
                 }
             },
-            receiver, effect);
-    }
-
-    // The protocols build the arguments of a script; calling() and posting() return function objects that send it.
-    // Calling waits for the reply. It also sends a plain command, whose second word is the key.
-    struct Calling {
-        Reply operator()(const Script& script, std::span<const std::string_view> keys,
-                         std::span<const std::string_view> arguments) const {
-            return session.call_script(script, keys, arguments, deadline, effect);
-        }
-        Reply operator()(std::span<const std::string_view> words) const {
-            return effect == Effect::grants ? session.call_granting({words, 1}, deadline)
-                                            : session.call({words, 1}, deadline);
-        }
-
-        Session& session;
-        Instant deadline;
-        Effect effect;
-    };
-    Calling calling(Instant deadline, Effect effect = Effect::any) { return {*this, deadline, effect}; }
-
-    auto posting(Completion done, Receiver receiver = Receiver::background, Effect effect = Effect::any) {
-        return [this, receiver, effect, done = std::move(done)](const Script& script,
-                                                                std::span<const std::string_view> keys,
-                                                                std::span<const std::string_view> arguments) mutable {
-            post_script(script, keys, arguments, std::move(done), receiver, effect);
-        };
+            receiver, call.effect);
     }
 
     // Makes the posting thread receive the replies that have arrived.
@@ -3030,10 +2874,6 @@ public:
         return clock_.uncertainty() + age / 1000 + Milliseconds(2);
     }
 
-    // Returns true unless the server has refused SET … PXAT, which Redis supports since 6.2.
-    bool knows_expiry_times() const noexcept { return knows_expiry_times_.load(std::memory_order_relaxed); }
-    void forget_expiry_times() noexcept { knows_expiry_times_ = false; }
-
     // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
     // round trip, or two if the server's time is not known. If the reply shows that the server's clock has jumped, the
     // command is sent again, up to three times in all.
@@ -3053,7 +2893,7 @@ public:
     // for good, until `deadline`, or until `stop` is requested. Each try has command_timeout. With `one_try`, a
     // temporary refusal ends the call, too.
     template <class Send>
-    Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
+    Reply call_with_retry(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
         Backoff backoff(Milliseconds(2), longest_pause);
         bool again = false;
         for (;;) {
@@ -3282,36 +3122,43 @@ private:
         }
     }
 
-    // Builds the words of EVALSHA or EVAL, without an allocation if they are few.
-    class ScriptWords {
+    // On a cluster this may have to ask a server first, so only calls that publish do.
+    std::string_view publish_command_for(const Call& call) {
+        return call.publishes() ? std::string_view(transport_.publish_command()) : std::string_view();
+    }
+
+    // The words of a call, without an allocation if they are few. The call must outlive them.
+    class CallWords {
     public:
-        ScriptWords(const Script& script, std::span<const std::string_view> keys,
-                    std::span<const std::string_view> arguments)
-            : script_(script), key_count_(static_cast<std::int64_t>(keys.size())) {
-            const std::size_t size = 3 + keys.size() + arguments.size();
+        CallWords(const Call& call, std::string_view publish_command)
+            : script_(call.script()), key_count_(static_cast<std::int64_t>(call.key_count())) {
+            const std::size_t before = script_ ? 3 : 0;
+            const std::size_t size = before + call.size();
             if (size > few_.size()) many_.resize(size);
             words_ = size > few_.size() ? std::span(many_) : std::span(few_).first(size);
-            words_[2] = key_count_;
-            std::copy(arguments.begin(), arguments.end(), std::copy(keys.begin(), keys.end(), words_.begin() + 3));
+            if (script_) {
+                words_[0] = "EVALSHA";
+                words_[1] = script_->digest();
+                words_[2] = key_count_;
+            }
+            for (std::size_t i = 0; i < call.size(); ++i) words_[before + i] = call[i].view(publish_command);
         }
-        ScriptWords(const ScriptWords&) = delete;
-        ScriptWords& operator=(const ScriptWords&) = delete;
+        CallWords(const CallWords&) = delete;
+        CallWords& operator=(const CallWords&) = delete;
 
-        Command by_digest() const {
-            words_[0] = "EVALSHA";
-            words_[1] = script_.digest();
-            return {words_, 3};
-        }
+        Command command() const { return {words_, script_ ? std::size_t{3} : std::size_t{1}}; }
 
         Command by_text() const {
             words_[0] = "EVAL";
-            words_[1] = script_.text;
+            words_[1] = script_->text;
             return {words_, 3};
         }
 
+        std::vector<std::string> copy() const { return {words_.begin(), words_.end()}; }
+
     private:
-        const Script& script_;
-        NumberText key_count_;
+        const Script* const script_;
+        const NumberText key_count_;
         std::array<std::string_view, 16> few_;
         std::vector<std::string_view> many_;
         std::span<std::string_view> words_;
@@ -3403,36 +3250,29 @@ private:
     }
 
     void renew_together(std::vector<Renewal> batch) {
-        const NumberText lease(batch.front().lease.value_or(options_.watchdog_timeout).count());
-        const NumberText until(wanted_until(batch.front().key));
-        std::vector<std::string_view> keys;
-        std::vector<std::string_view> arguments{lease, until};
-        for (const Renewal& renewal : batch) {
-            keys.push_back(renewal.key);
-            arguments.push_back(renewal.field);
-        }
+        Call call(*batch.front().script, {}, {}, Effect::grants);
+        for (const Renewal& renewal : batch) call.append_key(renewal.key);
+        call.append(batch.front().lease.value_or(options_.watchdog_timeout));
+        call.append(wanted_until(batch.front().key));
+        for (const Renewal& renewal : batch) call.append(renewal.field);
         const SendTime sent_at;
         const Instant sent = Clock::now();
-        const Script& script = *batch.front().script;
-        post_script(
-            script, keys, arguments,
-            [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
-                classify(reply) == ReplyClass::no_answer ? gone() : back_again();
-                learn_if_late(batch.front().key, sent, reply);
-                const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
-                for (std::size_t i = 0; i < batch.size(); ++i) {
-                    auto outcome = BackgroundTask::Renewed::unknown;
-                    if (whole && reply.elements[i].is_integer()) {
-                        if (reply.elements[i].integer != 1)
-                            outcome = BackgroundTask::Renewed::refused;
-                        else if (reply.replicated)
-                            outcome = BackgroundTask::Renewed::yes;
-                    }
-                    if (outcome == BackgroundTask::Renewed::yes && !batch[i].lease) count(renewals_);
-                    batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
+        post(call, [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
+            classify(reply) == ReplyClass::no_answer ? gone() : back_again();
+            learn_if_late(batch.front().key, sent, reply);
+            const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+            for (std::size_t i = 0; i < batch.size(); ++i) {
+                auto outcome = BackgroundTask::Renewed::unknown;
+                if (whole && reply.elements[i].is_integer()) {
+                    if (reply.elements[i].integer != 1)
+                        outcome = BackgroundTask::Renewed::refused;
+                    else if (reply.replicated)
+                        outcome = BackgroundTask::Renewed::yes;
                 }
-            },
-            Receiver::background, Effect::grants);
+                if (outcome == BackgroundTask::Renewed::yes && !batch[i].lease) count(renewals_);
+                batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
+            }
+        });
     }
 
     // Destructors of states call both, the last of them while the transport is being destroyed.
@@ -3502,10 +3342,9 @@ private:
 
     Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
     Counter last_request_{0};
-    CompareAndDelete native_delete_;
+    NativeCommands native_commands_;
     RemoteClock clock_;
     LostLevels lost_levels_;
-    std::atomic<bool> knows_expiry_times_{true};
     std::atomic<bool> away_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> background_started_{false};
@@ -3538,113 +3377,19 @@ private:
 
 // redlatch/session/queries.hpp
 
-// Queries the state of a lock on the server, for most functions a hash of owner -> hold count. One round trip each. If
-// the server is unreachable, a query retries for unreachable_timeout, or until `limit` if that is earlier. All throw
-// Error.
+// Queries the state of a primitive on the server. One round trip each. If the server is unreachable, a query retries for
+// unreachable_timeout, or until `limit` if that is earlier. All throw Error.
 namespace redlatch {
 inline namespace v0_1 {
 
-namespace detail {
-
-// `ask(deadline)` sends the query.
-template <class T, class Ask>
-Reply inquire(Session<T>& session, std::string_view key, Ask ask, Instant limit = never) {
+// Sends a call that may be repeated at will and returns the reply.
+template <class T>
+Reply query(Session<T>& session, std::string_view key, const Call& call, Instant limit = never) {
     const Instant give_up = std::min(limit, deadline_after(Clock::now(), session.options().unreachable_timeout));
-    Reply reply = session.persist(give_up, {}, [&](Instant deadline, bool) { return ask(deadline); });
+    Reply reply =
+        session.call_with_retry(give_up, {}, [&](Instant deadline, bool) { return session.call(call, deadline); });
     if (classify(reply) != ReplyClass::answered) throw error_of(reply, key);
     return reply;
-}
-
-}  // namespace detail
-
-// Returns the number in a text, or 0 for nil. Throws Error for anything else, and for a number of 2^53 or more, which
-// scripts could not count with: the key then belongs to something else.
-inline std::int64_t number_of(const Reply& reply, std::string_view key) {
-    if (reply.is_nil()) return 0;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    std::int64_t number = 0;
-    const char* const last = reply.text.data() + reply.text.size();
-    const auto [end, error] = std::from_chars(reply.text.data(), last, number);
-    constexpr std::int64_t limit = std::int64_t{1} << 53;
-    if (error != std::errc{} || end != last || number >= limit || number <= -limit)
-        throw Error(errc::wrong_type, key,
-                    "the key holds " + printable(reply.text, 40) +
-                        " and no number of ours; something else uses this key: choose another name");
-    return number;
-}
-
-// Uses HLEN rather than EXISTS: a key of another type is an error, not a lock.
-template <class T>
-bool ask_locked(Session<T>& session, std::string_view key, Instant limit) {
-    const std::array<std::string_view, 2> words{"HLEN", key};
-    const Reply reply = detail::inquire(
-        session, key,
-        [&](Instant deadline) {
-            return session.call({words, 1}, deadline);
-        },
-        limit);
-    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
-    return reply.integer > 0;
-}
-
-// `ask(deadline)` sends the query. The reply is nil for none, or the text of a number.
-template <class T, class Ask>
-int ask_count(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
-    const Reply reply = detail::inquire(session, key, ask, limit);
-    if (reply.is_nil()) return 0;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    int count = 0;
-    const char* const last = reply.text.data() + reply.text.size();
-    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
-    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
-    return count;
-}
-
-template <class T>
-int ask_hold_count(Session<T>& session, std::string_view key, std::string_view owner, Instant limit) {
-    const std::array<std::string_view, 3> words{"HGET", key, owner};
-    return ask_count(
-        session, key,
-        [&](Instant deadline) {
-            return session.call({words, 1}, deadline);
-        },
-        limit);
-}
-
-// `ask(deadline)` sends the query. The reply is nil or a text.
-template <class T, class Ask>
-std::optional<std::string> ask_text(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
-    Reply reply = detail::inquire(session, key, ask, limit);
-    if (reply.is_nil()) return std::nullopt;
-    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
-    return std::move(reply.text);
-}
-
-// `ask(deadline)` sends the query. The reply is a PTTL, or -2 if the lock is free.
-template <class T, class Ask>
-std::optional<Milliseconds> ask_lease(Session<T>& session, std::string_view key, Ask ask, Instant limit) {
-    const Reply reply = detail::inquire(session, key, ask, limit);
-    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
-    if (reply.integer == -2) return std::nullopt;
-    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
-}
-
-// Returns the number stored at a key, or 0 if there is none.
-template <class T>
-std::int64_t ask_number(Session<T>& session, std::string_view key) {
-    const std::array<std::string_view, 2> words{"GET", key};
-    const Reply reply = detail::inquire(session, key, [&](Instant deadline) {
-        return session.call({words, 1}, deadline);
-    });
-    return number_of(reply, key);
-}
-
-template <class T>
-std::optional<Milliseconds> ask_remaining_lease(Session<T>& session, std::string_view key, Instant limit) {
-    const auto ask = [&](Instant deadline) {
-        return session.calling(deadline)(digested<scripts::rlock_remaining_lease>, Texts<1>{key}, Texts<0>{});
-    };
-    return ask_lease(session, key, ask, limit);
 }
 
 }  // namespace v0_1
@@ -3772,7 +3517,7 @@ template <class T>
 std::vector<std::string> check_server(Session<T>& session) {
     const Instant give_up = deadline_after(Clock::now(), session.options().unreachable_timeout);
     const auto answer = [&](auto send) {
-        Reply reply = session.persist(give_up, {}, [&](Instant deadline, bool) { return send(deadline); });
+        Reply reply = session.call_with_retry(give_up, {}, [&](Instant deadline, bool) { return send(deadline); });
         if (!reply.answered()) throw error_of(reply, {});
         return reply;
     };
@@ -3787,8 +3532,7 @@ std::vector<std::string> check_server(Session<T>& session) {
     const std::string key = session.options().key_prefix + "redlatch_check:" + session.uuid();
     const std::string channel = prefixed_key("redisson_lock__channel", key);
     facts.refused_commands = answer([&](Instant deadline) {
-        return session.calling(deadline)(digested<scripts::server_check>, Texts<1>{key},
-                                         Texts<2>{channel, session.transport().publish_command()});
+        return session.call(Call(digested<scripts::server_check>, {key}, {channel, PublishCommand()}), deadline);
     });
     if (session.options().require_replicas > 0) facts.wait = ask({"WAIT", "0", "1"});
     return warnings_about(facts, session.options());
@@ -8288,6 +8032,30 @@ Client(Text, ClientOptions) -> Client<HiredisTransport>;
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/protocol/numbers.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Returns the number in a text, or 0 for nil. Throws Error for anything else, and for a number of 2^53 or more, which
+// scripts could not count with: the key then belongs to something else.
+inline std::int64_t number_of(const Reply& reply, std::string_view key) {
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    std::int64_t number = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, number);
+    constexpr std::int64_t limit = std::int64_t{1} << 53;
+    if (error != std::errc{} || end != last || number >= limit || number <= -limit)
+        throw Error(errc::wrong_type, key,
+                    "the key holds " + printable(reply.text, 40) +
+                        " and no number of ours; something else uses this key: choose another name");
+    return number;
+}
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/protocol/request_slots.hpp
 
 namespace redlatch {
@@ -8327,6 +8095,35 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/scripts/all_or_none.hpp
+
+// Access rights may allow some commands of a script and refuse others in its middle. Redis does not roll back: what was
+// written before a refusal stays. So commands that may be refused come first, or are undone.
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
+
+// Precedes the scripts that use it.
+inline constexpr std::string_view all_or_none{R"lua(
+-- Makes all changes or, if one is refused (access rights may allow some and not others), none. Each change may carry
+-- the command that undoes it. Returns nil, or the error.
+local function all_or_none(changes)
+    for i = 1, #changes do
+        local reply = redis.pcall(unpack(changes[i]))
+        if type(reply) == 'table' and reply.err then
+            for k = i - 1, 1, -1 do
+                if changes[k].undo then redis.pcall(unpack(changes[k].undo)) end
+            end
+            return reply
+        end
+    end
+end
+)lua"};
+
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/scripts/exact_count.hpp
 
 // A key that should hold a number may hold something else. Lua accepts texts as numbers that Redis does not: '0x10',
@@ -8345,6 +8142,31 @@ local function count_in(text)
     if math.abs(number) < 9007199254740992 then return number end
     return nil
 end
+)lua"};
+
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/scripts/wanted_until.hpp
+
+// A command may reach the server long after its sender has given up: a closed connection may still be delivered for
+// half a minute, and a proxy may delay one for longer. So a command that would do harm then carries a time until which
+// it is wanted, in milliseconds since 1970 by the server's clock. After that time it changes nothing and returns the
+// error LATE with the time of the server.
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
+
+// Precedes the scripts that use it.
+inline constexpr std::string_view wanted_until{R"lua(
+-- Milliseconds since 1970.
+local function time_in_ms()
+    local time = redis.call('time')
+    return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+-- Returns the reply to a command that came too late: it took no effect.
+local function late(now) return redis.error_reply(string.format('LATE %.0f', now)) end
 )lua"};
 
 }  // namespace scripts::detail
@@ -8432,36 +8254,32 @@ inline constexpr std::string_view request_void{with_request_marks<detail::reques
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/protocol/idempotency.hpp
+// redlatch/protocol/request_marks.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Sends the scripts that use scripts/request_marks.hpp, so that each request takes effect at most once. Their first
-// keys are the key of the primitive and the key of the marks. Their first arguments are the lane, the request number,
-// until when the request is wanted, the margin, and '1' if a copy of the request may be in flight.
+// Makes the calls of scripts that use scripts/request_marks.hpp, so that each request takes effect at most once. Their
+// first keys are the key of the primitive and the key of the marks. Their first arguments are the lane, the request
+// number, until when the request is wanted, the margin, and '1' if a copy of the request may be in flight.
 //
 // A request is wanted for a while from its first sending on. All copies of it are wanted until the same instant of the
 // server's clock. Its mark stays for the margin longer. A copy that arrives in between and finds no mark proves that no
 // copy has taken effect, nor will: the change may be sent again as a new request. A copy that arrives after the margin
 // proves nothing. Then the outcome remains unknown, and a new request might repeat the change.
-template <Transport T>
-class IdempotentCommands {
+class RequestMarks {
 public:
-    IdempotentCommands(Session<T>& session, std::string key, std::string_view marks_prefix)
-        : session_(session),
-          key_(std::move(key)),
-          marks_(prefixed_key(marks_prefix, key_) + ":" + session.uuid()),
-          window_(marks_ttl(session.options()) / 4),
-          margin_(marks_ttl(session.options()) * 2 / 3),
-          margin_text_(margin_.count()) {}
+    RequestMarks(const ProtocolContext& context, std::string key, std::string_view marks_prefix)
+        : key_(std::move(key)),
+          marks_(prefixed_key(marks_prefix, key_) + ":" + context.uuid),
+          window_(longest_ttl(context.options) / 4),
+          margin_(longest_ttl(context.options) * 2 / 3) {}
 
     const std::string& key() const noexcept { return key_; }
-    Session<T>& session() const noexcept { return session_; }
 
     // Returns the longest time for which marks stay: window and margin, and some time for the uncertainty about the
     // server's clock.
-    static Milliseconds marks_ttl(const ClientOptions& options) {
+    static Milliseconds longest_ttl(const ClientOptions& options) {
         constexpr Milliseconds least = std::chrono::minutes(2), most = std::chrono::hours(1);
         return options.unreachable_timeout > most / 4 ? most : std::max(least, options.unreachable_timeout * 4);
     }
@@ -8469,134 +8287,32 @@ public:
     // Returns until when a request that is first sent at `now` is wanted.
     ServerMilliseconds wanted_from(ServerMilliseconds now) const { return now + window_.count(); }
 
-    // Sends a request by `send(ticket, deadline)`. If it certainly did not take effect because it came too late,
-    // retries it as a new request, up to three tries in all. If the outcome is unknown, sets ticket.is_unknowable and
-    // returns a final reply.
-    template <class Send>
-    Reply send(RequestId& ticket, Instant deadline, Send send) const {
-        for (int tries = 1;; ++tries) {
-            if (ticket.wanted_until == 0) {
-                Reply failure;
-                const auto now = session_.server_time(key_, deadline, failure);
-                if (!now) return failure;
-                ticket.wanted_until = wanted_from(*now);
-            }
-            const Instant sent = Clock::now();
-            Reply reply = send(std::as_const(ticket), deadline);
-            if (!note(ticket, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
-        }
-    }
-
-    // Applies the reply to a sending at `sent` to the ticket. Returns true if the request certainly did not take effect
-    // because it came too late; then the ticket is a new one for a retry.
-    bool note(RequestId& ticket, Instant sent, Reply& reply) const {
-        if (reply.is_unsent()) {
-            if (!ticket.may_be_done) ticket.wanted_until = 0;
-            return false;
-        }
-        if (!reply.answered()) {
-            ticket.may_be_done = true;
-            return false;
-        }
-        if (!session_.learn_if_late(key_, sent, reply)) return false;
+    // Returns when the mark of a request expires at the earliest.
+    ServerMilliseconds mark_end(const RequestId& ticket) const {
         constexpr Milliseconds inexact{1000};
-        const ServerMilliseconds marks_end = ticket.wanted_until + margin_.count() - inexact.count();
-        if (ticket.may_be_done && read_late(reply).value_or(0) > marks_end) {
-            ticket.is_unknowable = true;
-            reply.text = "UNKNOWN";  // a final error
-            return false;
-        }
-        ticket = {ticket.lane, session_.next_request()};
-        return true;
+        return ticket.wanted_until + margin_.count() - inexact.count();
     }
 
-    // Returns the error of a request that failed.
-    Error failure(const RequestId& ticket, const Reply& reply) const {
-        if (ticket.is_unknowable) return {errc::unreachable, key_, unknowable};
-        return error_of(reply, key_);
-    }
-
-    static constexpr const char* unknowable =
-        "no server has answered for so long that nobody can tell whether the command took effect";
-
-    template <std::size_t K, std::size_t A>
-    Reply call(const Script& script, const RequestId& ticket, const std::array<std::string_view, K>& more_keys,
-               const std::array<std::string_view, A>& more_arguments, Instant deadline,
-               Effect effect = Effect::any) const {
-        std::array<std::string_view, K + 2> keys;
-        std::array<std::string_view, A + own_arguments> arguments;
-        const Numbers numbers(ticket);
-        fill(keys, more_keys, arguments, more_arguments, ticket, numbers);
-        return session_.call_script(script, keys, arguments, deadline, effect);
-    }
-
-    // Does the same for many arguments.
-    template <std::size_t K>
-    Reply call(const Script& script, const RequestId& ticket, const std::array<std::string_view, K>& more_keys,
-               std::span<const std::string_view> more_arguments, Instant deadline, Effect effect = Effect::any) const {
-        std::array<std::string_view, K + 2> keys;
-        std::vector<std::string_view> arguments(more_arguments.size() + own_arguments);
-        const Numbers numbers(ticket);
-        fill(keys, more_keys, arguments, more_arguments, ticket, numbers);
-        return session_.call_script(script, keys, arguments, deadline, effect);
-    }
-
-    template <std::size_t K>
-    void post(const Script& script, const RequestId& ticket, const std::array<std::string_view, K>& more_keys,
-              std::span<const std::string_view> more_arguments, Completion done) const {
-        std::array<std::string_view, K + 2> keys;
-        std::vector<std::string_view> arguments(more_arguments.size() + own_arguments);
-        const Numbers numbers(ticket);
-        fill(keys, more_keys, arguments, more_arguments, ticket, numbers);
-        session_.post_script(script, keys, arguments, std::move(done));
+    // Makes the call of a script that marks this request.
+    Call call(const Script& script, const RequestId& ticket, std::initializer_list<Word> more_keys,
+              std::initializer_list<Word> more_arguments, Effect effect = Effect::any) const {
+        Call call(script, {key_, marks_}, more_keys,
+                  {ticket.lane, ticket.request, ticket.wanted_until, margin_, ticket.may_be_done ? "1" : "0"}, effect);
+        call.append(more_arguments);
+        return call;
     }
 
     // Voids a request whose sender has given up. After the reply the request has taken effect or never will.
-    void post_void(const RequestId& ticket, Completion done) const {
-        const Numbers numbers(ticket);
-        session_.post_script(
-            digested<scripts::request_void>, std::array<std::string_view, 1>{marks_},
-            std::array<std::string_view, 4>{numbers.lane, numbers.request, numbers.wanted_until, margin_text_},
-            std::move(done));
+    Call void_request(const RequestId& ticket) const {
+        return {digested<scripts::request_void>, {marks_}, {ticket.lane, ticket.request, ticket.wanted_until, margin_}};
     }
-
-    std::string_view publish() const { return session_.transport().publish_command(); }
 
 private:
-    static constexpr std::size_t own_arguments = 5;
-
-    struct Numbers {
-        explicit Numbers(const RequestId& ticket)
-            : lane(ticket.lane),
-              request(static_cast<std::int64_t>(ticket.request)),
-              wanted_until(ticket.wanted_until) {}
-        const NumberText lane, request, wanted_until;
-    };
-
-    template <class Keys, class MoreKeys, class Arguments, class MoreArguments>
-    void fill(Keys& keys, const MoreKeys& more_keys, Arguments& arguments, const MoreArguments& more_arguments,
-              const RequestId& ticket, const Numbers& numbers) const {
-        keys[0] = key_;
-        keys[1] = marks_;
-        std::copy(more_keys.begin(), more_keys.end(), keys.begin() + 2);
-        arguments[0] = numbers.lane;
-        arguments[1] = numbers.request;
-        arguments[2] = numbers.wanted_until;
-        arguments[3] = margin_text_;
-        arguments[4] = ticket.may_be_done ? "1" : "0";
-        std::copy(more_arguments.begin(), more_arguments.end(), arguments.begin() + own_arguments);
-    }
-
-    Session<T>& session_;
     const std::string key_;
     const std::string marks_;
     const Milliseconds window_;
     const Milliseconds margin_;
-    const NumberText margin_text_;
 };
-
-// Returns a flag as a script argument.
-constexpr std::string_view flag_text(bool flag) { return flag ? "1" : "0"; }
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -8719,8 +8435,7 @@ return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}
 namespace redlatch {
 inline namespace v0_1 {
 
-// Builds the commands of the count-down latch: the keys and arguments of its scripts.
-template <Transport T>
+// Makes the calls of the count-down latch and reads the replies.
 class LatchProtocol {
 public:
     static constexpr std::string_view kind = "latch ";
@@ -8734,23 +8449,18 @@ public:
         bool served = false;
     };
 
-    LatchProtocol(Session<T>& session, std::string key)
-        : commands_(session, std::move(key), "redlatch_latch_requests"),
-          channel_("redisson_countdownlatch__channel__{" + commands_.key() + "}"),
-          round_(prefixed_key("redlatch_latch_round", commands_.key())) {
-        // The channel has Redisson's name. Redisson's latches cannot have such names in a cluster, either.
-        if (session.transport().route(channel_) != session.transport().route(this->key()))
-            throw Error(errc::invalid_argument, this->key(),
-                        "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
-    }
+    LatchProtocol(const ProtocolContext& context, std::string key)
+        : marks_(context, std::move(key), "redlatch_latch_requests"),
+          // The channel has Redisson's name.
+          channel_("redisson_countdownlatch__channel__{" + marks_.key() + "}"),
+          round_(prefixed_key("redlatch_latch_round", marks_.key())) {}
 
-    const IdempotentCommands<T>& commands() const noexcept { return commands_; }
-    const std::string& key() const noexcept { return commands_.key(); }
+    const RequestMarks& marks() const noexcept { return marks_; }
+    const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply ask(std::span<const Want>, const RequestId&, Instant deadline) {
-        return commands_.session().call_script(digested<scripts::count_down_latch_look>,
-                                               std::array<std::string_view, 2>{key(), round_}, {}, deadline);
+    Call ask(std::span<const Want>, const RequestId&) const {
+        return {digested<scripts::count_down_latch_look>, {key(), round_}, {}};
     }
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
@@ -8781,31 +8491,90 @@ public:
         return lowered;
     }
 
-    Reply set(const RequestId& ticket, std::int64_t count, Instant deadline) {
-        return commands_.call(digested<scripts::count_down_latch_set>, ticket, std::array<std::string_view, 0>{},
-                              std::array<std::string_view, 3>{NumberText(count), channel_, commands_.publish()},
-                              deadline);
+    Call set(const RequestId& ticket, std::int64_t count) const {
+        return marks_.call(digested<scripts::count_down_latch_set>, ticket, {}, {count, channel_, PublishCommand()});
     }
 
     // A value of `by` that deletes the latch.
     static constexpr std::int64_t all = -1;
-    Reply lower(const RequestId& ticket, std::int64_t by, Instant deadline) {
-        return commands_.call(digested<scripts::count_down_latch_lower>, ticket,
-                              std::array<std::string_view, 1>{round_},
-                              std::array<std::string_view, 3>{by == all ? std::string_view("all") : NumberText(by),
-                                                              channel_, commands_.publish()},
-                              deadline);
+    Call lower(const RequestId& ticket, std::int64_t by) const {
+        return marks_.call(digested<scripts::count_down_latch_lower>, ticket, {round_},
+                           {by == all ? Word("all") : Word(by), channel_, PublishCommand()});
     }
 
-    void post_lower(const RequestId& ticket, std::int64_t by, Completion done) {
-        commands_.post(digested<scripts::count_down_latch_lower>, ticket, std::array<std::string_view, 1>{round_},
-                       std::array<std::string_view, 3>{NumberText(by), channel_, commands_.publish()}, std::move(done));
-    }
+    Call count() const { return Call::command({"GET", key()}); }
 
 private:
-    const IdempotentCommands<T> commands_;
+    const RequestMarks marks_;
     const std::string channel_;
     const std::string round_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/semaphore/idempotent_sender.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Sends requests that take effect at most once, and records in their ids what the replies reveal.
+template <Transport T>
+class IdempotentSender {
+public:
+    IdempotentSender(Session<T>& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
+
+    // Sends the request that `make(ticket)` builds. If it certainly did not take effect because it came too late, sends
+    // it again as a new request, up to three tries in all. If the outcome is unknown, sets ticket.is_unknowable and
+    // returns a final reply.
+    template <class Make>
+    Reply send(RequestId& ticket, Instant deadline, const Make& make) const {
+        for (int tries = 1;; ++tries) {
+            if (ticket.wanted_until == 0) {
+                Reply failure;
+                const auto now = session_.server_time(marks_.key(), deadline, failure);
+                if (!now) return failure;
+                ticket.wanted_until = marks_.wanted_from(*now);
+            }
+            const Instant sent = Clock::now();
+            Reply reply = session_.call(make(std::as_const(ticket)), deadline);
+            if (!note(ticket, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+        }
+    }
+
+    // Applies the reply to a sending at `sent` to the ticket. Returns true if the request certainly did not take effect
+    // because it came too late; then the ticket is a new one for a retry.
+    bool note(RequestId& ticket, Instant sent, Reply& reply) const {
+        if (reply.is_unsent()) {
+            if (!ticket.may_be_done) ticket.wanted_until = 0;
+            return false;
+        }
+        if (!reply.answered()) {
+            ticket.may_be_done = true;
+            return false;
+        }
+        if (!session_.learn_if_late(marks_.key(), sent, reply)) return false;
+        if (ticket.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(ticket)) {
+            ticket.is_unknowable = true;
+            reply.text = "UNKNOWN";  // a final error
+            return false;
+        }
+        ticket = {ticket.lane, session_.next_request()};
+        return true;
+    }
+
+    // Returns the error of a request that failed.
+    Error failure(const RequestId& ticket, const Reply& reply) const {
+        if (ticket.is_unknowable) return {errc::unreachable, marks_.key(), unknowable};
+        return error_of(reply, marks_.key());
+    }
+
+    static constexpr const char* unknowable =
+        "no server has answered for so long that nobody can tell whether the command took effect";
+
+private:
+    Session<T>& session_;
+    const RequestMarks& marks_;
 };
 
 }  // namespace v0_1
@@ -8823,11 +8592,11 @@ struct PendingRequest {
         undoing,   // takes back what another request may have done; if it comes too late, that request has done nothing
         call_off,  // the same, but an outcome that stays unknown is not reported
     };
-    using Post = std::function<void(const RequestId&, Completion)>;
+    using Make = std::function<Call(const RequestId&)>;
 
     Kind kind;
     RequestId ticket;
-    Post post;
+    Make make;  // builds the call of the request
     Instant give_up;
     Instant next;
     std::uint64_t number = 0;
@@ -9131,17 +8900,17 @@ namespace redlatch {
 inline namespace v0_1 {
 
 // Manages one semaphore or latch in this process: the waiting threads, the requests in flight, and what is still to be
-// delivered. It records no owners. `Protocol` provides the commands:
-//   kind, key(), channel()
+// delivered. It records no owners. `Protocol` makes the calls and reads the replies:
+//   kind, key(), channel(), marks()
 //   takes                          True if a request takes something from other callers (permits), so that there is an
 //                                  order of service and something to give back; False for a latch, which is only
 //                                  queried
 //   most_at_once                   how many callers one request may serve
 //   Want                           what a caller wants, and `served`: True if the last request succeeded; its renew(),
 //                                  if there is one, is called before each further request
-//   ask(wants, ticket, deadline), decode(reply, wants) -> how long to wait before a retry may help
-//   post_take_back(ticket, wants, done)  gives back whatever an acquire of unknown outcome took, or will take
-//   post_return(ticket, wants, done)  gives back what was taken for callers that have left
+//   ask(wants, ticket), decode(reply, wants) -> how long to wait before a retry may help
+//   take_back(ticket, wants)       gives back whatever an acquire of unknown outcome took, or will take
+//   give_back(ticket, wants)       gives back what was taken for callers that have left
 //
 // mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs. Each
 // caller sleeps on its own condition variable; the representative sleeps in the transport where possible, to receive
@@ -9150,22 +8919,28 @@ inline namespace v0_1 {
 //   any change of state, if it is the representative: a message (background thread), a releasing thread, a
 //     representative that leaves,
 //   its stop token.
-template <class T, template <class> class Protocol>
+template <class T, class Protocol>
 class Synchronizer : public BackgroundTask {
 public:
-    static constexpr std::string_view kind = Protocol<T>::kind;
-    using Want = typename Protocol<T>::Want;
+    static constexpr std::string_view kind = Protocol::kind;
+    using Want = typename Protocol::Want;
 
-    Synchronizer(Session<T>& session, const std::string& key) : session_(session), wire_(session, key) {}
+    Synchronizer(Session<T>& session, const std::string& key)
+        : session_(session), protocol_(session.protocol_context(), key), sender_(session, protocol_.marks()) {
+        // Redisson's latches cannot have such names in a cluster, either.
+        if (session.transport().route(protocol_.channel()) != session.transport().route(protocol_.key()))
+            throw Error(errc::invalid_argument, protocol_.key(),
+                        "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
+    }
 
     ~Synchronizer() override {
         session_.timers().forget(*this);
-        session_.subscriptions().forget(wire_.channel(), *this);
+        session_.subscriptions().forget(protocol_.channel(), *this);
     }
 
-    const std::string& key() const noexcept { return wire_.key(); }
+    const std::string& key() const noexcept { return protocol_.key(); }
     Session<T>& session() const noexcept { return session_; }
-    Protocol<T>& wire() noexcept { return wire_; }
+    Protocol& protocol() noexcept { return protocol_; }
 
     virtual bool is_idle() {
         const std::lock_guard lock(mutex_);
@@ -9181,7 +8956,7 @@ public:
         std::unique_lock lock(mutex_);
         if (line_.empty()) failing_since_.reset();
         std::optional<Refusal> refusal;
-        if (request.one_try || line_.empty() || !Protocol<T>::takes) {
+        if (request.one_try || line_.empty() || !Protocol::takes) {
             const std::uint64_t generation = line_.generation();
             const std::optional<Answer> answer = ask(lock, {&want, 1}, request, true);
             if (want.served) return true;
@@ -9195,40 +8970,36 @@ public:
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Sends a change by `send(ticket, deadline)` and resends it until it is answered, for at most unreachable_timeout.
-    // Throws Error. A change that has not taken effect by then is called off, so that a late copy cannot undo what the
-    // caller does next.
-    template <class Send>
-    Reply change(Send send) {
-        return change(send, nullptr);
-    }
+    // Tells what happens to a change that no server has carried out in time.
+    enum class Undelivered {
+        call_off,  // it is called off, so that a late copy cannot undo what the caller does next
+        retry,     // the background goes on to deliver it, because it must arrive in the end
+    };
 
-    // Does the same for a change that must arrive in the end. It also throws if no server carries the change out in
-    // that time, but the background goes on to deliver it by `post(ticket, done)`.
-    template <class Send, class Post>
-    Reply change(Send send, const Post& post) {
+    // Sends the change that `make(ticket)` builds, and resends it until it is answered, for at most
+    // unreachable_timeout. Throws Error.
+    template <class Make>
+    Reply change(const Make& make, Undelivered then = Undelivered::call_off) {
         std::unique_lock lock(mutex_);
         RequestId ticket = lanes_.take(session_.next_request());
         lock.unlock();
-        const Reply reply = session_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
+        const Reply reply = session_.call_with_retry(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
             deliver_first();
-            return wire_.commands().send(ticket, deadline, send);
+            return sender_.send(ticket, deadline, make);
         });
         lock.lock();
         if (!is_settled(reply)) {
-            if constexpr (!std::is_null_pointer_v<Post>)
-                insist(lock, PendingRequest::Kind::change, ticket, post);
+            if (then == Undelivered::retry)
+                insist(lock, PendingRequest::Kind::change, ticket, make);
             else if (ticket.may_be_done)
                 insist(lock, PendingRequest::Kind::call_off, ticket,
-                       [this](const RequestId& given_up, Completion done) {
-                           wire_.commands().post_void(given_up, std::move(done));
-                       });
+                       [this](const RequestId& given_up) { return protocol_.marks().void_request(given_up); });
             else
                 lanes_.give_back(ticket);
-            throw wire_.commands().failure(ticket, reply);
+            throw sender_.failure(ticket, reply);
         }
         lanes_.give_back(ticket);
-        if (classify(reply) != ReplyClass::answered) throw wire_.commands().failure(ticket, reply);
+        if (classify(reply) != ReplyClass::answered) throw sender_.failure(ticket, reply);
         // With a subscription this process gets the message, too.
         if (!subscribed_) tell_representative();
         return reply;
@@ -9240,7 +9011,7 @@ public:
         std::unique_lock lock(mutex_);
         for (const PendingRequest& errand : errands_.take_expired(now)) {
             lanes_.give_back(errand.ticket);
-            tell_undelivered(errand, errand.ticket.may_be_done ? IdempotentCommands<T>::unknowable
+            tell_undelivered(errand, errand.ticket.may_be_done ? IdempotentSender<T>::unknowable
                                                                : "no server has answered for too long");
         }
         schedule();
@@ -9290,10 +9061,9 @@ protected:
     // here).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
-        insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
-               [this, wants = std::move(wants)](const RequestId& ticket, Completion done) {
-                   wire_.post_return(ticket, wants, std::move(done));
-               });
+        insist(
+            lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
+            [this, wants = std::move(wants)](const RequestId& ticket) { return protocol_.give_back(ticket, wants); });
     }
 
     virtual void schedule() {
@@ -9302,17 +9072,17 @@ protected:
 
     // Delivers a request in the background until it is answered or its mark has expired.
     void insist(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& ticket,
-                PendingRequest::Post post) {
+                PendingRequest::Make make) {
         const Instant now = Clock::now();
-        errands_.add(
-            {purpose, ticket, std::move(post), now + IdempotentCommands<T>::marks_ttl(session_.options()), now});
+        errands_.add({purpose, ticket, std::move(make), now + RequestMarks::longest_ttl(session_.options()), now});
         schedule();
         // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);
     }
 
     Session<T>& session_;
-    Protocol<T> wire_;
+    Protocol protocol_;
+    const IdempotentSender<T> sender_;
     std::mutex mutex_;
     RequestSlots lanes_;
 
@@ -9339,7 +9109,7 @@ private:
     // Returns for how long a command is resent.
     Milliseconds patience() const {
         const ClientOptions& options = session_.options();
-        return std::min(options.unreachable_timeout, IdempotentCommands<T>::marks_ttl(options) / 2);
+        return std::min(options.unreachable_timeout, RequestMarks::longest_ttl(options) / 2);
     }
 
     Milliseconds one_try_time() const {
@@ -9366,16 +9136,16 @@ private:
         lock.unlock();
         const auto try_once = [&](Instant limit, bool) {
             const Instant deadline = std::max(limit, allowed);
-            const auto send = [&](const RequestId& one, Instant until) { return wire_.ask(wants, one, until); };
-            if constexpr (Protocol<T>::takes) {
-                return wire_.commands().send(ticket, deadline, send);
+            const auto make = [&](const RequestId& one) { return protocol_.ask(wants, one); };
+            if constexpr (Protocol::takes) {
+                return sender_.send(ticket, deadline, make);
             } else {
-                Reply one = send(ticket, deadline);
+                Reply one = session_.call(make(ticket), deadline);
                 if (!one.answered() && !one.is_unsent()) ticket.may_be_done = true;
                 return one;
             }
         };
-        const Reply reply = session_.persist(give_up, request.stop, try_once, request.one_try);
+        const Reply reply = session_.call_with_retry(give_up, request.stop, try_once, request.one_try);
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
@@ -9387,15 +9157,15 @@ private:
             const Instant until = request.one_try ? now : request.deadline;
             if (now >= request.deadline && perhaps_slow && until - begun < session_.options().command_timeout)
                 return std::nullopt;
-            throw wire_.commands().failure(ticket, reply);
+            throw sender_.failure(ticket, reply);
         }
         failing_since_.reset();
         try {
-            const Answer answer = wire_.decode(reply, wants);
+            const Answer answer = protocol_.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
             lanes_.give_back(ticket);
-            if constexpr (Protocol<T>::takes) {
+            if constexpr (Protocol::takes) {
                 accept(lock, wants, begun);
                 for (const Want& want : wants)
                     if (want.served) session_.count_acquisition();
@@ -9410,12 +9180,11 @@ private:
 
     // Handles a request without a proper reply.
     void settle(std::unique_lock<std::mutex>& lock, const RequestId& ticket, std::span<Want> wants, bool unknown) {
-        if constexpr (Protocol<T>::takes)
-            if (unknown && !(ticket.is_unknowable && Protocol<T>::takes_back_by_mark))
+        if constexpr (Protocol::takes)
+            if (unknown && !(ticket.is_unknowable && Protocol::takes_back_by_mark))
                 return insist(lock, PendingRequest::Kind::undoing, ticket,
-                              [this, kept = std::vector<Want>(wants.begin(), wants.end())](const RequestId& asked,
-                                                                                           Completion done) {
-                                  wire_.post_take_back(asked, kept, std::move(done));
+                              [this, kept = std::vector<Want>(wants.begin(), wants.end())](const RequestId& asked) {
+                                  return protocol_.take_back(asked, kept);
                               });
         lanes_.give_back(ticket);
     }
@@ -9479,10 +9248,10 @@ private:
         std::vector<Want> wants;
         std::vector<std::uint64_t> numbers;
         const Instant asked = Clock::now();
-        for (const Member* member : line_.first(Protocol<T>::most_at_once)) {
+        for (const Member* member : line_.first(Protocol::most_at_once)) {
             wants.push_back(member->want);
             if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
-            if constexpr (Protocol<T>::takes) wants.back().lets_pass = line_.lets_pass(member->want, asked);
+            if constexpr (Protocol::takes) wants.back().lets_pass = line_.lets_pass(member->want, asked);
             numbers.push_back(member->number);
         }
         const std::uint64_t generation = line_.generation();
@@ -9508,7 +9277,7 @@ private:
             }
         }
         if (Member* front = line_.front(); front && front != &me) rouse(*front);
-        if constexpr (Protocol<T>::takes)
+        if constexpr (Protocol::takes)
             if (!unclaimed.empty()) {
                 for (const Want& want : unclaimed) forsake(want);
                 give_back(lock, std::move(unclaimed));
@@ -9519,7 +9288,7 @@ private:
         if (wants_messages_) return;
         session_.start_background();
         const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
+        subscribed_ = session_.subscriptions().want(protocol_.channel(), *this);
         wants_messages_ = true;
         // Another state is already subscribed to this channel. A message since the request reached only that state.
         if (subscribed_ && !listened) line_.news();
@@ -9532,7 +9301,7 @@ private:
         if (line_.empty()) {
             if (!std::exchange(wants_messages_, false)) return;
             failing_since_.reset();
-            session_.subscriptions().rest(wire_.channel(), *this);
+            session_.subscriptions().rest(protocol_.channel(), *this);
         } else if (was_front) {
             rouse(*line_.front());
         }
@@ -9571,7 +9340,7 @@ private:
                                                                           const Reply&, Receiver) mutable {
                                       if (!now) return self->failed(errand.number);
                                       try {
-                                          errand.ticket.wanted_until = self->wire_.commands().wanted_from(*now);
+                                          errand.ticket.wanted_until = self->protocol_.marks().wanted_from(*now);
                                           post_stamped(self, errand);
                                       } catch (...) {
                                           self->failed(errand.number);
@@ -9588,7 +9357,7 @@ private:
             kept->ticket.wanted_until = errand.ticket.wanted_until;
             kept->sent = Clock::now();
         }
-        errand.post(errand.ticket, std::move(done));
+        self->session_.post(errand.make(errand.ticket), std::move(done));
     }
 
     void failed(std::uint64_t number) {
@@ -9601,13 +9370,13 @@ private:
         const std::lock_guard lock(mutex_);
         PendingRequest* const errand = errands_.find(number);
         if (!errand) return;
-        const bool is_void = wire_.commands().note(errand->ticket, errand->sent, reply);
+        const bool is_void = sender_.note(errand->ticket, errand->sent, reply);
         if (is_void && errand->kind == PendingRequest::Kind::change) {
-            errand->give_up = Clock::now() + IdempotentCommands<T>::marks_ttl(session_.options());
+            errand->give_up = Clock::now() + RequestMarks::longest_ttl(session_.options());
             errands_.failed(number, Clock::now());
         } else if (is_void || is_settled(reply)) {
             if (errand->ticket.is_unknowable)
-                tell_undelivered(*errand, IdempotentCommands<T>::unknowable);
+                tell_undelivered(*errand, IdempotentSender<T>::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 tell_undelivered(*errand, error_of(reply, key()).what());
             lanes_.give_back(errand->ticket);
@@ -9801,8 +9570,7 @@ public:
     bool try_set_count(std::ptrdiff_t count) {
         check(count, 1, "a count must be from 1 to 2147483647");
         State& latch = state();
-        const Reply reply = latch.change(
-            [&](const RequestId& ticket, Instant deadline) { return latch.wire().set(ticket, count, deadline); });
+        const Reply reply = latch.change([&](const RequestId& ticket) { return latch.protocol().set(ticket, count); });
         if (!reply.is_integer()) throw unexpected(reply, latch.key());
         return reply.integer == 1;
     }
@@ -9812,7 +9580,9 @@ public:
 
     // Returns the number left to count down, or 0 if there is no count.
     std::ptrdiff_t count() const {
-        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, ask_number(state().session(), state().key())));
+        State& latch = state();
+        const Reply reply = query(latch.session(), latch.key(), latch.protocol().count());
+        return static_cast<std::ptrdiff_t>(std::max<std::int64_t>(0, number_of(reply, latch.key())));
     }
     std::ptrdiff_t count(std::error_code& ec) const {
         return detail::answer([&] { return count(); }, std::ptrdiff_t(0), ec);
@@ -9891,10 +9661,9 @@ public:
     // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
     bool reset() {
         State& latch = state();
-        const Reply reply = latch.change([&](const RequestId& ticket, Instant deadline) {
-            return latch.wire().lower(ticket, LatchProtocol<T>::all, deadline);
-        });
-        return latch.wire().decode_lower(reply).before != 0;
+        const Reply reply =
+            latch.change([&](const RequestId& ticket) { return latch.protocol().lower(ticket, LatchProtocol::all); });
+        return latch.protocol().decode_lower(reply).before != 0;
     }
     bool reset(std::error_code& ec) {
         return detail::answer([&] { return reset(); }, false, ec);
@@ -9912,18 +9681,16 @@ private:
 
     static constexpr const char* counts_down_by = "a latch is counted down by a number from 0 to 2147483647";
 
-    typename LatchProtocol<T>::Lowered lower(std::ptrdiff_t n) {
+    LatchProtocol::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
-        const Reply reply = latch.change(
-            [&](const RequestId& ticket, Instant deadline) { return latch.wire().lower(ticket, n, deadline); },
-            [&latch, n](const RequestId& ticket, Completion done) {
-                latch.wire().post_lower(ticket, n, std::move(done));
-            });
-        return latch.wire().decode_lower(reply);
+        const Reply reply =
+            latch.change([&latch, n](const RequestId& ticket) { return latch.protocol().lower(ticket, n); },
+                         State::Undelivered::retry);
+        return latch.protocol().decode_lower(reply);
     }
 
     bool wait_for_end(const WaitRequest& request) const {
-        typename LatchProtocol<T>::Want want;
+        LatchProtocol::Want want;
         return state().obtain(want, request);
     }
 
@@ -10280,39 +10047,10 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
-// redlatch/wait/lock_request.hpp
+// redlatch/lock/outbox.hpp
 
 namespace redlatch {
 inline namespace v0_1 {
-
-// Retries a lock without messages after pauses that double, with jitter.
-struct Polling {
-    Milliseconds first;
-    Milliseconds longest;
-};
-
-// A caller's request for a lock.
-struct LockRequest {
-    OwnerNumber owner = 0;
-    Instant deadline = never;
-    bool one_try = false;               // do not wait, whatever the deadline
-    std::optional<Milliseconds> lease;  // none: under the watchdog
-    std::optional<Polling> polling;     // none: woken by messages
-    std::stop_token stop;
-    bool precedence = false;  // true for a writer that keeps new readers out while it waits
-};
-
-// The contents of one acquire command.
-struct Claim {
-    OwnerNumber owner = 0;
-    std::uint64_t hold = 0;   // the number of the hold on the server: new for each first level
-    std::uint32_t count = 1;  // the level
-    Milliseconds lease{};
-    std::int64_t until = 0;    // the time until which it is wanted, by the server's clock
-    std::uint64_t writer = 0;  // for a reader: the number of its owner's hold as the writer
-    bool announced = false;    // true if new readers must stay out while it waits
-    bool first = true;         // true if it was not sent before and the lock is not known to be held
-};
 
 // The numbers of holds to be released, however many levels they have: of a hold, and of the one that it was to be
 // handed off to.
@@ -10320,22 +10058,6 @@ struct Unwanted {
     std::uint64_t hold = 0;
     std::uint64_t heir = 0;  // 0 for none
 };
-
-// Returns the arguments of a script that takes any number of owners after two other arguments.
-inline std::vector<std::string_view> with_owners(const std::array<std::string_view, 2>& first,
-                                                 std::span<const std::string_view> owners) {
-    std::vector<std::string_view> arguments(first.begin(), first.end());
-    arguments.insert(arguments.end(), owners.begin(), owners.end());
-    return arguments;
-}
-
-}  // namespace v0_1
-}  // namespace redlatch
-
-// redlatch/lock/outbox.hpp
-
-namespace redlatch {
-inline namespace v0_1 {
 
 // Releases that the foreground could not deliver. They are of holds that were released while no server answered, or of
 // numbers whose state is unknown because a reply is missing. Each is resent until a server answers whose clock is past
@@ -10422,6 +10144,27 @@ private:
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/protocol/claim.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The contents of one acquire command.
+struct Claim {
+    OwnerNumber owner = 0;
+    std::uint64_t hold = 0;   // the number of the hold on the server: new for each first level
+    std::uint32_t count = 1;  // the level
+    Milliseconds lease{};
+    std::int64_t until = 0;      // the time until which it is wanted, by the server's clock
+    std::int64_t lease_end = 0;  // the end of a lease that begins when it is sent, by the same clock; never late
+    std::uint64_t writer = 0;    // for a reader: the number of its owner's hold as the writer
+    bool announced = false;      // true if new readers must stay out while it waits
+    bool first = true;           // true if it was not sent before and the lock is not known to be held
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/protocol/lock_answers.hpp
 
 namespace redlatch {
@@ -10477,6 +10220,31 @@ inline ReleaseAnswer decode_release(const Reply& reply) noexcept {
 }  // namespace v0_1
 }  // namespace redlatch
 
+// redlatch/wait/lock_request.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Retries a lock without messages after pauses that double, with jitter.
+struct Polling {
+    Milliseconds first;
+    Milliseconds longest;
+};
+
+// A caller's request for a lock.
+struct LockRequest {
+    OwnerNumber owner = 0;
+    Instant deadline = never;
+    bool one_try = false;               // do not wait, whatever the deadline
+    std::optional<Milliseconds> lease;  // none: under the watchdog
+    std::optional<Polling> polling;     // none: woken by messages
+    std::stop_token stop;
+    bool precedence = false;  // true for a writer that keeps new readers out while it waits
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
+
 // redlatch/lock/lease_manager.hpp
 
 namespace redlatch {
@@ -10497,22 +10265,22 @@ inline namespace v0_1 {
 // gone. Only this process knows which thread has which hold.
 //
 // mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs.
-template <class T, template <class> class Protocol>
+template <class T, class Protocol>
 class LeaseManager : public BackgroundTask {
 public:
-    static constexpr std::string_view kind = Protocol<T>::kind;
+    static constexpr std::string_view kind = Protocol::kind;
 
     LeaseManager(Session<T>& session, const std::string& key)
-        : session_(session), wire_(session, key), key_holds_(session.key_holds(key)) {}
+        : session_(session), protocol_(session.protocol_context(), key), key_holds_(session.key_holds(key)) {}
 
     ~LeaseManager() override {
         session_.timers().forget(*this);
         session_.losses().timers().forget(*this);
     }
 
-    const std::string& key() const noexcept { return wire_.key(); }
+    const std::string& key() const noexcept { return protocol_.key(); }
     Session<T>& session() const noexcept { return session_; }
-    Protocol<T>& wire() noexcept { return wire_; }
+    Protocol& protocol() noexcept { return protocol_; }
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
@@ -10605,8 +10373,8 @@ public:
                 relock.unlock();
                 done(outcome);
             };
-            wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
-                          session_.posting(std::move(answered), receiver));
+            session_.post(protocol_.release(leaving.hold, leaving.remaining, leaving.lease), std::move(answered),
+                          receiver);
         } catch (...) {
             // Nothing was sent yet. The background sends the last release.
             lock.lock();
@@ -10628,13 +10396,10 @@ public:
             for (const Hold& hold : holds_)
                 if (hold.live()) ended.push_back(hold.id);
         }
-        const Reply seen = detail::inquire(
-            session_, key(), [&](Instant deadline) { return wire_.holders(session_.calling(deadline)); }, limit);
+        const Reply seen = query(session_, key(), protocol_.holders(), limit);
         const std::vector<std::string_view> owners = owners_in(seen);
         if (!owners.empty()) {
-            const Reply reply = detail::inquire(
-                session_, key(),
-                [&](Instant deadline) { return wire_.give_up(std::span(owners), session_.calling(deadline)); }, limit);
+            const Reply reply = query(session_, key(), protocol_.give_up(owners), limit);
             if (!reply.is_integer()) throw unexpected(reply, key());
         }
         const std::lock_guard lock(mutex_);
@@ -10685,7 +10450,8 @@ public:
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
-            due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Protocol<T>::renewal, wire_.text(hold.id)});
+            due.push_back(
+                {shared_from_this(), key(), hold.owner, hold.id, &Protocol::renewal, protocol_.text(hold.id)});
             if (!hold.watched()) due.back().lease = Milliseconds(1);
             hold.renewing = true;
         }
@@ -10705,7 +10471,7 @@ public:
             hold.look_at_suspension();
             if (now < hold.lost_at()) continue;
             // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
-            if (Protocol<T>::outlives_lease) give_back_later(hold, hold.valid_until);
+            if (Protocol::outlives_lease) give_back_later(hold, hold.valid_until);
             lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
         }
         holds_.erase_lost();
@@ -10809,17 +10575,17 @@ protected:
     Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
                    const std::optional<Milliseconds>& lease) const {
         Claim claim{owner, number, count, lease_of(lease)};
-        if constexpr (Protocol<T>::shared) claim.writer = key_holds_->writer_of(owner);
+        if constexpr (Protocol::shared) claim.writer = key_holds_->writer_of(owner);
         return claim;
     }
 
     // Returns the error for a first hold if this process holds the key as another kind of lock.
     std::optional<Error> mixed_kinds() const {
-        const std::string_view other = key_holds_->other_than(Protocol<T>::family);
+        const std::string_view other = key_holds_->other_than(Protocol::family);
         if (other.empty()) return std::nullopt;
         return Error(errc::wrong_type, key(),
                      "this process holds it as a " + std::string(other) + ", so it cannot be a " +
-                         std::string(Protocol<T>::family) + "; choose another name");
+                         std::string(Protocol::family) + "; choose another name");
     }
 
     // --- what is in flight in the background ----------------------------------------------------------------------
@@ -10858,7 +10624,8 @@ protected:
                 if (!asked.reply.answered() && !asked.reply.is_unsent()) asked.unsettled = until;
                 self->tried(owner, lease, id, asked, tell);
             };
-            wire_.acquire(std::as_const(claim), session_.posting(std::move(done), receiver, Effect::grants));
+            claim.first = false;  // a posted call has no successor
+            session_.post(protocol_.acquire(claim), std::move(done), receiver);
         } catch (...) {  // nothing was sent
             asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
             tried(claim.owner, lease, id, asked, tell);
@@ -10921,10 +10688,24 @@ protected:
         return first ? std::max(deadline, now + std::min(one_try, Session<T>::honest_try)) : deadline;
     }
 
-    // `send(claim, deadline)` sends the acquire command.
-    template <class Send>
+    // Makes the acquire call for a claim. Fair locks have two.
+    using MakeAcquire = Call (*)(Protocol&, const Claim&);
+    static Call make_acquire(Protocol& protocol, const Claim& claim) { return protocol.acquire(claim); }
+
+    // Sends the acquire call, and the calls that the protocol makes of its reply.
+    Reply call_acquire(const Claim& claim, Instant deadline, MakeAcquire make) {
+        Call call = make(protocol_, claim);
+        Reply reply = session_.call(call, deadline);
+        if constexpr (requires { protocol_.after_acquire(claim, call, reply); })
+            while (auto next = protocol_.after_acquire(claim, call, reply)) {
+                call = *std::move(next);
+                reply = session_.call(call, deadline);
+            }
+        return reply;
+    }
+
     Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
-                       Send send) {
+                       MakeAcquire make) {
         // Start these before there is a hold: supervising a hold must not fail.
         session_.start_losses();
         session_.start_background();
@@ -10937,15 +10718,17 @@ protected:
             if (again) claim.first = false;
             return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                 claim.until = until;
+                claim.lease_end = session_.lease_end(until, claim.lease);
                 const SendTime sent;
-                Reply reply = send(std::as_const(claim), deadline);
+                Reply reply = call_acquire(claim, deadline, make);
                 asked.sent = sent.as_of_now();
-                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
+                // The call fixes the end of the lease by the server's clock, of which we have an estimate only.
+                if constexpr (requires { Protocol::fixes_lease_end; }) asked.sent -= session_.clock_error();
                 if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
                 return reply;
             });
         };
-        asked.reply = session_.persist(give_up, request.stop, send_once, request.one_try);
+        asked.reply = session_.call_with_retry(give_up, request.stop, send_once, request.one_try);
         lock.lock();
         if (classify(asked.reply) == ReplyClass::answered)
             failing_since_.reset();
@@ -10965,25 +10748,23 @@ protected:
         throw error_of(asked.reply, key());
     }
 
-    // Sends the acquire command for a first hold by `send(claim, deadline)`. Returns nothing if the caller's stop token
-    // or deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
-    template <class Send>
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
-                                     Send send) {
-        return ask(lock, request, next_number(), first, send);
+    // Sends the acquire command for a first hold. Returns nothing if the caller's stop token or deadline ended the
+    // call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
+        return ask(lock, request, next_number(), first, make_acquire);
     }
 
     // Does the same under a given number. With `waiting`, the caller keeps waiting under that number if it is blocked,
     // and releases the number itself if there is no reply. `*waiting` keeps the server time until which an unanswered
     // sending may take effect.
-    template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                     std::uint64_t number, bool first, Send send, std::int64_t* waiting = nullptr) {
+                                     std::uint64_t number, bool first, MakeAcquire make,
+                                     std::int64_t* waiting = nullptr) {
         if (auto refusal = mixed_kinds()) throw *std::move(refusal);
         Claim claim = claim_of(request.owner, number, 1, request.lease);
         claim.announced = request.precedence && !request.one_try;
         claim.first = first;
-        Asked asked = send_acquire(lock, request, claim, first, send);
+        Asked asked = send_acquire(lock, request, claim, first, make);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
             if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
@@ -11041,7 +10822,7 @@ protected:
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
         try {
-            return wire_.read_acquire(asked.reply, key());
+            return protocol_.read_acquire(asked.reply, key());
         } catch (...) {
             take_back(lock, asked, lease);
             throw;
@@ -11054,7 +10835,7 @@ protected:
         hold.token = token;
         hold.enter(sent, lease, session_.options().watchdog_timeout);
         hold.set_notice(session_.losses().notice(), lease_of(lease));
-        key_holds_->taken({Protocol<T>::family, owner, id, !Protocol<T>::shared});
+        key_holds_->taken({Protocol::family, owner, id, !Protocol::shared});
         // Releasing it must not need memory.
         pending_.make_room();
         session_.count_acquisition();
@@ -11075,9 +10856,7 @@ protected:
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
         const Claim claim = claim_of(request.owner, id, count, request.lease);
-        const Asked asked = send_acquire(lock, request, claim, true, [&](const Claim& sent, Instant deadline) {
-            return wire_.acquire(sent, session_.calling(deadline, Effect::grants));
-        });
+        const Asked asked = send_acquire(lock, request, claim, true, make_acquire);
         if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
@@ -11088,7 +10867,7 @@ protected:
     // Applies the reply to a reentry. Returns false if the hold is lost.
     bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
                        const std::optional<Milliseconds>& wanted, const Asked& asked) {
-        const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
+        const AcquireAnswer answer = protocol_.read_acquire(asked.reply, key());
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
@@ -11111,7 +10890,7 @@ protected:
 
     // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
     bool refuses_reentry(Hold& hold) {
-        if (Protocol<T>::reentrant || !hold.live()) return false;
+        if (Protocol::reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
         lose(hold, "its lease ran out");
         holds_.erase_lost();
@@ -11173,10 +10952,10 @@ protected:
         Instant sent{};
         bool unknown = false;
         lock.unlock();
-        const Reply reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+        const Reply reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             sent = Clock::now();
             unknown = again;
-            return wire_.release(leaving.hold, leaving.remaining, leaving.lease, again, session_.calling(deadline));
+            return session_.call(protocol_.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
         });
         lock.lock();
         if (Hold* hold = live_hold(owner); hold && hold->id == leaving.hold)
@@ -11189,7 +10968,7 @@ protected:
         if (classify(reply) != ReplyClass::answered) return error_of(reply, key()).code();
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
-        const ReleaseAnswer answer = wire_.read_release(reply);
+        const ReleaseAnswer answer = protocol_.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
             lose(*hold, "the server says that it is not held any more");
@@ -11207,19 +10986,35 @@ protected:
     class Underway {
     public:
         Underway(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
-            if (!Protocol<T>::shared) keeper_.releasing_ = true;
+            if (!Protocol::shared) keeper_.releasing_ = true;
         }
         Underway(const Underway&) = delete;
         Underway& operator=(const Underway&) = delete;
         ~Underway() {
             if (!lock_.owns_lock()) lock_.lock();
-            if (!Protocol<T>::shared) keeper_.releasing_ = false;
+            if (!Protocol::shared) keeper_.releasing_ = false;
         }
 
     private:
         LeaseManager& keeper_;
         std::unique_lock<std::mutex>& lock_;
     };
+
+    // Sends the last release, and the calls that the protocol makes of its reply.
+    Reply call_release(std::uint64_t hold, bool again, Instant deadline) {
+        if constexpr (requires { protocol_.first_release(hold); }) {
+            if (!again) {
+                Call call = protocol_.first_release(hold);
+                Reply reply = session_.call(call, deadline);
+                while (auto next = protocol_.after_release(hold, call, reply)) {
+                    call = *std::move(next);
+                    reply = session_.call(call, deadline);
+                }
+                return reply;
+            }
+        }
+        return session_.call(protocol_.release(hold, 0, Milliseconds(0)), deadline);
+    }
 
     // Sends the last level back to the server. Calls `released(answer, resent)` with mutex_ held.
     template <class Released>
@@ -11235,9 +11030,9 @@ protected:
         try {
             const Underway underway(*this, lock);
             lock.unlock();
-            reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
                 resent = again;
-                return wire_.release(leaving.hold, 0, Milliseconds(0), again, session_.calling(deadline));
+                return call_release(leaving.hold, again, deadline);
             });
         } catch (...) {  // no memory: handled as if nothing had been sent
             reply = Reply::of(Reply::Kind::not_sent, std::string());
@@ -11249,7 +11044,7 @@ protected:
     template <class Released>
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
                                   bool resent, Released released) {
-        const ReleaseAnswer answer = wire_.read_release(reply);
+        const ReleaseAnswer answer = protocol_.read_release(reply);
         if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
@@ -11276,7 +11071,7 @@ protected:
         schedule();
         deliver_pending(lock);
         return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
-                                                    : error_of(reply, key()).code();
+                                                       : error_of(reply, key()).code();
     }
 
     // --- what is still to be released -------------------------------------------------------------------------
@@ -11300,9 +11095,9 @@ protected:
 
     // Withdraws the announcement that keeps others away for the waiting threads of this process.
     void withdraw(std::unique_lock<std::mutex>& lock) {
-        if constexpr (requires { wire_.withdraw(); }) {
+        if constexpr (requires { protocol_.withdraw(); }) {
             lock.unlock();
-            wire_.withdraw();
+            if (const auto call = protocol_.withdraw()) session_.post(*call, [](const Reply&) {});
             lock.lock();
         }
     }
@@ -11325,10 +11120,10 @@ protected:
         for (const auto& item : due) {
             const std::uint64_t hold = item.unwanted.hold;
             try {
-                const auto owner = wire_.text(hold), heir = wire_.text(item.unwanted.heir);
+                const auto owner = protocol_.text(hold), heir = protocol_.text(item.unwanted.heir);
                 const std::array<std::string_view, 2> owners{owner, heir};
-                wire_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2),
-                              session_.posting([self = self(), hold](Reply reply) { self->delivered(hold, reply); }));
+                session_.post(protocol_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2)),
+                              [self = self(), hold](const Reply& reply) { self->delivered(hold, reply); });
             } catch (...) {  // no memory, no thread: retried after a pause
                 delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
             }
@@ -11387,7 +11182,7 @@ protected:
     }
 
     Session<T>& session_;
-    Protocol<T> wire_;
+    Protocol protocol_;
     const std::shared_ptr<KeyHolds> key_holds_;
 
     std::mutex mutex_;
@@ -11401,6 +11196,281 @@ private:
     std::vector<OwnerNumber> trying_;             // owners of the tries among them
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
 };
+
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/scripts/giving_back.hpp
+
+// The common parts of the scripts that release locks. Before the first two stands a function release(owner, remaining
+// count, lease in ms for a remaining hold, publish command, tag).
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
+
+inline constexpr std::string_view release_levels{R"lua(
+-- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command, tag (if there is one).
+return release(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+)lua"};
+
+// For owners of which no client knows what they hold, because a reply did not come.
+inline constexpr std::string_view give_up{R"lua(
+-- ARGV: publish command, tag (if there is one), owners that give up.
+-- Answer: the server's clock. A copy of a request of theirs may still take effect until it is no longer wanted.
+local now, refusal = time_in_ms(), nil
+for i = 3, #ARGV do
+    local answer = release(ARGV[i], '0', '0', ARGV[1], ARGV[2])
+    if type(answer) == 'table' then refusal = answer end
+end
+return refusal or now
+)lua"};
+
+// For a key that never becomes free.
+inline constexpr std::string_view no_lease{R"lua(
+local function no_lease() return redis.error_reply('WRONGTYPE the key has no lease, so it is no lock') end
+)lua"};
+
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/scripts/hold_levels.hpp
+
+// Writes for the locks whose holds are fields of a hash, owner -> count, and whose lease is the TTL of the hash. If a
+// command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
+// of.
+//
+// A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
+// error. The waiters ask again when the lease would have ended.
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts::detail {
+
+inline constexpr std::string_view first_level{R"lua(
+-- Sets the lease of a hold that was just written. Returns nil, or the error: better no lock than one without a TTL.
+local function give_lease(lock, lease)
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    redis.call('del', lock)
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view more_levels{R"lua(
+-- Sets the count of an existing hold; its lease becomes no shorter. Returns nil, or the error.
+local function enter_again(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    if current ~= count then redis.call('hincrby', lock, owner, count - current) end
+    if left >= tonumber(lease) then return nil end
+    local limited = redis.pcall('pexpire', lock, lease)
+    if type(limited) ~= 'table' then return nil end
+    if current ~= count then redis.call('hincrby', lock, owner, current - count) end
+    return limited
+end
+)lua"};
+
+inline constexpr std::string_view fewer_levels{R"lua(
+-- The same with fewer levels. Returns -1 = still held, or the error.
+local function leave_level(lock, owner, current, count, lease)
+    local left = redis.call('pttl', lock)
+    local changes = {{'pexpire', lock, math.max(left, lease), undo = left > 0 and {'pexpire', lock, left}}}
+    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
+    return all_or_none(changes) or -1
+end
+)lua"};
+
+inline constexpr std::string_view next_owner{R"lua(
+-- Restores the hold of the owner, whatever was written since.
+local function put_back(lock, owner, count, left)
+    redis.pcall('del', lock)
+    redis.pcall('hset', lock, owner, count)
+    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
+end
+-- Puts the next owner in the owner's place. Returns nil, or the error.
+local function replace(lock, owner, count, heir, lease, left)
+    redis.call('pexpire', lock, lease)
+    local reply = redis.pcall('hincrby', lock, heir, '1')
+    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
+    if type(reply) ~= 'table' then return nil end
+    put_back(lock, owner, count, left)
+    return reply
+end
+)lua"};
+
+inline constexpr std::string_view levels{joined<first_level, more_levels>};
+inline constexpr std::string_view leaving_levels{joined<all_or_none, fewer_levels>};
+
+}  // namespace scripts::detail
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/scripts/rlock.hpp
+
+// The scripts of the reentrant lock. Key: a hash with one field, owner -> hold count, and a TTL. They write the same as
+// Redisson's RLock (its keys, field, channel and message). But they take the hold count from the holder as an absolute
+// number, so a command that is sent twice takes effect once. An owner has a new number for each first hold: a late
+// command names a hold that is gone, and does nothing.
+//
+// Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
+// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
+// numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
+namespace redlatch {
+inline namespace v0_1 {
+namespace scripts {
+
+namespace detail {
+
+inline constexpr std::string_view rlock_acquire{R"lua(
+-- KEYS: lock.  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted until.
+-- Answer: nil = held; n >= 0 = blocked, the holder's PTTL; -2 = the hold to re-enter is gone.
+local lock = KEYS[1]
+local owner, count, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+if redis.call('exists', lock) == 0 then
+    if count ~= '1' then return -2 end
+    redis.call('hincrby', lock, owner, count)
+    return give_lease(lock, lease)
+end
+local current = redis.call('hget', lock, owner)
+if not current and count ~= '1' then return -2 end
+-- In a read-write lock this owner may be a reader, which is not a hold of this lock.
+if redis.call('hexists', lock, 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+end
+if not current then
+    local left = redis.call('pttl', lock)
+    if left == -1 then return no_lease() end
+    return left
+end
+return enter_again(lock, owner, current, count, lease)
+)lua"};
+
+// Releases levels of a hold. Answer: nil = not held by the owner (any more); 0 = released, no listeners; n = released,
+// n listeners notified; -1 = still held.
+inline constexpr std::string_view rlock_release{R"lua(
+-- KEYS: lock, channel.
+local lock, channel = KEYS[1], KEYS[2]
+local function release(owner, count, lease, publish)
+    local current = redis.call('hget', lock, owner)
+    if not current then return nil end
+    if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
+    redis.call('del', lock)
+    return redis.call(publish, channel, '0')
+end
+)lua"};
+
+inline constexpr std::string_view rlock_hand_over{R"lua(
+-- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
+-- Answer: 1 = the next owner holds it; nil = neither of them does.
+local lock, channel = KEYS[1], KEYS[2]
+local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- An earlier copy has done it.
+if redis.call('hexists', lock, heir) == 1 then return 1 end
+local count = redis.call('hget', lock, owner)
+if not count then return nil end
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+local left = redis.call('pttl', lock)
+local refusal = replace(lock, owner, count, heir, lease, left)
+if refusal then return refusal end
+-- Other waiters rely on the earlier, longer lease: wake them.
+if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
+return 1
+)lua"};
+
+inline constexpr std::string_view rlock_renew{R"lua(
+-- KEYS: up to 100 locks.  ARGV: lease in ms, wanted until, then the owner of each lock.
+-- Answer: for each lock 1 = renewed, 0 = the owner does not hold it. Never creates a key, never shortens a TTL.
+local lease, wanted_until = tonumber(ARGV[1]), ARGV[2]
+local now = time_in_ms()
+if now > tonumber(wanted_until) then return late(now) end
+local renewed = {}
+for i, lock in ipairs(KEYS) do
+    renewed[i] = redis.pcall('hexists', lock, ARGV[i + 2])
+    if type(renewed[i]) == 'table' then
+        -- A key of another type is lost, but the other locks must not expire for that.
+        if not string.find(renewed[i].err, 'WRONGTYPE', 1, true) then return renewed[i] end
+        renewed[i] = 0
+    end
+    if renewed[i] == 1 and redis.call('pttl', lock) < lease then redis.call('pexpire', lock, lease) end
+end
+return renewed
+)lua"};
+
+}  // namespace detail
+
+inline constexpr std::string_view rlock_acquire =
+    joined<detail::wanted_until, detail::no_lease, detail::levels, detail::rlock_acquire>;
+inline constexpr std::string_view rlock_release =
+    joined<detail::leaving_levels, detail::rlock_release, detail::release_levels>;
+inline constexpr std::string_view rlock_give_up =
+    joined<detail::wanted_until, detail::leaving_levels, detail::rlock_release, detail::give_up>;
+inline constexpr std::string_view rlock_hand_over =
+    joined<detail::wanted_until, detail::next_owner, detail::rlock_hand_over>;
+inline constexpr std::string_view rlock_renew = joined<detail::wanted_until, detail::rlock_renew>;
+
+inline constexpr std::string_view rlock_remaining_lease{R"lua(
+-- KEYS: lock.  Answer: PTTL; -2 = not held.
+if redis.call('hlen', KEYS[1]) == 0 then return -2 end
+return redis.call('pttl', KEYS[1])
+)lua"};
+
+}  // namespace scripts
+}  // namespace v0_1
+}  // namespace redlatch
+
+// redlatch/protocol/lock_queries.hpp
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// The queries of a lock that is a hash of owner -> hold count on the server.
+
+// Returns the list of owners that hold the lock.
+inline Call hash_holders(const std::string& key) { return Call::command({"HKEYS", key}); }
+
+// Returns the number of owners. Uses HLEN rather than EXISTS: a key of another type is an error, not a lock.
+inline Call hash_size(const std::string& key) { return Call::command({"HLEN", key}); }
+
+// Returns the hold count of one owner, or nil.
+inline Call hash_count(const std::string& key, const OwnerText& owner) { return Call::command({"HGET", key, owner}); }
+
+// Returns the PTTL of the lock, or -2 if it is free.
+inline Call key_lease(const std::string& key) { return {digested<scripts::rlock_remaining_lease>, {key}, {}}; }
+
+// --- replies ---------------------------------------------------------------------------------------------------------
+
+// Reads the number of owners.
+inline bool read_is_locked(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < 0) throw unexpected(reply, key);
+    return reply.integer > 0;
+}
+
+// Reads nil for none, or the text of a number.
+inline int read_count(const Reply& reply, std::string_view key) {
+    if (reply.is_nil()) return 0;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    int count = 0;
+    const char* const last = reply.text.data() + reply.text.size();
+    const auto [end, error] = std::from_chars(reply.text.data(), last, count);
+    if (error != std::errc{} || end != last || count < 0) throw unexpected(reply, key);
+    return count;
+}
+
+// Reads nil or a text.
+inline std::optional<std::string> read_text(Reply reply, std::string_view key) {
+    if (reply.is_nil()) return std::nullopt;
+    if (reply.kind != Reply::Kind::text) throw unexpected(reply, key);
+    return std::move(reply.text);
+}
+
+// Reads a PTTL, or -2 if the lock is free.
+inline std::optional<Milliseconds> read_lease(const Reply& reply, std::string_view key) {
+    if (!reply.is_integer() || reply.integer < -2) throw unexpected(reply, key);
+    if (reply.integer == -2) return std::nullopt;
+    return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
+}
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -11645,9 +11715,7 @@ inline constexpr std::string_view fair_refresh = detail::with_fair_queue<detail:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Builds the commands of the fair lock: the keys and arguments of its scripts, for `send`, which calls or posts them.
-// Every command may be resent and may arrive late.
-template <Transport T>
+// Makes the calls of the fair lock and reads the replies. Every call may be resent and may arrive late.
 class FairProtocol {
 public:
     static constexpr std::string_view kind = "fair ";
@@ -11658,18 +11726,18 @@ public:
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
 
-    FairProtocol(Session<T>& session, std::string key)
-        : session_(session),
+    FairProtocol(const ProtocolContext& context, std::string key)
+        : uuid_(context.uuid),
           key_(std::move(key)),
           queue_(prefixed_key("redisson_lock_queue", key_)),
           timeouts_(prefixed_key("redisson_lock_timeout", key_)),
           slots_(prefixed_key("redlatch_lock_slots", key_)),
           channels_(prefixed_key("redisson_lock__channel", key_) + ":"),
-          slot_(std::clamp(session.options().watchdog_timeout / 6, shortest_slot, longest_slot)) {}
+          slot_(std::clamp(context.options.watchdog_timeout / 6, shortest_slot, longest_slot)) {}
 
     const std::string& key() const noexcept { return key_; }
     // Returns the hold's owner, or the waiter, as the server knows it.
-    OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
+    OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
 
     // Returns the channel that notifies this waiter of its turn.
     std::string channel(std::uint64_t hold) const { return channels_ + std::string(text(hold).view()); }
@@ -11679,63 +11747,52 @@ public:
     Milliseconds slot() const noexcept { return slot_; }
 
     // Acquires the lock unless it is another waiter's turn.
-    template <class Send>
-    auto acquire(const Claim& claim, Send send) {
-        return acquire_with(claim, Milliseconds(0), std::move(send));
-    }
+    Call acquire(const Claim& claim) const { return acquire_with(claim, Milliseconds(0)); }
+
+    // Does the same, or joins the queue. A waiter that is already in the queue keeps its position.
+    Call acquire_or_queue(const Claim& claim) const { return acquire_with(claim, slot_); }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
     static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
 
-    // Does the same, or joins the queue. A waiter that is already in the queue keeps its position.
-    template <class Send>
-    auto acquire_or_queue(const Claim& claim, Send send) {
-        return acquire_with(claim, slot_, std::move(send));
-    }
-
-    template <class Send>
-    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
-        return send(digested<scripts::fair_release>, keys(),
-                    Texts<5>{publish(), channels_, text(hold), NumberText(remaining), NumberText(lease.count())});
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
+        return {digested<scripts::fair_release>,
+                {key_, queue_, timeouts_, slots_},
+                {PublishCommand(), channels_, text(hold), remaining, lease}};
     }
 
     // Releases everything that these owners have: a hold and a slot in the queue. The reply is the server's clock.
-    template <class Send>
-    auto give_up(std::span<const std::string_view> owners, Send send) {
-        return send(digested<scripts::fair_leave>, keys(), with_owners({publish(), channels_}, owners));
+    Call give_up(std::span<const std::string_view> owners) const {
+        Call call(digested<scripts::fair_leave>, {key_, queue_, timeouts_, slots_}, {PublishCommand(), channels_});
+        call.append(owners);
+        return call;
     }
 
-    // Refreshes the slots of up to 100 waiters of this process.
-    void post_refresh(std::span<const std::uint64_t> waiters, Completion done) {
-        const NumberText slot(slot_.count()), until(session_.wanted_until(key_));
-        std::vector<OwnerText> texts;
-        texts.reserve(waiters.size());
-        std::vector<std::string_view> arguments{publish(), channels_, slot, until};
-        for (const std::uint64_t waiter : waiters) arguments.push_back(texts.emplace_back(text(waiter)));
-        session_.post_script(digested<scripts::fair_refresh>, keys(), arguments, std::move(done));
+    // Refreshes the slots of up to 100 waiters of this process. `until`: the server time until which it is wanted.
+    Call refresh(std::span<const std::uint64_t> waiters, std::int64_t until) const {
+        Call call(digested<scripts::fair_refresh>, {key_, queue_, timeouts_, slots_},
+                  {PublishCommand(), channels_, slot_, until});
+        for (const std::uint64_t waiter : waiters) call.append(text(waiter));
+        return call;
     }
 
-    // Returns the list of owners that hold the lock, whichever they are.
-    template <class Send>
-    auto holders(Send send) {
-        return send(Texts<2>{"HKEYS", key_});
-    }
+    Call holders() const { return hash_holders(key_); }
+    Call is_locked() const { return hash_size(key_); }
+    Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
+    Call remaining_lease() const { return key_lease(key_); }
 
 private:
     static constexpr Milliseconds shortest_slot{100};
     static constexpr Milliseconds longest_slot{5000};
 
-    template <class Send>
-    auto acquire_with(const Claim& claim, Milliseconds slot, Send send) {
-        return send(digested<scripts::fair_acquire>, keys(),
-                    Texts<7>{publish(), channels_, text(claim.hold), NumberText(claim.count),
-                             NumberText(claim.lease.count()), NumberText(slot.count()), NumberText(claim.until)});
+    Call acquire_with(const Claim& claim, Milliseconds slot) const {
+        return {digested<scripts::fair_acquire>,
+                {key_, queue_, timeouts_, slots_},
+                {PublishCommand(), channels_, text(claim.hold), claim.count, claim.lease, slot, claim.until},
+                Effect::grants};
     }
 
-    std::string_view publish() const { return session_.transport().publish_command(); }
-    Texts<4> keys() const { return {key_, queue_, timeouts_, slots_}; }
-
-    Session<T>& session_;
+    const std::string& uuid_;
     const std::string key_;
     const std::string queue_;
     const std::string timeouts_;
@@ -11782,9 +11839,7 @@ public:
         if (waiting_ == 0) failing_since_.reset();
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
         if (request.one_try) {
-            const auto answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire(claim, session_.calling(deadline, Effect::grants));
-            });
+            const auto answer = ask(lock, request, true);
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {
@@ -11829,7 +11884,7 @@ public:
 private:
     using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_;
     using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::session_;
-    using Keeper::take_back, Keeper::wire_;
+    using Keeper::take_back, Keeper::protocol_;
     using typename Keeper::Asked;
 
     // What a waiter knows from its last command.
@@ -11899,9 +11954,7 @@ private:
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question, bool first) {
         const std::optional<AcquireAnswer> answer = ask(
             lock, request, question.number, first,
-            [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire_or_queue(claim, session_.calling(deadline, Effect::grants));
-            },
+            [](FairProtocol& protocol, const Claim& claim) { return protocol.acquire_or_queue(claim); },
             &question.unsettled);
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
@@ -11917,7 +11970,7 @@ private:
         const std::shared_ptr<Place> place = place_or_leave(lock, request, question);
         ++waiting_;
         if (refresh_at_ == never) {
-            refresh_at_ = Clock::now() + wire_.slot() / 3;
+            refresh_at_ = Clock::now() + protocol_.slot() / 3;
             session_.timers().schedule(*this, refresh_at_);
         }
         if (question.generation == 0) question.generation = place->generation();
@@ -11963,7 +12016,7 @@ private:
 
     std::shared_ptr<Place> place_of(std::uint64_t number) {
         if (const auto found = places_.find(number); found != places_.end()) return found->second;
-        return places_.emplace(number, std::make_shared<Place>(session_, wire_.channel(number))).first->second;
+        return places_.emplace(number, std::make_shared<Place>(session_, protocol_.channel(number))).first->second;
     }
 
     // Without memory for a ticket, gives up the slot in the queue and rethrows.
@@ -12000,7 +12053,7 @@ private:
         std::vector<std::uint64_t> waiters;
         for (const auto& [number, place] : places_)
             if (place->is_waiting()) waiters.push_back(number);
-        refresh_at_ = waiters.empty() ? never : now + wire_.slot() / 3;
+        refresh_at_ = waiters.empty() ? never : now + protocol_.slot() / 3;
         lock.unlock();
         for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
             const std::size_t size = std::min(waiters_a_refresh, waiters.size() - first);
@@ -12010,12 +12063,13 @@ private:
     }
 
     void post_refresh(std::span<const std::uint64_t> waiters) {
-        wire_.post_refresh(waiters, [self = std::static_pointer_cast<FairLockState>(this->shared_from_this()),
-                                     asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
-                                     sent = Clock::now()](const Reply& reply) {
-            self->session_.learn_if_late(self->key(), sent, reply);
-            self->refreshed(asked, reply);
-        });
+        session_.post(protocol_.refresh(waiters, session_.wanted_until(key())),
+                      [self = std::static_pointer_cast<FairLockState>(this->shared_from_this()),
+                       asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
+                       sent = Clock::now()](const Reply& reply) {
+                          self->session_.learn_if_late(self->key(), sent, reply);
+                          self->refreshed(asked, reply);
+                      });
     }
 
     // Wakes waiters that lost their slot, because the refresh was late or the server lost its data. They join the queue
@@ -12024,7 +12078,7 @@ private:
         const std::lock_guard lock(mutex_);
         if (classify(reply) != ReplyClass::answered) {
             if (waiting_ == 0) return;
-            refresh_at_ = std::min(refresh_at_, Clock::now() + wire_.slot() / 20);
+            refresh_at_ = std::min(refresh_at_, Clock::now() + protocol_.slot() / 20);
             session_.timers().schedule(*this, refresh_at_);
             return;
         }
@@ -12215,7 +12269,7 @@ namespace redlatch {
 inline namespace v0_1 {
 
 // Implements LockApi for one named lock. Members that take an owner act on behalf of that thread, as MultiLock and
-// RedLock need. Locks whose key is not a hash of owner -> hold count redefine the ask_* members.
+// RedLock need. Locks that query the server in another way redefine the ask_* members.
 template <class Lock, class T, class State>
 class NamedLock : public LockApi<Lock> {
 public:
@@ -12227,13 +12281,17 @@ public:
     bool force_release(Instant limit = never) { return state().force_release(limit); }
     Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
     std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked(Instant limit = never) { return redlatch::ask_locked(state().session(), state().key(), limit); }
+    bool ask_locked(Instant limit = never) {
+        State& s = state();
+        return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
+    }
     int ask_hold_count(OwnerNumber owner, Instant limit = never) {
-        return redlatch::ask_hold_count(state().session(), state().key(), state().wire().text(state().part(owner).hold),
-                                        limit);
+        State& s = state();
+        return read_count(query(s.session(), s.key(), s.protocol().hold_count(s.part(owner).hold), limit), s.key());
     }
     std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
-        return redlatch::ask_remaining_lease(state().session(), state().key(), limit);
+        State& s = state();
+        return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
     }
 
     // Returns this process's state of the lock.
@@ -12394,7 +12452,7 @@ inline namespace v0_1 {
 //   any change of state, if it is the representative: a message (background thread), a releasing thread, a
 //     representative that leaves,
 //   its stop token.
-template <class T, template <class> class Protocol>
+template <class T, class Protocol>
 class LockState final : public LeaseManager<T, Protocol> {
     using Keeper = LeaseManager<T, Protocol>;
 
@@ -12402,7 +12460,7 @@ public:
     using Keeper::Keeper;
     using Keeper::key;
 
-    ~LockState() override { session_.subscriptions().forget(wire_.channel(), *this); }
+    ~LockState() override { session_.subscriptions().forget(protocol_.channel(), *this); }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
@@ -12464,14 +12522,15 @@ private:
     using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_;
     using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
     using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
-    using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;
+    using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::protocol_,
+        Keeper::withdraw;
     using typename Keeper::Leaving, typename Keeper::Underway;
 
     // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
     bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
 
     // Returns until when a thread of this process excludes the others; a time in the past if none does.
-    Instant held_here_until() const { return Protocol<T>::shared ? Instant{} : holds_.held_until(); }
+    Instant held_here_until() const { return Protocol::shared ? Instant{} : holds_.held_until(); }
 
     void rouse(Waiter& waiter) { waiter.sleeper.rouse(session_); }
 
@@ -12491,7 +12550,7 @@ private:
     void news() override { tell_representative(); }
 
     std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
-        if constexpr (Protocol<T>::hands_over)
+        if constexpr (Protocol::hands_over)
             if (Waiter* heir = line_.heir(); heir && handoffs_ < session_.options().local_handoff_limit)
                 return hand_over(lock, hold, *heir);
         handoffs_ = 0;
@@ -12505,7 +12564,7 @@ private:
                 line_.news();
             }
             // Who waits here for a shared lock does not wait for this hold.
-            if constexpr (!Protocol<T>::shared) released_here(answer.listeners > 1);
+            if constexpr (!Protocol::shared) released_here(answer.listeners > 1);
         });
     }
 
@@ -12527,10 +12586,7 @@ private:
     // blocked. `first`: True before any waiting.
     bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
         const std::uint64_t generation = line_.generation();
-        const std::optional<AcquireAnswer> answer =
-            Keeper::ask(lock, request, first, [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire(claim, session_.calling(deadline, Effect::grants));
-            });
+        const std::optional<AcquireAnswer> answer = Keeper::ask(lock, request, first);
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             held_here();
@@ -12540,7 +12596,7 @@ private:
     }
 
     void held_here() {
-        if constexpr (Protocol<T>::shared)
+        if constexpr (Protocol::shared)
             tell_representative();  // other waiters may share the lock now
         else
             line_.held_here();
@@ -12617,7 +12673,7 @@ private:
         if (wants_messages_) return;
         session_.start_background();
         const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
+        subscribed_ = session_.subscriptions().want(protocol_.channel(), *this);
         wants_messages_ = true;
         // Another state of this client is already subscribed to this channel. A message since the acquire command
         // reached only that state.
@@ -12633,7 +12689,7 @@ private:
         if (line_.empty()) {
             wants_messages_ = false;
             failing_since_.reset();
-            session_.subscriptions().rest(wire_.channel(), *this);
+            session_.subscriptions().rest(protocol_.channel(), *this);
             withdraw(lock);
         } else if (was_front) {
             rouse(*line_.front());
@@ -12657,14 +12713,13 @@ private:
         try {
             const Underway underway(*this, lock);
             lock.unlock();
-            reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool) {
+            reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool) {
                 return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                     claim.until = until;
                     // The heir's lease counts from the first sending that may have taken effect: a resend does not
                     // prolong it.
                     if (!unknown) sent_at = SendTime();
-                    Reply one =
-                        wire_.hand_over(leaving.hold, std::as_const(claim), session_.calling(deadline, Effect::grants));
+                    Reply one = session_.call(protocol_.hand_over(leaving.hold, claim), deadline);
                     if (!one.answered() && !one.is_unsent()) unknown = true;
                     return one;
                 });
@@ -12675,7 +12730,7 @@ private:
         Waiter* waiting = std::exchange(heir_, nullptr);  // null if it has left meanwhile
         const Instant now = Clock::now();
         const Instant sent = sent_at.as_of_now();
-        const HandOverAnswer answer = Protocol<T>::read_hand_over(reply);
+        const HandOverAnswer answer = Protocol::read_hand_over(reply);
         const bool answered = classify(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
@@ -12692,7 +12747,8 @@ private:
         if (waiting) line_.join_first(*waiting);
         // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
         // right. Releases the hold by the usual script instead.
-        if (classify(reply) == ReplyClass::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
+        if (classify(reply) == ReplyClass::refused && reply.is_error() && !unknown)
+            return release_instead(lock, leaving);
         // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
         // release the heir's number: the heir left, its lease is over, too few replicas confirmed the hand-over, or there
         // was no memory to record it.
@@ -12705,7 +12761,7 @@ private:
         if (handed) return {};
         if (!answered)
             return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
-                                                        : error_of(reply, key()).code();
+                                                           : error_of(reply, key()).code();
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
     }
@@ -12747,9 +12803,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Builds the commands of the reentrant lock: the keys and arguments of its scripts, for `send`, which calls or posts
-// them (Session::calling, Session::posting). Every command may be resent and may arrive late.
-template <Transport T>
+// Makes the calls of the reentrant lock and reads the replies. Every call may be resent and may arrive late.
 class RLockProtocol {
 public:
     static constexpr std::string_view kind = "rlock ";
@@ -12760,58 +12814,51 @@ public:
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
 
-    RLockProtocol(Session<T>& session, std::string key)
-        : session_(session), key_(std::move(key)), channel_(prefixed_key("redisson_lock__channel", key_)) {}
+    RLockProtocol(const ProtocolContext& context, std::string key)
+        : uuid_(context.uuid), key_(std::move(key)), channel_(prefixed_key("redisson_lock__channel", key_)) {}
 
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
 
-    template <class Send>
-    auto acquire(const Claim& claim, Send send) {
-        return send(digested<scripts::rlock_acquire>, Texts<1>{key_},
-                    Texts<4>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
-                             NumberText(claim.until)});
+    Call acquire(const Claim& claim) const {
+        return {digested<scripts::rlock_acquire>,
+                {key_},
+                {text(claim.hold), claim.count, claim.lease, claim.until},
+                Effect::grants};
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
     static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
 
-    template <class Send>
-    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
-        return send(digested<scripts::rlock_release>, keys(),
-                    Texts<4>{text(hold), NumberText(remaining), NumberText(lease.count()), publish_command()});
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
+        return {digested<scripts::rlock_release>, {key_, channel_}, {text(hold), remaining, lease, PublishCommand()}};
     }
 
     // Releases everything that these owners hold. The reply is the server's clock.
-    template <class Send>
-    auto give_up(std::span<const std::string_view> owners, Send send) {
-        return send(digested<scripts::rlock_give_up>, keys(),
-                    with_owners({publish_command(), std::string_view()}, owners));
+    Call give_up(std::span<const std::string_view> owners) const {
+        Call call(digested<scripts::rlock_give_up>, {key_, channel_}, {PublishCommand(), ""});
+        call.append(owners);
+        return call;
     }
 
-    template <class Send>
-    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
-        return send(digested<scripts::rlock_hand_over>, keys(),
-                    Texts<5>{text(hold), text(heir.hold), NumberText(heir.lease.count()), publish_command(),
-                             NumberText(heir.until)});
+    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+        return {digested<scripts::rlock_hand_over>,
+                {key_, channel_},
+                {text(hold), text(heir.hold), heir.lease, PublishCommand(), heir.until},
+                Effect::grants};
     }
 
-    // Returns the list of owners that hold the lock, whichever they are.
-    template <class Send>
-    auto holders(Send send) {
-        return send(Texts<2>{"HKEYS", key_});
-    }
+    Call holders() const { return hash_holders(key_); }
+    Call is_locked() const { return hash_size(key_); }
+    Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
+    Call remaining_lease() const { return key_lease(key_); }
 
     // Returns the hold's owner as the server knows it.
-    OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
-
-protected:
-    Texts<2> keys() const { return {key_, channel_}; }
-    std::string_view publish_command() const { return session_.transport().publish_command(); }
+    OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
 
 private:
-    Session<T>& session_;
+    const std::string& uuid_;
     const std::string key_;
     const std::string channel_;
 };
@@ -12938,28 +12985,27 @@ inline constexpr std::string_view fenced_hand_over{joined<detail::wanted_until, 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Builds the commands of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
-template <Transport T>
-class FencedProtocol : public RLockProtocol<T> {
+// Makes the calls of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
+class FencedProtocol : public RLockProtocol {
 public:
     static constexpr std::string_view kind = "fenced lock ";
     static constexpr std::string_view family = "FencedLock";
 
-    FencedProtocol(Session<T>& session, std::string key)
-        : RLockProtocol<T>(session, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
+    FencedProtocol(const ProtocolContext& context, std::string key)
+        : RLockProtocol(context, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
 
-    template <class Send>
-    auto acquire(const Claim& claim, Send send) {
-        return send(digested<scripts::fenced_acquire>, Texts<2>{this->key(), counter_},
-                    Texts<4>{this->text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
-                             NumberText(claim.until)});
+    Call acquire(const Claim& claim) const {
+        return {digested<scripts::fenced_acquire>,
+                {key(), counter_},
+                {text(claim.hold), claim.count, claim.lease, claim.until},
+                Effect::grants};
     }
 
-    template <class Send>
-    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
-        return send(digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->channel()},
-                    Texts<5>{this->text(hold), this->text(heir.hold), NumberText(heir.lease.count()),
-                             this->publish_command(), NumberText(heir.until)});
+    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+        return {digested<scripts::fenced_hand_over>,
+                {key(), counter_, channel()},
+                {text(hold), text(heir.hold), heir.lease, PublishCommand(), heir.until},
+                Effect::grants};
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -14462,9 +14508,8 @@ return redis.call('pttl', KEYS[1])
 namespace redlatch {
 inline namespace v0_1 {
 
-// Builds the commands of the plain mutex, for `send`, which calls or posts them. The key holds the text of the owner of
-// its one hold. Every command may be resent, without a mark on the server.
-template <Transport T>
+// Makes the calls of the plain mutex and reads the replies. The key holds the text of the owner of its one hold. Every
+// call may be resent, without a mark on the server.
 class MutexProtocol {
 public:
     static constexpr std::string_view kind = "mutex ";
@@ -14474,8 +14519,10 @@ public:
     static constexpr bool reentrant = false;
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
+    static constexpr bool fixes_lease_end = true;
 
-    MutexProtocol(Session<T>& session, std::string key) : session_(session), key_(std::move(key)) {}
+    MutexProtocol(const ProtocolContext& context, std::string key)
+        : uuid_(context.uuid), native_(context.native), key_(std::move(key)) {}
 
     const std::string& key() const noexcept { return key_; }
 
@@ -14483,25 +14530,25 @@ public:
     const std::string& channel() const noexcept { return no_channel_; }
 
     // Returns the value of a hold.
-    OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
+    OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
 
-    // Sends the plain command first. Its refusal has no reason, so the script follows. From then on only the script is
-    // sent: it recognizes the value of an earlier sending, it returns how long the holder's lease lasts, and it reports
-    // a key of another type.
+    // Makes the plain command for the first sending. Its refusal has no reason, so the script follows. From then on
+    // only the script is sent: it recognizes the value of an earlier sending, it returns how long the holder's lease
+    // lasts, and it reports a key of another type.
     //
     // The plain command gives the end of the lease by the server's clock. So a late copy holds no longer than the first
     // would have. Servers before 6.2 accept only a duration.
-    template <class Send>
-    auto acquire(const Claim& claim, Send send) {
-        const OwnerText value = text(claim.hold);
-        const NumberText lease(claim.lease.count());
-        if constexpr (std::invocable<Send&, Texts<6>>) {
-            if (claim.first) {
-                Reply reply = send_plain(claim, value, lease, send);
-                if (!reply.is_nil()) return reply;
-            }
-        }
-        return send(digested<scripts::mutex_acquire>, Texts<1>{key_}, Texts<3>{value, lease, NumberText(claim.until)});
+    Call acquire(const Claim& claim) const {
+        return claim.first ? set(claim, native_.set()) : acquire_by_script(claim);
+    }
+
+    // Returns the call that has to follow `sent` after this reply, if there is one.
+    std::optional<Call> after_acquire(const Claim& claim, const Call& sent, const Reply& reply) const {
+        if (sent.script()) return std::nullopt;
+        if (reply.is_nil()) return acquire_by_script(claim);
+        if (!is_syntax_error(reply) || sent[4].view({}) != "PXAT") return std::nullopt;
+        native_.refused(NativeCommands::Set::until);
+        return set(claim, NativeCommands::Set::lasting);
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -14510,31 +14557,32 @@ public:
         return {AcquireAnswer::Kind::blocked, Milliseconds(reply.integer), 0};
     }
 
-    // Releases by the server's own command if it has one. If an earlier sending got no reply, uses the script.
-    template <class Send>
-    auto release(std::uint64_t hold, std::uint32_t, Milliseconds, bool again, Send send) {
-        const OwnerText value = text(hold);
-        if constexpr (std::invocable<Send&, Texts<4>>) {
-            for (auto form = native().form(); !again && form != CompareAndDelete::Form::none; form = native().form()) {
-                Reply reply = form == CompareAndDelete::Form::delex ? send(Texts<4>{"DELEX", key_, "IFEQ", value})
-                                                                    : send(Texts<3>{"DELIFEQ", key_, value});
-                if (!reply.is_error() || classify(reply) != ReplyClass::refused) return reply;
-                native().refused(form);
-            }
+    // Releases by the script.
+    Call release(std::uint64_t hold, std::uint32_t, Milliseconds) const {
+        return {digested<scripts::mutex_release>, {key_}, {text(hold)}};
+    }
+
+    // Releases by the server's own command if it has one. If an earlier sending got no reply, use the script.
+    Call first_release(std::uint64_t hold) const {
+        switch (native_.compare_and_delete()) {
+            case NativeCommands::Delete::delex: return Call::command({"DELEX", key_, "IFEQ", text(hold)});
+            case NativeCommands::Delete::delifeq: return Call::command({"DELIFEQ", key_, text(hold)});
+            default: return release(hold, 0, {});
         }
-        return send(digested<scripts::mutex_release>, Texts<1>{key_}, Texts<1>{value});
+    }
+
+    // Returns the call that has to follow `sent` after this reply, if there is one.
+    std::optional<Call> after_release(std::uint64_t hold, const Call& sent, const Reply& reply) const {
+        if (sent.script() || !reply.is_error() || classify(reply) != ReplyClass::refused) return std::nullopt;
+        native_.refused(sent[0].view({}) == "DELEX" ? NativeCommands::Delete::delex : NativeCommands::Delete::delifeq);
+        return first_release(hold);
     }
 
     // Releases the holds of these values. The reply is the server's clock.
-    template <class Send>
-    auto give_up(std::span<const std::string_view> values, Send send) {
-        return send(digested<scripts::mutex_give_up>, Texts<1>{key_}, values);
-    }
-
-    // Returns the current holder's value, whichever it is.
-    template <class Send>
-    auto holders(Send send) {
-        return value(std::move(send));
+    Call give_up(std::span<const std::string_view> values) const {
+        Call call(digested<scripts::mutex_give_up>, {key_}, {});
+        call.append(values);
+        return call;
     }
 
     static ReleaseAnswer read_release(const Reply& reply) noexcept {
@@ -14542,45 +14590,33 @@ public:
         return {reply.integer == 1 ? ReleaseAnswer::Kind::released : ReleaseAnswer::Kind::not_held, 0};
     }
 
-    template <class Send>
-    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
-        return send(digested<scripts::mutex_hand_over>, Texts<1>{key_},
-                    Texts<4>{text(hold), text(heir.hold), NumberText(heir.lease.count()), NumberText(heir.until)});
+    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+        return {digested<scripts::mutex_hand_over>,
+                {key_},
+                {text(hold), text(heir.hold), heir.lease, heir.until},
+                Effect::grants};
     }
 
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
 
-    template <class Send>
-    auto remaining_lease(Send send) {
-        return send(digested<scripts::mutex_remaining_lease>, Texts<1>{key_}, Texts<0>{});
-    }
-
     // Returns the current holder's value, whichever it is. GET rather than EXISTS: a key of another type is an error,
     // not a lock.
-    template <class Send>
-    auto value(Send send) {
-        return send(Texts<2>{"GET", key_});
-    }
-
-    // Returns by how much a lease may be shorter than requested. The plain command fixes its end by the server's clock,
-    // which may be ahead of this client's estimate by that much.
-    Milliseconds clock_error() const { return session_.clock_error(); }
+    Call holders() const { return Call::command({"GET", key_}); }
+    Call remaining_lease() const { return {digested<scripts::mutex_remaining_lease>, {key_}, {}}; }
 
 private:
-    template <class Send>
-    Reply send_plain(const Claim& claim, std::string_view value, std::string_view lease, Send& send) {
-        if (session_.knows_expiry_times()) {
-            const NumberText end(session_.lease_end(claim.until, claim.lease));
-            Reply reply = send(Texts<6>{"SET", key_, value, "NX", "PXAT", end});
-            if (!is_syntax_error(reply)) return reply;
-            session_.forget_expiry_times();
-        }
-        return send(Texts<6>{"SET", key_, value, "NX", "PX", lease});
+    Call set(const Claim& claim, NativeCommands::Set form) const {
+        if (form == NativeCommands::Set::until)
+            return Call::command({"SET", key_, text(claim.hold), "NX", "PXAT", claim.lease_end}, Effect::grants);
+        return Call::command({"SET", key_, text(claim.hold), "NX", "PX", claim.lease}, Effect::grants);
     }
 
-    CompareAndDelete& native() const noexcept { return session_.native_delete(); }
+    Call acquire_by_script(const Claim& claim) const {
+        return {digested<scripts::mutex_acquire>, {key_}, {text(claim.hold), claim.lease, claim.until}, Effect::grants};
+    }
 
-    Session<T>& session_;
+    const std::string& uuid_;
+    NativeCommands& native_;
     const std::string key_;
     const std::string no_channel_{};
 };
@@ -14631,23 +14667,14 @@ public:
     // process can have acquired one in its name.
     int ask_hold_count(OwnerNumber owner, Instant limit = never) {
         const std::uint64_t hold = this->state().part(owner).hold;
-        return hold != 0 && value(limit) == this->state().wire().text(hold).view() ? 1 : 0;
-    }
-
-    std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
-        auto& state = this->state();
-        return ask_lease(
-            state.session(), state.key(),
-            [&](Instant deadline) { return state.wire().remaining_lease(state.session().calling(deadline)); }, limit);
+        return hold != 0 && value(limit) == this->state().protocol().text(hold).view() ? 1 : 0;
     }
 
 private:
     // Returns the value of the current holder.
     std::optional<std::string> value(Instant limit) {
         auto& state = this->state();
-        return ask_text(
-            state.session(), state.key(),
-            [&](Instant deadline) { return state.wire().value(state.session().calling(deadline)); }, limit);
+        return read_text(query(state.session(), state.key(), state.protocol().holders(), limit), state.key());
     }
 
     const Polling polling_;
@@ -15205,8 +15232,7 @@ struct PermitLease {
     static PermitLease of(Lease::Forever) { return {Kind::forever, {}}; }
 };
 
-// Builds the commands of the semaphore whose permits have leases: the keys and arguments of its scripts.
-template <Transport T>
+// Makes the calls of the semaphore whose permits have leases, and reads the replies.
 class PermitProtocol {
 public:
     static constexpr std::string_view kind = "permits ";
@@ -15229,13 +15255,14 @@ public:
         }
     };
 
-    PermitProtocol(Session<T>& session, std::string key)
-        : commands_(session, std::move(key), "redlatch_permit_requests"),
-          channel_(prefixed_key("redisson_sc", commands_.key())),
-          leases_(suffixed_key(commands_.key(), "timeout")) {}
+    PermitProtocol(const ProtocolContext& context, std::string key)
+        : marks_(context, std::move(key), "redlatch_permit_requests"),
+          channel_(prefixed_key("redisson_sc", marks_.key())),
+          leases_(suffixed_key(marks_.key(), "timeout")),
+          watchdog_timeout_(context.options.watchdog_timeout) {}
 
-    const IdempotentCommands<T>& commands() const noexcept { return commands_; }
-    const std::string& key() const noexcept { return commands_.key(); }
+    const RequestMarks& marks() const noexcept { return marks_; }
+    const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
     // Returns the lease for the server in ms: the watchdog timeout for watched permits, -1 for permits without a TTL.
@@ -15243,19 +15270,19 @@ public:
         switch (lease.kind) {
             case PermitLease::Kind::limited: return lease.length.count();
             case PermitLease::Kind::forever: return -1;
-            default: return commands_.session().options().watchdog_timeout.count();
+            default: return watchdog_timeout_.count();
         }
     }
 
-    Reply ask(std::span<const Want> wants, const RequestId& ticket, Instant deadline) {
-        Words words{commands_.publish()};
+    Call ask(std::span<const Want> wants, const RequestId& ticket) const {
+        Call call = marks_.call(digested<scripts::permit_acquire>, ticket, {leases_, channel_}, {PublishCommand()},
+                                Effect::grants);
         for (const Want& want : wants) {
-            words.add(want.lets_pass ? -want.amount() : want.amount());
-            words.add(milliseconds_of(want.lease));
-            words.add(want.ids);
+            call.append(want.lets_pass ? -want.amount() : want.amount());
+            call.append(milliseconds_of(want.lease));
+            append(call, want.ids);
         }
-        return commands_.call(digested<scripts::permit_acquire>, ticket, more_keys(), words.view(), deadline,
-                              Effect::grants);
+        return call;
     }
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
@@ -15270,108 +15297,79 @@ public:
                 told.size() > 2 ? told[2].integer : 0};
     }
 
-    void post_take_back(const RequestId& ticket, std::span<const Want> wants, Completion done) {
-        Words words{commands_.publish()};
-        for (const Want& want : wants) words.add(want.ids);
-        commands_.post(digested<scripts::permit_take_back>, ticket, more_keys(), words.view(), std::move(done));
+    Call take_back(const RequestId& ticket, std::span<const Want> wants) const {
+        Call call = marks_.call(digested<scripts::permit_take_back>, ticket, {leases_, channel_}, {PublishCommand()});
+        for (const Want& want : wants) append(call, want.ids);
+        return call;
     }
 
     // Uses the script for taking back, which also works if the lease of some permits is over.
-    void post_return(const RequestId& ticket, std::span<const Want> wants, Completion done) {
-        post_take_back(ticket, wants, std::move(done));
+    Call give_back(const RequestId& ticket, std::span<const Want> wants) const { return take_back(ticket, wants); }
+
+    Call release(const RequestId& ticket, std::span<const PermitId> ids) const {
+        Call call = marks_.call(digested<scripts::permit_release>, ticket, {leases_, channel_}, {PublishCommand()});
+        append(call, ids);
+        return call;
     }
 
-    Reply release(const RequestId& ticket, std::span<const PermitId> ids, Instant deadline) {
-        Words words{commands_.publish()};
-        words.add(ids);
-        return commands_.call(digested<scripts::permit_release>, ticket, more_keys(), words.view(), deadline);
+    Call set_lease(const RequestId& ticket, const PermitId& id, const PermitLease& lease) const {
+        return marks_.call(digested<scripts::permit_set_lease>, ticket, {leases_, channel_},
+                           {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)});
     }
 
-    void post_release(const RequestId& ticket, std::span<const PermitId> ids, Completion done) {
-        Words words{commands_.publish()};
-        words.add(ids);
-        commands_.post(digested<scripts::permit_release>, ticket, more_keys(), words.view(), std::move(done));
+    Call set(const RequestId& ticket, std::int64_t permits) const {
+        return marks_.call(digested<scripts::semaphore_set>, ticket, {channel_}, {permits, PublishCommand()});
     }
 
-    Reply set_lease(const RequestId& ticket, const PermitId& id, const PermitLease& lease, Instant deadline) {
-        return commands_.call(
-            digested<scripts::permit_set_lease>, ticket, more_keys(),
-            std::array<std::string_view, 3>{commands_.publish(), id.bytes(), NumberText(milliseconds_of(lease))},
-            deadline);
+    Call set_total(const RequestId& ticket, std::int64_t permits) const {
+        return marks_.call(digested<scripts::permit_set_total>, ticket, {leases_, channel_},
+                           {PublishCommand(), permits});
     }
 
-    Reply set(const RequestId& ticket, std::int64_t permits, Instant deadline) {
-        return commands_.call(digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
-                              std::array<std::string_view, 2>{NumberText(permits), commands_.publish()}, deadline);
+    Call add(const RequestId& ticket, std::int64_t permits) const {
+        return marks_.call(digested<scripts::permit_add>, ticket, {leases_, channel_}, {PublishCommand(), permits});
     }
 
-    Reply set_total(const RequestId& ticket, std::int64_t permits, Instant deadline) {
-        return commands_.call(digested<scripts::permit_set_total>, ticket, more_keys(),
-                              std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
-    }
-
-    Reply add(const RequestId& ticket, std::int64_t permits, Instant deadline) {
-        return commands_.call(digested<scripts::permit_add>, ticket, more_keys(),
-                              std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
-    }
+    Call count() const { return {digested<scripts::permit_count>, {key(), leases_, channel_}, {PublishCommand()}}; }
 
     struct Count {
         std::int64_t available;
         std::int64_t acquired;
         bool exists;
     };
-    Count count() {
-        const Reply reply = detail::inquire(commands_.session(), key(), [&](Instant deadline) {
-            return commands_.session().call_script(digested<scripts::permit_count>,
-                                                   std::array<std::string_view, 3>{key(), leases_, channel_},
-                                                   std::array<std::string_view, 1>{commands_.publish()}, deadline);
-        });
+    Count read_count(const Reply& reply) const {
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 || !reply.elements[1].is_integer())
             throw unexpected(reply, key());
         return {number_of(reply.elements[0], key()), reply.elements[1].integer, !reply.elements[0].is_nil()};
     }
 
-    std::optional<Milliseconds> remaining(const PermitId& id) {
-        const Reply reply = detail::inquire(commands_.session(), key(), [&](Instant deadline) {
-            return commands_.session().call_script(digested<scripts::permit_remaining>,
-                                                   std::array<std::string_view, 1>{leases_},
-                                                   std::array<std::string_view, 1>{id.bytes()}, deadline);
-        });
+    Call remaining(const PermitId& id) const {
+        return {digested<scripts::permit_remaining>, {leases_}, {Word::copy(id.bytes())}};
+    }
+
+    // Returns nothing if there is no such permit, and max() if its lease never ends.
+    std::optional<Milliseconds> read_remaining(const Reply& reply) const {
         if (reply.is_nil()) return std::nullopt;
         if (!reply.is_integer()) throw unexpected(reply, key());
         return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
     }
 
-    void post_renew(std::span<const PermitId> ids, Completion done) {
-        Words words{};
-        words.add(commands_.session().options().watchdog_timeout.count());
-        words.add(commands_.session().wanted_until(key()));
-        words.add(ids);
-        commands_.session().post_script(digested<scripts::permit_renew>, std::array<std::string_view, 1>{leases_},
-                                        words.view(), std::move(done), Receiver::background, Effect::grants);
+    // `until`: the server time until which it is wanted.
+    Call renew(std::span<const PermitId> ids, std::int64_t until) const {
+        Call call(digested<scripts::permit_renew>, {leases_}, {watchdog_timeout_, until}, Effect::grants);
+        append(call, ids);
+        return call;
     }
 
 private:
-    // Collects any number of arguments. The ids must outlive it.
-    class Words {
-    public:
-        Words(std::initializer_list<std::string_view> first) : words_(first) {}
-        void add(std::int64_t number) { words_.push_back(numbers_.emplace_back(number)); }
-        void add(std::span<const PermitId> ids) {
-            for (const PermitId& id : ids) words_.push_back(id.bytes());
-        }
-        std::span<const std::string_view> view() const { return words_; }
+    static void append(Call& call, std::span<const PermitId> ids) {
+        for (const PermitId& id : ids) call.append(Word::copy(id.bytes()));
+    }
 
-    private:
-        std::vector<std::string_view> words_;
-        std::deque<NumberText> numbers_;  // a deque, so that their addresses stay valid
-    };
-
-    std::array<std::string_view, 2> more_keys() const { return {leases_, channel_}; }
-
-    const IdempotentCommands<T> commands_;
+    const RequestMarks marks_;
     const std::string channel_;
     const std::string leases_;
+    const Milliseconds watchdog_timeout_;
 };
 
 }  // namespace v0_1
@@ -15387,7 +15385,7 @@ inline namespace v0_1 {
 template <class T>
 class PermitLeases final : public Synchronizer<T, PermitProtocol> {
     using Base = Synchronizer<T, PermitProtocol>;
-    using Base::lanes_, Base::mutex_, Base::session_, Base::wire_;
+    using Base::lanes_, Base::mutex_, Base::session_, Base::protocol_;
 
 public:
     using Want = typename Base::Want;
@@ -15448,9 +15446,7 @@ public:
         std::unique_lock lock(mutex_);
         std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
         this->insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
-                     [this, id](const RequestId& ticket, Completion done) {
-                         wire_.post_release(ticket, std::span(&id, 1), std::move(done));
-                     });
+                     [this, id](const RequestId& ticket) { return protocol_.release(ticket, std::span(&id, 1)); });
     } catch (...) {
     }
 
@@ -15538,8 +15534,9 @@ private:
             lock.unlock();
             const Instant sent = Clock::now();
             try {
-                wire_.post_renew(batch, [self = std::static_pointer_cast<PermitLeases>(this->shared_from_this()), batch,
-                                         sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+                session_.post(protocol_.renew(batch, session_.wanted_until(this->key())),
+                              [self = std::static_pointer_cast<PermitLeases>(this->shared_from_this()), batch,
+                               sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
             } catch (...) {  // no memory: retried after a pause
                 renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }
@@ -15632,9 +15629,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        return is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
-            return semaphore.wire().set(ticket, permits, deadline);
-        }));
+        return is_one(
+            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set(ticket, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -15645,9 +15641,8 @@ public:
     void set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
-            return semaphore.wire().set_total(ticket, permits, deadline);
-        }));
+        is_one(
+            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set_total(ticket, permits); }));
     }
     void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         detail::answer([&] { return set_permits(permits), true; }, false, ec);
@@ -15658,8 +15653,7 @@ public:
         check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change(
-            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().add(ticket, n, deadline); }));
+        is_one(semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().add(ticket, n); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -15667,17 +15661,17 @@ public:
 
     // Return the number of available permits, of acquired permits, and the sum of both; 0 if the semaphore does not
     // exist. A permit whose lease has expired is available.
-    std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(state().wire().count().available); }
+    std::ptrdiff_t available_permits() { return static_cast<std::ptrdiff_t>(count().available); }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
     }
-    std::ptrdiff_t acquired_permits() { return static_cast<std::ptrdiff_t>(state().wire().count().acquired); }
+    std::ptrdiff_t acquired_permits() { return static_cast<std::ptrdiff_t>(count().acquired); }
     std::ptrdiff_t acquired_permits(std::error_code& ec) {
         return detail::answer([&] { return acquired_permits(); }, std::ptrdiff_t(0), ec);
     }
     std::ptrdiff_t permits() {
-        const auto count = state().wire().count();
-        return count.exists ? static_cast<std::ptrdiff_t>(count.available + count.acquired) : 0;
+        const auto now = count();
+        return now.exists ? static_cast<std::ptrdiff_t>(now.available + now.acquired) : 0;
     }
     std::ptrdiff_t permits(std::error_code& ec) {
         return detail::answer([&] { return permits(); }, std::ptrdiff_t(0), ec);
@@ -15773,15 +15767,13 @@ public:
     [[nodiscard]] bool try_release(std::span<const PermitId> ids) {
         if (ids.empty()) return true;
         State& semaphore = state();
-        const std::function<void(const RequestId&, Completion)> post =
-            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& ticket,
-                                                                               Completion done) {
-                semaphore.wire().post_release(ticket, kept, std::move(done));
+        // Made first: from unwatch() on nothing may fail for want of memory.
+        const std::function<Call(const RequestId&)> make =
+            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& ticket) {
+                return semaphore.protocol().release(ticket, kept);
             };
         const auto watches = semaphore.unwatch(ids);
-        const Reply reply = semaphore.change(
-            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().release(ticket, ids, deadline); },
-            post);
+        const Reply reply = semaphore.change(make, State::Undelivered::retry);
         const bool released = is_one(reply);
         if (!released) semaphore.watch_again(watches);
         return released;
@@ -15809,7 +15801,9 @@ public:
     // Returns the remaining lease of the permit by the server's clock, nothing if the permit is not held, and
     // milliseconds::max() if its lease never expires.
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id) {
-        return state().wire().remaining(id);
+        State& semaphore = state();
+        const Reply reply = query(semaphore.session(), semaphore.key(), semaphore.protocol().remaining(id));
+        return semaphore.protocol().read_remaining(reply);
     }
     std::optional<std::chrono::milliseconds> remaining_lease(const PermitId& id, std::error_code& ec) {
         return detail::answer([&] { return remaining_lease(id); }, std::optional<std::chrono::milliseconds>(), ec);
@@ -15828,6 +15822,12 @@ private:
         return {errc::unknown_permit, name(), what + " is not held: released already, or its lease was over"};
     }
 
+    PermitProtocol::Count count() {
+        State& semaphore = state();
+        const PermitProtocol& protocol = semaphore.protocol();
+        return protocol.read_count(query(semaphore.session(), semaphore.key(), protocol.count()));
+    }
+
     bool is_one(const Reply& reply) {
         if (!reply.is_integer()) throw unexpected(reply, state().key());
         return reply.integer == 1;
@@ -15842,7 +15842,7 @@ private:
         return detail::answer(
             [&]() -> std::vector<PermitId> {
                 check(n, 1, max_at_once(), "from 1 to 10000 permits can be taken at once");
-                typename PermitProtocol<T>::Want want;
+                PermitProtocol::Want want;
                 want.ids.reserve(static_cast<std::size_t>(n));
                 for (std::ptrdiff_t i = 0; i < n; ++i) want.ids.push_back(PermitId::random());
                 [[maybe_unused]] const auto set_lease = [&](const auto& argument) {
@@ -15860,9 +15860,8 @@ private:
         const auto watches = semaphore.unwatch_settled(std::span(&id, 1));
         Reply reply;
         try {
-            reply = semaphore.change([&](const RequestId& ticket, Instant deadline) {
-                return semaphore.wire().set_lease(ticket, id, lease, deadline);
-            });
+            reply = semaphore.change(
+                [&](const RequestId& ticket) { return semaphore.protocol().set_lease(ticket, id, lease); });
         } catch (...) {
             semaphore.watch_again(watches);
             throw;
@@ -16240,8 +16239,7 @@ return 1
 namespace redlatch {
 inline namespace v0_1 {
 
-// The names that both sides of a read-write lock share, and their common commands. Both sides listen to one channel.
-template <Transport T>
+// The names that both sides of a read-write lock share, and their common calls. Both sides listen to one channel.
 class ReadWriteProtocol {
 public:
     static constexpr std::string_view family = "ReadWriteLock";
@@ -16254,8 +16252,8 @@ public:
     static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
 
 protected:
-    ReadWriteProtocol(Session<T>& session, std::string key)
-        : session_(session),
+    ReadWriteProtocol(const ProtocolContext& context, std::string key)
+        : uuid_(context.uuid),
           key_(std::move(key)),
           channel_(prefixed_key("redisson_rwlock", key_)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
@@ -16263,31 +16261,28 @@ protected:
     ~ReadWriteProtocol() = default;
 
     // `field` is the owner as a holder of this side.
-    template <class Send>
-    auto release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease, Send send) {
-        return send(script, Texts<2>{key_, channel_},
-                    Texts<5>{field, NumberText(remaining), NumberText(lease.count()), publish_command(), tag_});
+    Call release(const Script& script, const OwnerText& field, std::uint32_t remaining, Milliseconds lease) const {
+        return {script, {key_, channel_}, {field, remaining, lease, PublishCommand(), tag_}};
     }
 
-    template <class Send>
-    auto give_up(const Script& script, std::span<const std::string_view> owners, Send send) {
-        return send(script, Texts<2>{key_, channel_}, with_owners({publish_command(), tag_}, owners));
+    Call give_up(const Script& script, std::span<const std::string_view> owners) const {
+        Call call(script, {key_, channel_}, {PublishCommand(), tag_});
+        call.append(owners);
+        return call;
     }
 
-    std::string_view publish_command() { return session_.transport().publish_command(); }
-    OwnerText reader(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
-    OwnerText writer(std::uint64_t hold) const noexcept { return {session_.uuid(), hold, ":write"}; }
+    OwnerText reader(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
+    OwnerText writer(std::uint64_t hold) const noexcept { return {uuid_, hold, ":write"}; }
 
-    Session<T>& session_;
+    const std::string& uuid_;
     const std::string key_;
     const std::string channel_;
     const std::string tag_;   // prefix of the names of the timeout keys
     const std::string mark_;  // redlatch's own key: exists while a writer with precedence waits
 };
 
-// Builds the commands of the readers' side.
-template <Transport T>
-class ReadProtocol final : public ReadWriteProtocol<T> {
+// Makes the calls of the readers' side.
+class ReadProtocol final : public ReadWriteProtocol {
 public:
     static constexpr std::string_view kind = "readers ";
     static constexpr const Script& renewal = digested<scripts::read_renew>;
@@ -16295,49 +16290,36 @@ public:
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
 
-    ReadProtocol(Session<T>& session, std::string key) : ReadWriteProtocol<T>(session, std::move(key)) {}
+    ReadProtocol(const ProtocolContext& context, std::string key) : ReadWriteProtocol(context, std::move(key)) {}
 
-    template <class Send>
-    auto acquire(const Claim& claim, Send send) {
-        return send(digested<scripts::read_acquire>, Texts<2>{this->key_, this->mark_},
-                    Texts<6>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
-                             this->writer(claim.writer), this->tag_, NumberText(claim.until)});
+    Call acquire(const Claim& claim) const {
+        return {digested<scripts::read_acquire>,
+                {key_, mark_},
+                {text(claim.hold), claim.count, claim.lease, writer(claim.writer), tag_, claim.until},
+                Effect::grants};
     }
 
-    template <class Send>
-    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
-        return ReadWriteProtocol<T>::release(digested<scripts::read_release>, text(hold), remaining, lease,
-                                             std::move(send));
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
+        return ReadWriteProtocol::release(digested<scripts::read_release>, text(hold), remaining, lease);
     }
 
     // Releases everything that these owners hold. The reply is the server's clock.
-    template <class Send>
-    auto give_up(std::span<const std::string_view> owners, Send send) {
-        return ReadWriteProtocol<T>::give_up(digested<scripts::read_give_up>, owners, std::move(send));
+    Call give_up(std::span<const std::string_view> owners) const {
+        return ReadWriteProtocol::give_up(digested<scripts::read_give_up>, owners);
     }
 
     // Returns the list of owners that hold this side, whichever they are.
-    template <class Send>
-    auto holders(Send send) {
-        return send(digested<scripts::read_holders>, Texts<1>{this->key_}, Texts<1>{this->tag_});
+    Call holders() const { return {digested<scripts::read_holders>, {key_}, {tag_}}; }
+    Call remaining_lease() const { return {digested<scripts::read_remaining_lease>, {key_}, {tag_}}; }
+    Call hold_count(std::uint64_t hold) const {
+        return {digested<scripts::read_hold_count>, {key_}, {text(hold), tag_}};
     }
 
-    template <class Send>
-    Reply remaining_lease(Send send) {
-        return send(digested<scripts::read_remaining_lease>, Texts<1>{this->key_}, Texts<1>{this->tag_});
-    }
-
-    Reply hold_count(std::uint64_t hold, Instant deadline) {
-        return this->session_.calling(deadline)(digested<scripts::read_hold_count>, Texts<1>{this->key_},
-                                                Texts<2>{text(hold), this->tag_});
-    }
-
-    OwnerText text(std::uint64_t hold) const noexcept { return this->reader(hold); }
+    OwnerText text(std::uint64_t hold) const noexcept { return reader(hold); }
 };
 
-// Builds the commands of the writer's side.
-template <Transport T>
-class WriteProtocol final : public ReadWriteProtocol<T> {
+// Makes the calls of the writer's side.
+class WriteProtocol final : public ReadWriteProtocol {
 public:
     static constexpr std::string_view kind = "writers ";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
@@ -16346,14 +16328,15 @@ public:
     // A read hold of the same owner keeps the key.
     static constexpr bool outlives_lease = true;
 
-    WriteProtocol(Session<T>& session, std::string key) : ReadWriteProtocol<T>(session, std::move(key)) {}
+    WriteProtocol(const ProtocolContext& context, std::string key) : ReadWriteProtocol(context, std::move(key)) {}
 
-    template <class Send>
-    auto acquire(const Claim& claim, Send send) {
+    Call acquire(const Claim& claim) {
         if (claim.announced) marked_ = true;
-        return send(digested<scripts::write_acquire>, Texts<2>{this->key_, this->mark_},
-                    Texts<7>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()), this->tag_,
-                             this->session_.uuid(), claim.announced ? mark_ttl : "0", NumberText(claim.until)});
+        return {
+            digested<scripts::write_acquire>,
+            {key_, mark_},
+            {text(claim.hold), claim.count, claim.lease, tag_, uuid_, claim.announced ? mark_ttl : "0", claim.until},
+            Effect::grants};
     }
 
     AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -16363,44 +16346,27 @@ public:
         return answer;
     }
 
-    // Deletes the mark that a waiting thread of this process may have left.
-    void withdraw() {
-        if (!marked_.exchange(false)) return;
-        this->session_.posting([](const Reply&) {})(digested<scripts::write_withdraw>,
-                                                    Texts<2>{this->mark_, this->channel_},
-                                                    Texts<2>{this->session_.uuid(), this->publish_command()});
+    // Deletes the mark that a waiting thread of this process may have left. Returns nothing if there is none.
+    std::optional<Call> withdraw() {
+        if (!marked_.exchange(false)) return std::nullopt;
+        return Call(digested<scripts::write_withdraw>, {mark_, channel_}, {uuid_, PublishCommand()});
     }
 
-    template <class Send>
-    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
-        return ReadWriteProtocol<T>::release(digested<scripts::write_release>, text(hold), remaining, lease,
-                                             std::move(send));
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
+        return ReadWriteProtocol::release(digested<scripts::write_release>, text(hold), remaining, lease);
     }
 
     // Releases everything that these owners hold. The reply is the server's clock.
-    template <class Send>
-    auto give_up(std::span<const std::string_view> owners, Send send) {
-        return ReadWriteProtocol<T>::give_up(digested<scripts::write_give_up>, owners, std::move(send));
+    Call give_up(std::span<const std::string_view> owners) const {
+        return ReadWriteProtocol::give_up(digested<scripts::write_give_up>, owners);
     }
 
     // Returns the list of owners that hold this side, whichever they are.
-    template <class Send>
-    auto holders(Send send) {
-        return send(digested<scripts::write_holders>, Texts<1>{this->key_}, Texts<0>{});
-    }
+    Call holders() const { return {digested<scripts::write_holders>, {key_}, {}}; }
+    Call remaining_lease() const { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
+    Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
 
-    template <class Send>
-    Reply remaining_lease(Send send) {
-        return send(digested<scripts::write_remaining_lease>, Texts<1>{this->key_}, Texts<0>{});
-    }
-
-    Reply hold_count(std::uint64_t hold, Instant deadline) {
-        const OwnerText field = text(hold);
-        const std::array<std::string_view, 3> words{"HGET", this->key_, field};
-        return this->session_.call({words, 1}, deadline);
-    }
-
-    OwnerText text(std::uint64_t hold) const noexcept { return this->writer(hold); }
+    OwnerText text(std::uint64_t hold) const noexcept { return writer(hold); }
 
 private:
     // How long a writer that dies while it waits keeps readers out, in ms. The mark is renewed after half of this time.
@@ -16439,24 +16405,11 @@ struct ReadWriteOptions {
 // of threads may use one object. Destroying the object ends no hold.
 template <class T = HiredisTransport>
 class ReadWriteLock : public LockApi<ReadWriteLock<T>> {
-    // Implements what both sides share: all members of a lock, with queries of their own.
-    template <class Self, template <class> class Protocol>
+    // Implements what both sides share: all members of a lock. A side is locked while it has a lease.
+    template <class Self, class Protocol>
     class Side : public NamedLock<Self, T, LockState<T, Protocol>> {
     public:
-        bool ask_locked(Instant limit = never) { return ask_remaining_lease(limit).has_value(); }
-        int ask_hold_count(OwnerNumber owner, Instant limit = never) {
-            auto& state = this->state();
-            return ask_count(
-                state.session(), state.key(),
-                [&](Instant deadline) { return state.wire().hold_count(state.part(owner).hold, deadline); }, limit);
-        }
-        std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
-            auto& state = this->state();
-            return ask_lease(
-                state.session(), state.key(),
-                [&](Instant deadline) { return state.wire().remaining_lease(state.session().calling(deadline)); },
-                limit);
-        }
+        bool ask_locked(Instant limit = never) { return this->ask_remaining_lease(limit).has_value(); }
 
     protected:
         Side(Client<T>& client, std::string_view name) : Side::NamedLock(client.core(), name) {}
@@ -16672,8 +16625,7 @@ RLock(Client<T>&, std::string_view) -> RLock<T>;
 namespace redlatch {
 inline namespace v0_1 {
 
-// Builds the commands of the semaphore: the keys and arguments of its scripts.
-template <Transport T>
+// Makes the calls of the semaphore and reads the replies.
 class SemaphoreProtocol {
 public:
     static constexpr std::string_view kind = "semaphore ";
@@ -16689,27 +16641,18 @@ public:
         std::int64_t amount() const { return permits; }
     };
 
-    SemaphoreProtocol(Session<T>& session, std::string key)
-        : commands_(session, std::move(key), "redlatch_semaphore_requests"),
-          channel_(prefixed_key("redisson_sc", commands_.key())) {}
+    SemaphoreProtocol(const ProtocolContext& context, std::string key)
+        : marks_(context, std::move(key), "redlatch_semaphore_requests"),
+          channel_(prefixed_key("redisson_sc", marks_.key())) {}
 
-    const IdempotentCommands<T>& commands() const noexcept { return commands_; }
-    const std::string& key() const noexcept { return commands_.key(); }
+    const RequestMarks& marks() const noexcept { return marks_; }
+    const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply ask(std::span<const Want> wants, const RequestId& ticket, Instant deadline) {
-        constexpr std::array<std::string_view, 0> no_keys{};
-        if (wants.size() == 1)
-            return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
-                                  std::array<std::string_view, 1>{NumberText(wants[0].permits)}, deadline,
-                                  Effect::grants);
-        std::vector<NumberText> numbers;
-        numbers.reserve(wants.size());
-        std::vector<std::string_view> arguments;
-        for (const Want& want : wants)
-            arguments.push_back(numbers.emplace_back(want.lets_pass ? -want.permits : want.permits));
-        return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
-                              std::span(std::as_const(arguments)), deadline, Effect::grants);
+    Call ask(std::span<const Want> wants, const RequestId& ticket) const {
+        Call call = marks_.call(digested<scripts::semaphore_acquire>, ticket, {}, {}, Effect::grants);
+        for (const Want& want : wants) call.append(want.lets_pass ? -want.permits : want.permits);
+        return call;
     }
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
@@ -16719,43 +16662,33 @@ public:
         return {Milliseconds::max(), -reply.integer};
     }
 
-    void post_take_back(const RequestId& ticket, std::span<const Want>, Completion done) {
-        commands_.post(digested<scripts::semaphore_give_back>, ticket, std::array<std::string_view, 1>{channel_},
-                       std::array<std::string_view, 1>{commands_.publish()}, std::move(done));
+    Call take_back(const RequestId& ticket, std::span<const Want>) const {
+        return marks_.call(digested<scripts::semaphore_give_back>, ticket, {channel_}, {PublishCommand()});
     }
 
-    void post_return(const RequestId& ticket, std::span<const Want> wants, Completion done) {
+    Call give_back(const RequestId& ticket, std::span<const Want> wants) const {
         std::int64_t permits = 0;
         for (const Want& want : wants) permits += want.permits;
-        post_add(ticket, permits, true, std::move(done));
+        return add(ticket, permits, true);
     }
 
-    Reply add(const RequestId& ticket, std::int64_t permits, bool only_existing, Instant deadline) {
-        return commands_.call(
-            digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
-            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(only_existing)},
-            deadline);
+    Call add(const RequestId& ticket, std::int64_t permits, bool only_existing) const {
+        return marks_.call(digested<scripts::semaphore_add>, ticket, {channel_},
+                           {permits, PublishCommand(), only_existing ? "1" : "0"});
     }
 
-    void post_add(const RequestId& ticket, std::int64_t permits, bool only_existing, Completion done) {
-        commands_.post(
-            digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
-            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(only_existing)},
-            std::move(done));
+    Call set(const RequestId& ticket, std::int64_t permits) const {
+        return marks_.call(digested<scripts::semaphore_set>, ticket, {channel_}, {permits, PublishCommand()});
     }
 
-    Reply set(const RequestId& ticket, std::int64_t permits, Instant deadline) {
-        return commands_.call(digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
-                              std::array<std::string_view, 2>{NumberText(permits), commands_.publish()}, deadline);
+    Call drain(const RequestId& ticket) const {
+        return marks_.call(digested<scripts::semaphore_drain>, ticket, {}, {});
     }
 
-    Reply drain(const RequestId& ticket, Instant deadline) {
-        return commands_.call(digested<scripts::semaphore_drain>, ticket, std::array<std::string_view, 0>{},
-                              std::array<std::string_view, 0>{}, deadline);
-    }
+    Call available() const { return Call::command({"GET", key()}); }
 
 private:
-    const IdempotentCommands<T> commands_;
+    const RequestMarks marks_;
     const std::string channel_;
 };
 
@@ -16801,9 +16734,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0);
         State& semaphore = state();
-        return is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
-            return semaphore.wire().set(ticket, permits, deadline);
-        }));
+        return is_one(
+            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set(ticket, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -16887,7 +16819,9 @@ public:
     // Returns the number of available permits: 0 if the semaphore does not exist, negative if add_permits() took away
     // more than there were.
     std::ptrdiff_t available_permits() {
-        return static_cast<std::ptrdiff_t>(ask_number(state().session(), state().key()));
+        State& semaphore = state();
+        const Reply reply = query(semaphore.session(), semaphore.key(), semaphore.protocol().available());
+        return static_cast<std::ptrdiff_t>(number_of(reply, semaphore.key()));
     }
     std::ptrdiff_t available_permits(std::error_code& ec) {
         return detail::answer([&] { return available_permits(); }, std::ptrdiff_t(0), ec);
@@ -16898,9 +16832,7 @@ public:
         check(n, -max());
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const RequestId& ticket, Instant deadline) {
-            return semaphore.wire().add(ticket, n, false, deadline);
-        }));
+        is_one(semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().add(ticket, n, false); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -16909,8 +16841,8 @@ public:
     // Takes all available permits and leaves none. Returns their number, which is negative if some were owed.
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
-        const Reply reply = semaphore.change(
-            [&](const RequestId& ticket, Instant deadline) { return semaphore.wire().drain(ticket, deadline); });
+        const Reply reply =
+            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().drain(ticket); });
         if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
         return static_cast<std::ptrdiff_t>(reply.integer);
     }
@@ -16936,7 +16868,7 @@ private:
     bool take(std::ptrdiff_t n, const WaitRequest& request) {
         check(n, 0);
         if (n == 0) return true;
-        typename SemaphoreProtocol<T>::Want want{.permits = n};
+        SemaphoreProtocol::Want want{.permits = n};
         return state().obtain(want, request);
     }
 
@@ -16947,12 +16879,11 @@ private:
 
     bool give(std::ptrdiff_t n, bool only_existing) {
         State& semaphore = state();
-        return is_one(
-            semaphore.change([&](const RequestId& ticket,
-                                 Instant deadline) { return semaphore.wire().add(ticket, n, only_existing, deadline); },
-                             [&semaphore, n, only_existing](const RequestId& ticket, Completion done) {
-                                 semaphore.wire().post_add(ticket, n, only_existing, std::move(done));
-                             }));
+        return is_one(semaphore.change(
+            [&semaphore, n, only_existing](const RequestId& ticket) {
+                return semaphore.protocol().add(ticket, n, only_existing);
+            },
+            State::Undelivered::retry));
     }
 
     StateHandle<T, State> binding_;

@@ -12,10 +12,8 @@
 #include <vector>
 
 #include "fuzz/expect.hpp"
-#include "support/scripted_transport.hpp"
 
 using namespace redlatch;
-using test::ScriptedTransport;
 
 namespace {
 
@@ -85,17 +83,18 @@ void decode(Decode decode) {
     }
 }
 
-struct Wires {
-    test::ScriptedRedis redis;
-    Client<ScriptedTransport> client{redis.transport()};
-    Session<ScriptedTransport>& session = client.core()->session();
-    SemaphoreProtocol<ScriptedTransport> semaphore{session, "s"};
-    PermitProtocol<ScriptedTransport> permits{session, "p"};
-    LatchProtocol<ScriptedTransport> latch{session, "l"};
+struct Protocols {
+    const std::string uuid = make_uuid();
+    const ClientOptions options{};
+    NativeCommands native;
+    const ProtocolContext context{uuid, options, native};
+    SemaphoreProtocol semaphore{context, "s"};
+    PermitProtocol permits{context, "p"};
+    LatchProtocol latch{context, "l"};
 };
 
 void make_sense_of(const Reply& reply) {
-    static Wires wires;
+    static Protocols protocols;
     const ReplyClass verdict = classify(reply);
     if (verdict != ReplyClass::answered) expect_printable(error_of(reply, "name").what());
     decode([&] {
@@ -103,11 +102,11 @@ void make_sense_of(const Reply& reply) {
         expect((answer.kind == AcquireAnswer::Kind::held) == reply.is_nil(), "held without a nil");
     });
     decode([&] {
-        const AcquireAnswer answer = FencedProtocol<ScriptedTransport>::read_acquire(reply, "name");
+        const AcquireAnswer answer = FencedProtocol::read_acquire(reply, "name");
         if (answer.kind == AcquireAnswer::Kind::held)
             expect(answer.token > 0 && reply.elements.at(1).integer == answer.token, "held without a token");
     });
-    const HandOverAnswer handed = FencedProtocol<ScriptedTransport>::read_hand_over(reply);
+    const HandOverAnswer handed = FencedProtocol::read_hand_over(reply);
     if (handed.kind == HandOverAnswer::Kind::handed) expect(handed.token > 0, "handed over without a token");
     if (decode_hand_over(reply).kind == HandOverAnswer::Kind::handed)
         expect(reply.is_integer() && reply.integer == 1, "handed over without a 1");
@@ -115,21 +114,21 @@ void make_sense_of(const Reply& reply) {
     if (released.kind == ReleaseAnswer::Kind::released) expect(released.listeners >= 0, "released to nobody");
     decode([&] { static_cast<void>(number_of(reply, "name")); });
     decode([&] {
-        std::vector<SemaphoreProtocol<ScriptedTransport>::Want> wants(2);
+        std::vector<SemaphoreProtocol::Want> wants(2);
         wants[1].permits = 3;
-        static_cast<void>(wires.semaphore.decode(reply, wants));
+        static_cast<void>(protocols.semaphore.decode(reply, wants));
         expect(wants[0].served == (reply.integer > 0), "permits from nowhere");
         expect(!wants[1].served || reply.integer == 4, "more permits than were given");
     });
     decode([&] {
-        std::vector<PermitProtocol<ScriptedTransport>::Want> wants(1);
+        std::vector<PermitProtocol::Want> wants(1);
         wants[0].ids.push_back(PermitId::random());
-        static_cast<void>(wires.permits.decode(reply, wants));
+        static_cast<void>(protocols.permits.decode(reply, wants));
     });
     decode([&] {
-        std::vector<LatchProtocol<ScriptedTransport>::Want> wants(1);
-        static_cast<void>(wires.latch.decode(reply, wants));
-        static_cast<void>(wires.latch.decode_lower(reply));
+        std::vector<LatchProtocol::Want> wants(1);
+        static_cast<void>(protocols.latch.decode(reply, wants));
+        static_cast<void>(protocols.latch.decode_lower(reply));
     });
 }
 

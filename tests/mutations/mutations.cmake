@@ -39,8 +39,8 @@ mutate(renewal_creates_the_key scripts/rlock.hpp
 
 # A release that runs out of memory counts as on its way indefinitely.
 mutate(release_on_its_way_for_ever lock/lease_manager.hpp
-    "if (!Protocol<T>::shared) keeper_.releasing_ = false;"
-    "if (!Protocol<T>::shared && std::uncaught_exceptions() == 0) keeper_.releasing_ = false;"
+    "if (!Protocol::shared) keeper_.releasing_ = false;"
+    "if (!Protocol::shared && std::uncaught_exceptions() == 0) keeper_.releasing_ = false;"
     "unit/rlock_release")
 
 # The reply to a renewal is applied to a later hold of its thread.
@@ -69,8 +69,8 @@ mutate(message_during_a_try_forgotten wait/wait_queue.hpp
 
 # Validity is counted from the reply, not from the request.
 mutate(validity_from_the_reply lock/lease_manager.hpp
-    "const SendTime sent;\n                Reply reply = send(std::as_const(claim), deadline);"
-    "Reply reply = send(std::as_const(claim), deadline);\n                const SendTime sent;"
+    "const SendTime sent;\n                Reply reply = call_acquire(claim, deadline, make);"
+    "Reply reply = call_acquire(claim, deadline, make);\n                const SendTime sent;"
     "unit/rlock|faults/lost")
 
 # The watchdog continues although the server reports that the hold is gone.
@@ -225,14 +225,14 @@ mutate(fair_serves_the_last_first scripts/fair_lock.hpp
 
 # A dead waiter delays the others by a whole lease.
 mutate(fair_slot_of_a_whole_lease protocol/fair_lock.hpp
-    "session.options().watchdog_timeout / 6"
-    "session.options().watchdog_timeout"
+    "context.options.watchdog_timeout / 6"
+    "context.options.watchdog_timeout"
     "integration/fair_lock_order")
 
 # A try_lock() that failed stays in the queue.
-mutate(fair_try_lock_queues_up lock/fair_lock_state.hpp
-    "return wire_.acquire(claim, session_.calling(deadline, Effect::grants));"
-    "return wire_.acquire_or_queue(claim, session_.calling(deadline, Effect::grants));"
+mutate(fair_try_lock_queues_up protocol/fair_lock.hpp
+    "return acquire_with(claim, Milliseconds(0));"
+    "return acquire_or_queue(claim);"
     "integration/std_interface")
 
 # --- read-write lock --------------------------------------------------------------------------------------------------
@@ -305,13 +305,13 @@ mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
 
 # A writer that gave up blocks readers.
 mutate(mark_left_behind lock/lease_manager.hpp
-    "wire_.withdraw();\n            lock.lock();"
-    "lock.lock();"
+    "if (const auto call = protocol_.withdraw()) session_.post(*call, [](const Reply&) {});\n"
+    ""
     "unit/read_write_lock|integration/read_write_lock")
 
 # A reader waits behind another reader of its process.
 mutate(readers_stand_in_line lock/lock_state.hpp
-    "return Protocol<T>::shared ? Instant{} : holds_.held_until();"
+    "return Protocol::shared ? Instant{} : holds_.held_until();"
     "return holds_.held_until();"
     "unit/read_write_lock")
 
@@ -401,9 +401,9 @@ mutate(late_count_down_counts scripts/count_down_latch.hpp
     "faults/late_synchronizers")
 
 # A request that may have been executed, without any way to find out, is sent again.
-mutate(unknowable_is_sent_again protocol/idempotency.hpp
-    "if (ticket.may_be_done && read_late(reply).value_or(0) > marks_end) {"
-    "if (false && read_late(reply).value_or(0) > marks_end) {"
+mutate(unknowable_is_sent_again semaphore/idempotent_sender.hpp
+    "if (ticket.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(ticket)) {"
+    "if (false && read_late(reply).value_or(0) > marks_.mark_end(ticket)) {"
     "faults/late_synchronizers")
 
 # A missing right leaves half of a change behind.
@@ -492,8 +492,8 @@ mutate(next_expiry_ignored protocol/permit_expirable_semaphore.hpp
 
 # The plain command is SET without NX.
 mutate(mutex_takes_it_from_others protocol/mutex.hpp
-    "send(Texts<6>{\"SET\", key_, value, \"NX\", \"PX\", lease})"
-    "send(Texts<5>{\"SET\", key_, value, \"PX\", lease})"
+    "{\"SET\", key_, text(claim.hold), \"NX\", \"PXAT\", claim.lease_end}"
+    "{\"SET\", key_, text(claim.hold), \"PXAT\", claim.lease_end}"
     "integration/mutex")
 
 # A release ends any hold.
@@ -504,8 +504,8 @@ mutate(mutex_release_compares_nothing scripts/mutex.hpp
 
 # All holds have the same value, and a late release ends a later hold.
 mutate(mutex_value_is_the_owner protocol/mutex.hpp
-    "return {session_.uuid(), hold};"
-    "return {session_.uuid(), hold * 0};"
+    "return {uuid_, hold};"
+    "return {uuid_, hold * 0};"
     "unit/mutex|integration/mutex")
 
 # A renewal extends a foreign hold, and the loss of our own goes unnoticed.
@@ -522,14 +522,14 @@ mutate(mutex_resend_is_refused scripts/mutex.hpp
 
 # The first reply without a lock is final, and the type of the key is not checked.
 mutate(mutex_refusal_is_not_looked_into protocol/mutex.hpp
-    "if (!reply.is_nil()) return reply;"
-    "return reply.is_nil() ? Reply::of(-1) : reply;"
+    "if (reply.is_nil()) return acquire_by_script(claim);"
+    "if (reply.is_nil()) return Call::command({\"PTTL\", key_});"
     "unit/mutex|integration/mutex")
 
 # A server without a native compare-and-delete command executes no release.
 mutate(mutex_needs_the_native_delete protocol/mutex.hpp
-    "if (!reply.is_error() || classify(reply) != ReplyClass::refused) return reply;"
-    "if (form != CompareAndDelete::Form::none) return reply;"
+    "if (sent.script() || !reply.is_error() || classify(reply) != ReplyClass::refused) return std::nullopt;"
+    "if (sent.script() || reply.answered()) return std::nullopt;"
     "unit/mutex|integration/mutex")
 
 # A hand-over resurrects a hold that was lost.

@@ -18,6 +18,9 @@ using Clock = std::chrono::steady_clock;
 using Instant = Clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
 
+// Milliseconds since 1970 by the clock of a server.
+using ServerMilliseconds = std::int64_t;
+
 // The deadline of an indefinite wait.
 inline constexpr Instant never = Instant::max();
 

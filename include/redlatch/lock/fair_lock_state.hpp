@@ -57,9 +57,7 @@ public:
         if (waiting_ == 0) failing_since_.reset();
         if (const std::optional<bool> reentered = reenter(lock, request)) return *reentered;
         if (request.one_try) {
-            const auto answer = ask(lock, request, true, [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire(claim, session_.calling(deadline, Effect::grants));
-            });
+            const auto answer = ask(lock, request, true);
             return answer && answer->kind == AcquireAnswer::Kind::held;
         }
         for (;;) {
@@ -104,7 +102,7 @@ public:
 private:
     using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_;
     using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::session_;
-    using Keeper::take_back, Keeper::wire_;
+    using Keeper::take_back, Keeper::protocol_;
     using typename Keeper::Asked;
 
     // What a waiter knows from its last command.
@@ -174,9 +172,7 @@ private:
     bool ask_or_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question, bool first) {
         const std::optional<AcquireAnswer> answer = ask(
             lock, request, question.number, first,
-            [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire_or_queue(claim, session_.calling(deadline, Effect::grants));
-            },
+            [](FairProtocol& protocol, const Claim& claim) { return protocol.acquire_or_queue(claim); },
             &question.unsettled);
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
@@ -192,7 +188,7 @@ private:
         const std::shared_ptr<Place> place = place_or_leave(lock, request, question);
         ++waiting_;
         if (refresh_at_ == never) {
-            refresh_at_ = Clock::now() + wire_.slot() / 3;
+            refresh_at_ = Clock::now() + protocol_.slot() / 3;
             session_.timers().schedule(*this, refresh_at_);
         }
         if (question.generation == 0) question.generation = place->generation();
@@ -238,7 +234,7 @@ private:
 
     std::shared_ptr<Place> place_of(std::uint64_t number) {
         if (const auto found = places_.find(number); found != places_.end()) return found->second;
-        return places_.emplace(number, std::make_shared<Place>(session_, wire_.channel(number))).first->second;
+        return places_.emplace(number, std::make_shared<Place>(session_, protocol_.channel(number))).first->second;
     }
 
     // Without memory for a ticket, gives up the slot in the queue and rethrows.
@@ -275,7 +271,7 @@ private:
         std::vector<std::uint64_t> waiters;
         for (const auto& [number, place] : places_)
             if (place->is_waiting()) waiters.push_back(number);
-        refresh_at_ = waiters.empty() ? never : now + wire_.slot() / 3;
+        refresh_at_ = waiters.empty() ? never : now + protocol_.slot() / 3;
         lock.unlock();
         for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
             const std::size_t size = std::min(waiters_a_refresh, waiters.size() - first);
@@ -285,12 +281,13 @@ private:
     }
 
     void post_refresh(std::span<const std::uint64_t> waiters) {
-        wire_.post_refresh(waiters, [self = std::static_pointer_cast<FairLockState>(this->shared_from_this()),
-                                     asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
-                                     sent = Clock::now()](const Reply& reply) {
-            self->session_.learn_if_late(self->key(), sent, reply);
-            self->refreshed(asked, reply);
-        });
+        session_.post(protocol_.refresh(waiters, session_.wanted_until(key())),
+                      [self = std::static_pointer_cast<FairLockState>(this->shared_from_this()),
+                       asked = std::vector<std::uint64_t>(waiters.begin(), waiters.end()),
+                       sent = Clock::now()](const Reply& reply) {
+                          self->session_.learn_if_late(self->key(), sent, reply);
+                          self->refreshed(asked, reply);
+                      });
     }
 
     // Wakes waiters that lost their slot, because the refresh was late or the server lost its data. They join the queue
@@ -299,7 +296,7 @@ private:
         const std::lock_guard lock(mutex_);
         if (classify(reply) != ReplyClass::answered) {
             if (waiting_ == 0) return;
-            refresh_at_ = std::min(refresh_at_, Clock::now() + wire_.slot() / 20);
+            refresh_at_ = std::min(refresh_at_, Clock::now() + protocol_.slot() / 20);
             session_.timers().schedule(*this, refresh_at_);
             return;
         }

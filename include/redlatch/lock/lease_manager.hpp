@@ -5,6 +5,8 @@
 #include "redlatch/lock/hold_table.hpp"
 #include "redlatch/lock/outbox.hpp"
 #include "redlatch/options.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/claim.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
 #include "redlatch/session/background_task.hpp"
 #include "redlatch/session/key_holds.hpp"
@@ -48,22 +50,22 @@ inline namespace v0_1 {
 // gone. Only this process knows which thread has which hold.
 //
 // mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs.
-template <class T, template <class> class Protocol>
+template <class T, class Protocol>
 class LeaseManager : public BackgroundTask {
 public:
-    static constexpr std::string_view kind = Protocol<T>::kind;
+    static constexpr std::string_view kind = Protocol::kind;
 
     LeaseManager(Session<T>& session, const std::string& key)
-        : session_(session), wire_(session, key), key_holds_(session.key_holds(key)) {}
+        : session_(session), protocol_(session.protocol_context(), key), key_holds_(session.key_holds(key)) {}
 
     ~LeaseManager() override {
         session_.timers().forget(*this);
         session_.losses().timers().forget(*this);
     }
 
-    const std::string& key() const noexcept { return wire_.key(); }
+    const std::string& key() const noexcept { return protocol_.key(); }
     Session<T>& session() const noexcept { return session_; }
-    Protocol<T>& wire() noexcept { return wire_; }
+    Protocol& protocol() noexcept { return protocol_; }
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
@@ -156,8 +158,8 @@ public:
                 relock.unlock();
                 done(outcome);
             };
-            wire_.release(leaving.hold, leaving.remaining, leaving.lease, false,
-                          session_.posting(std::move(answered), receiver));
+            session_.post(protocol_.release(leaving.hold, leaving.remaining, leaving.lease), std::move(answered),
+                          receiver);
         } catch (...) {
             // Nothing was sent yet. The background sends the last release.
             lock.lock();
@@ -179,13 +181,10 @@ public:
             for (const Hold& hold : holds_)
                 if (hold.live()) ended.push_back(hold.id);
         }
-        const Reply seen = detail::inquire(
-            session_, key(), [&](Instant deadline) { return wire_.holders(session_.calling(deadline)); }, limit);
+        const Reply seen = query(session_, key(), protocol_.holders(), limit);
         const std::vector<std::string_view> owners = owners_in(seen);
         if (!owners.empty()) {
-            const Reply reply = detail::inquire(
-                session_, key(),
-                [&](Instant deadline) { return wire_.give_up(std::span(owners), session_.calling(deadline)); }, limit);
+            const Reply reply = query(session_, key(), protocol_.give_up(owners), limit);
             if (!reply.is_integer()) throw unexpected(reply, key());
         }
         const std::lock_guard lock(mutex_);
@@ -236,7 +235,8 @@ public:
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
             if (hold.renewing || hold.ask_at() > horizon) continue;
-            due.push_back({shared_from_this(), key(), hold.owner, hold.id, &Protocol<T>::renewal, wire_.text(hold.id)});
+            due.push_back(
+                {shared_from_this(), key(), hold.owner, hold.id, &Protocol::renewal, protocol_.text(hold.id)});
             if (!hold.watched()) due.back().lease = Milliseconds(1);
             hold.renewing = true;
         }
@@ -256,7 +256,7 @@ public:
             hold.look_at_suspension();
             if (now < hold.lost_at()) continue;
             // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
-            if (Protocol<T>::outlives_lease) give_back_later(hold, hold.valid_until);
+            if (Protocol::outlives_lease) give_back_later(hold, hold.valid_until);
             lose(hold, hold.watched() ? "it could not be renewed in time" : "its lease ran out");
         }
         holds_.erase_lost();
@@ -360,17 +360,17 @@ protected:
     Claim claim_of(OwnerNumber owner, std::uint64_t number, std::uint32_t count,
                    const std::optional<Milliseconds>& lease) const {
         Claim claim{owner, number, count, lease_of(lease)};
-        if constexpr (Protocol<T>::shared) claim.writer = key_holds_->writer_of(owner);
+        if constexpr (Protocol::shared) claim.writer = key_holds_->writer_of(owner);
         return claim;
     }
 
     // Returns the error for a first hold if this process holds the key as another kind of lock.
     std::optional<Error> mixed_kinds() const {
-        const std::string_view other = key_holds_->other_than(Protocol<T>::family);
+        const std::string_view other = key_holds_->other_than(Protocol::family);
         if (other.empty()) return std::nullopt;
         return Error(errc::wrong_type, key(),
                      "this process holds it as a " + std::string(other) + ", so it cannot be a " +
-                         std::string(Protocol<T>::family) + "; choose another name");
+                         std::string(Protocol::family) + "; choose another name");
     }
 
     // --- what is in flight in the background ----------------------------------------------------------------------
@@ -409,7 +409,8 @@ protected:
                 if (!asked.reply.answered() && !asked.reply.is_unsent()) asked.unsettled = until;
                 self->tried(owner, lease, id, asked, tell);
             };
-            wire_.acquire(std::as_const(claim), session_.posting(std::move(done), receiver, Effect::grants));
+            claim.first = false;  // a posted call has no successor
+            session_.post(protocol_.acquire(claim), std::move(done), receiver);
         } catch (...) {  // nothing was sent
             asked.reply = Reply::of(Reply::Kind::not_sent, std::string());
             tried(claim.owner, lease, id, asked, tell);
@@ -472,10 +473,24 @@ protected:
         return first ? std::max(deadline, now + std::min(one_try, Session<T>::honest_try)) : deadline;
     }
 
-    // `send(claim, deadline)` sends the acquire command.
-    template <class Send>
+    // Makes the acquire call for a claim. Fair locks have two.
+    using MakeAcquire = Call (*)(Protocol&, const Claim&);
+    static Call make_acquire(Protocol& protocol, const Claim& claim) { return protocol.acquire(claim); }
+
+    // Sends the acquire call, and the calls that the protocol makes of its reply.
+    Reply call_acquire(const Claim& claim, Instant deadline, MakeAcquire make) {
+        Call call = make(protocol_, claim);
+        Reply reply = session_.call(call, deadline);
+        if constexpr (requires { protocol_.after_acquire(claim, call, reply); })
+            while (auto next = protocol_.after_acquire(claim, call, reply)) {
+                call = *std::move(next);
+                reply = session_.call(call, deadline);
+            }
+        return reply;
+    }
+
     Asked send_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, Claim claim, bool first,
-                       Send send) {
+                       MakeAcquire make) {
         // Start these before there is a hold: supervising a hold must not fail.
         session_.start_losses();
         session_.start_background();
@@ -488,15 +503,17 @@ protected:
             if (again) claim.first = false;
             return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                 claim.until = until;
+                claim.lease_end = session_.lease_end(until, claim.lease);
                 const SendTime sent;
-                Reply reply = send(std::as_const(claim), deadline);
+                Reply reply = call_acquire(claim, deadline, make);
                 asked.sent = sent.as_of_now();
-                if constexpr (requires { wire_.clock_error(); }) asked.sent -= wire_.clock_error();
+                // The call fixes the end of the lease by the server's clock, of which we have an estimate only.
+                if constexpr (requires { Protocol::fixes_lease_end; }) asked.sent -= session_.clock_error();
                 if (!reply.answered() && !reply.is_unsent()) asked.unsettled = std::max(asked.unsettled, until);
                 return reply;
             });
         };
-        asked.reply = session_.persist(give_up, request.stop, send_once, request.one_try);
+        asked.reply = session_.call_with_retry(give_up, request.stop, send_once, request.one_try);
         lock.lock();
         if (classify(asked.reply) == ReplyClass::answered)
             failing_since_.reset();
@@ -516,25 +533,23 @@ protected:
         throw error_of(asked.reply, key());
     }
 
-    // Sends the acquire command for a first hold by `send(claim, deadline)`. Returns nothing if the caller's stop token
-    // or deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
-    template <class Send>
-    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first,
-                                     Send send) {
-        return ask(lock, request, next_number(), first, send);
+    // Sends the acquire command for a first hold. Returns nothing if the caller's stop token or deadline ended the
+    // call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
+    std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
+        return ask(lock, request, next_number(), first, make_acquire);
     }
 
     // Does the same under a given number. With `waiting`, the caller keeps waiting under that number if it is blocked,
     // and releases the number itself if there is no reply. `*waiting` keeps the server time until which an unanswered
     // sending may take effect.
-    template <class Send>
     std::optional<AcquireAnswer> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                     std::uint64_t number, bool first, Send send, std::int64_t* waiting = nullptr) {
+                                     std::uint64_t number, bool first, MakeAcquire make,
+                                     std::int64_t* waiting = nullptr) {
         if (auto refusal = mixed_kinds()) throw *std::move(refusal);
         Claim claim = claim_of(request.owner, number, 1, request.lease);
         claim.announced = request.precedence && !request.one_try;
         claim.first = first;
-        Asked asked = send_acquire(lock, request, claim, first, send);
+        Asked asked = send_acquire(lock, request, claim, first, make);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
             if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
@@ -592,7 +607,7 @@ protected:
 
     AcquireAnswer decode(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease) {
         try {
-            return wire_.read_acquire(asked.reply, key());
+            return protocol_.read_acquire(asked.reply, key());
         } catch (...) {
             take_back(lock, asked, lease);
             throw;
@@ -605,7 +620,7 @@ protected:
         hold.token = token;
         hold.enter(sent, lease, session_.options().watchdog_timeout);
         hold.set_notice(session_.losses().notice(), lease_of(lease));
-        key_holds_->taken({Protocol<T>::family, owner, id, !Protocol<T>::shared});
+        key_holds_->taken({Protocol::family, owner, id, !Protocol::shared});
         // Releasing it must not need memory.
         pending_.make_room();
         session_.count_acquisition();
@@ -626,9 +641,7 @@ protected:
         if (count > 0x7fff'ffff)
             throw Error(errc::would_deadlock, key(), "locked more often by one thread than can be counted");
         const Claim claim = claim_of(request.owner, id, count, request.lease);
-        const Asked asked = send_acquire(lock, request, claim, true, [&](const Claim& sent, Instant deadline) {
-            return wire_.acquire(sent, session_.calling(deadline, Effect::grants));
-        });
+        const Asked asked = send_acquire(lock, request, claim, true, make_acquire);
         if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
@@ -639,7 +652,7 @@ protected:
     // Applies the reply to a reentry. Returns false if the hold is lost.
     bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
                        const std::optional<Milliseconds>& wanted, const Asked& asked) {
-        const AcquireAnswer answer = wire_.read_acquire(asked.reply, key());
+        const AcquireAnswer answer = protocol_.read_acquire(asked.reply, key());
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
@@ -662,7 +675,7 @@ protected:
 
     // Returns true if the thread would deadlock with itself. A hold whose lease is over refuses nothing; it is lost.
     bool refuses_reentry(Hold& hold) {
-        if (Protocol<T>::reentrant || !hold.live()) return false;
+        if (Protocol::reentrant || !hold.live()) return false;
         if (Clock::now() < hold.valid_until) return true;
         lose(hold, "its lease ran out");
         holds_.erase_lost();
@@ -724,10 +737,10 @@ protected:
         Instant sent{};
         bool unknown = false;
         lock.unlock();
-        const Reply reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+        const Reply reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
             sent = Clock::now();
             unknown = again;
-            return wire_.release(leaving.hold, leaving.remaining, leaving.lease, again, session_.calling(deadline));
+            return session_.call(protocol_.release(leaving.hold, leaving.remaining, leaving.lease), deadline);
         });
         lock.lock();
         if (Hold* hold = live_hold(owner); hold && hold->id == leaving.hold)
@@ -740,7 +753,7 @@ protected:
         if (classify(reply) != ReplyClass::answered) return error_of(reply, key()).code();
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != leaving.hold || !hold->live()) return errc::hold_lost;
-        const ReleaseAnswer answer = wire_.read_release(reply);
+        const ReleaseAnswer answer = protocol_.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
             lose(*hold, "the server says that it is not held any more");
@@ -758,19 +771,35 @@ protected:
     class Underway {
     public:
         Underway(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
-            if (!Protocol<T>::shared) keeper_.releasing_ = true;
+            if (!Protocol::shared) keeper_.releasing_ = true;
         }
         Underway(const Underway&) = delete;
         Underway& operator=(const Underway&) = delete;
         ~Underway() {
             if (!lock_.owns_lock()) lock_.lock();
-            if (!Protocol<T>::shared) keeper_.releasing_ = false;
+            if (!Protocol::shared) keeper_.releasing_ = false;
         }
 
     private:
         LeaseManager& keeper_;
         std::unique_lock<std::mutex>& lock_;
     };
+
+    // Sends the last release, and the calls that the protocol makes of its reply.
+    Reply call_release(std::uint64_t hold, bool again, Instant deadline) {
+        if constexpr (requires { protocol_.first_release(hold); }) {
+            if (!again) {
+                Call call = protocol_.first_release(hold);
+                Reply reply = session_.call(call, deadline);
+                while (auto next = protocol_.after_release(hold, call, reply)) {
+                    call = *std::move(next);
+                    reply = session_.call(call, deadline);
+                }
+                return reply;
+            }
+        }
+        return session_.call(protocol_.release(hold, 0, Milliseconds(0)), deadline);
+    }
 
     // Sends the last level back to the server. Calls `released(answer, resent)` with mutex_ held.
     template <class Released>
@@ -786,9 +815,9 @@ protected:
         try {
             const Underway underway(*this, lock);
             lock.unlock();
-            reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool again) {
+            reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
                 resent = again;
-                return wire_.release(leaving.hold, 0, Milliseconds(0), again, session_.calling(deadline));
+                return call_release(leaving.hold, again, deadline);
             });
         } catch (...) {  // no memory: handled as if nothing had been sent
             reply = Reply::of(Reply::Kind::not_sent, std::string());
@@ -800,7 +829,7 @@ protected:
     template <class Released>
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
                                   bool resent, Released released) {
-        const ReleaseAnswer answer = wire_.read_release(reply);
+        const ReleaseAnswer answer = protocol_.read_release(reply);
         if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
@@ -827,7 +856,7 @@ protected:
         schedule();
         deliver_pending(lock);
         return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
-                                                    : error_of(reply, key()).code();
+                                                       : error_of(reply, key()).code();
     }
 
     // --- what is still to be released -------------------------------------------------------------------------
@@ -851,9 +880,9 @@ protected:
 
     // Withdraws the announcement that keeps others away for the waiting threads of this process.
     void withdraw(std::unique_lock<std::mutex>& lock) {
-        if constexpr (requires { wire_.withdraw(); }) {
+        if constexpr (requires { protocol_.withdraw(); }) {
             lock.unlock();
-            wire_.withdraw();
+            if (const auto call = protocol_.withdraw()) session_.post(*call, [](const Reply&) {});
             lock.lock();
         }
     }
@@ -876,10 +905,10 @@ protected:
         for (const auto& item : due) {
             const std::uint64_t hold = item.unwanted.hold;
             try {
-                const auto owner = wire_.text(hold), heir = wire_.text(item.unwanted.heir);
+                const auto owner = protocol_.text(hold), heir = protocol_.text(item.unwanted.heir);
                 const std::array<std::string_view, 2> owners{owner, heir};
-                wire_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2),
-                              session_.posting([self = self(), hold](Reply reply) { self->delivered(hold, reply); }));
+                session_.post(protocol_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2)),
+                              [self = self(), hold](const Reply& reply) { self->delivered(hold, reply); });
             } catch (...) {  // no memory, no thread: retried after a pause
                 delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
             }
@@ -938,7 +967,7 @@ protected:
     }
 
     Session<T>& session_;
-    Protocol<T> wire_;
+    Protocol protocol_;
     const std::shared_ptr<KeyHolds> key_holds_;
 
     std::mutex mutex_;

@@ -33,7 +33,7 @@ inline namespace v0_1 {
 //   any change of state, if it is the representative: a message (background thread), a releasing thread, a
 //     representative that leaves,
 //   its stop token.
-template <class T, template <class> class Protocol>
+template <class T, class Protocol>
 class LockState final : public LeaseManager<T, Protocol> {
     using Keeper = LeaseManager<T, Protocol>;
 
@@ -41,7 +41,7 @@ public:
     using Keeper::Keeper;
     using Keeper::key;
 
-    ~LockState() override { session_.subscriptions().forget(wire_.channel(), *this); }
+    ~LockState() override { session_.subscriptions().forget(protocol_.channel(), *this); }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
@@ -103,14 +103,15 @@ private:
     using Keeper::claim_of, Keeper::deliver_pending, Keeper::failing_since_;
     using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
     using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
-    using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::wire_, Keeper::withdraw;
+    using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::protocol_,
+        Keeper::withdraw;
     using typename Keeper::Leaving, typename Keeper::Underway;
 
     // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
     bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
 
     // Returns until when a thread of this process excludes the others; a time in the past if none does.
-    Instant held_here_until() const { return Protocol<T>::shared ? Instant{} : holds_.held_until(); }
+    Instant held_here_until() const { return Protocol::shared ? Instant{} : holds_.held_until(); }
 
     void rouse(Waiter& waiter) { waiter.sleeper.rouse(session_); }
 
@@ -130,7 +131,7 @@ private:
     void news() override { tell_representative(); }
 
     std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
-        if constexpr (Protocol<T>::hands_over)
+        if constexpr (Protocol::hands_over)
             if (Waiter* heir = line_.heir(); heir && handoffs_ < session_.options().local_handoff_limit)
                 return hand_over(lock, hold, *heir);
         handoffs_ = 0;
@@ -144,7 +145,7 @@ private:
                 line_.news();
             }
             // Who waits here for a shared lock does not wait for this hold.
-            if constexpr (!Protocol<T>::shared) released_here(answer.listeners > 1);
+            if constexpr (!Protocol::shared) released_here(answer.listeners > 1);
         });
     }
 
@@ -166,10 +167,7 @@ private:
     // blocked. `first`: True before any waiting.
     bool ask(std::unique_lock<std::mutex>& lock, const LockRequest& request, bool first) {
         const std::uint64_t generation = line_.generation();
-        const std::optional<AcquireAnswer> answer =
-            Keeper::ask(lock, request, first, [&](const Claim& claim, Instant deadline) {
-                return wire_.acquire(claim, session_.calling(deadline, Effect::grants));
-            });
+        const std::optional<AcquireAnswer> answer = Keeper::ask(lock, request, first);
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
             held_here();
@@ -179,7 +177,7 @@ private:
     }
 
     void held_here() {
-        if constexpr (Protocol<T>::shared)
+        if constexpr (Protocol::shared)
             tell_representative();  // other waiters may share the lock now
         else
             line_.held_here();
@@ -256,7 +254,7 @@ private:
         if (wants_messages_) return;
         session_.start_background();
         const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
+        subscribed_ = session_.subscriptions().want(protocol_.channel(), *this);
         wants_messages_ = true;
         // Another state of this client is already subscribed to this channel. A message since the acquire command
         // reached only that state.
@@ -272,7 +270,7 @@ private:
         if (line_.empty()) {
             wants_messages_ = false;
             failing_since_.reset();
-            session_.subscriptions().rest(wire_.channel(), *this);
+            session_.subscriptions().rest(protocol_.channel(), *this);
             withdraw(lock);
         } else if (was_front) {
             rouse(*line_.front());
@@ -296,14 +294,13 @@ private:
         try {
             const Underway underway(*this, lock);
             lock.unlock();
-            reply = session_.persist(foreground_deadline(), {}, [&](Instant deadline, bool) {
+            reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool) {
                 return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                     claim.until = until;
                     // The heir's lease counts from the first sending that may have taken effect: a resend does not
                     // prolong it.
                     if (!unknown) sent_at = SendTime();
-                    Reply one =
-                        wire_.hand_over(leaving.hold, std::as_const(claim), session_.calling(deadline, Effect::grants));
+                    Reply one = session_.call(protocol_.hand_over(leaving.hold, claim), deadline);
                     if (!one.answered() && !one.is_unsent()) unknown = true;
                     return one;
                 });
@@ -314,7 +311,7 @@ private:
         Waiter* waiting = std::exchange(heir_, nullptr);  // null if it has left meanwhile
         const Instant now = Clock::now();
         const Instant sent = sent_at.as_of_now();
-        const HandOverAnswer answer = Protocol<T>::read_hand_over(reply);
+        const HandOverAnswer answer = Protocol::read_hand_over(reply);
         const bool answered = classify(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
@@ -331,7 +328,8 @@ private:
         if (waiting) line_.join_first(*waiting);
         // The server refused the script for good, perhaps for a reason of this script alone, such as a missing access
         // right. Releases the hold by the usual script instead.
-        if (classify(reply) == ReplyClass::refused && reply.is_error() && !unknown) return release_instead(lock, leaving);
+        if (classify(reply) == ReplyClass::refused && reply.is_error() && !unknown)
+            return release_instead(lock, leaving);
         // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
         // release the heir's number: the heir left, its lease is over, too few replicas confirmed the hand-over, or there
         // was no memory to record it.
@@ -344,7 +342,7 @@ private:
         if (handed) return {};
         if (!answered)
             return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
-                                                        : error_of(reply, key()).code();
+                                                           : error_of(reply, key()).code();
         report_loss("the server says that it was not held any more");
         return errc::hold_lost;
     }

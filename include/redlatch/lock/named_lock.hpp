@@ -2,6 +2,7 @@
 #pragma once
 
 #include "redlatch/lock/lock_api.hpp"
+#include "redlatch/protocol/lock_queries.hpp"
 #include "redlatch/session/queries.hpp"
 #include "redlatch/session/state_handle.hpp"
 
@@ -17,7 +18,7 @@ namespace redlatch {
 inline namespace v0_1 {
 
 // Implements LockApi for one named lock. Members that take an owner act on behalf of that thread, as MultiLock and
-// RedLock need. Locks whose key is not a hash of owner -> hold count redefine the ask_* members.
+// RedLock need. Locks that query the server in another way redefine the ask_* members.
 template <class Lock, class T, class State>
 class NamedLock : public LockApi<Lock> {
 public:
@@ -29,13 +30,17 @@ public:
     bool force_release(Instant limit = never) { return state().force_release(limit); }
     Instant valid_until_of(OwnerNumber owner) { return state().valid_until(owner); }
     std::stop_token lost_of(OwnerNumber owner) { return state().lost(owner); }
-    bool ask_locked(Instant limit = never) { return redlatch::ask_locked(state().session(), state().key(), limit); }
+    bool ask_locked(Instant limit = never) {
+        State& s = state();
+        return read_is_locked(query(s.session(), s.key(), s.protocol().is_locked(), limit), s.key());
+    }
     int ask_hold_count(OwnerNumber owner, Instant limit = never) {
-        return redlatch::ask_hold_count(state().session(), state().key(), state().wire().text(state().part(owner).hold),
-                                        limit);
+        State& s = state();
+        return read_count(query(s.session(), s.key(), s.protocol().hold_count(s.part(owner).hold), limit), s.key());
     }
     std::optional<Milliseconds> ask_remaining_lease(Instant limit = never) {
-        return redlatch::ask_remaining_lease(state().session(), state().key(), limit);
+        State& s = state();
+        return read_lease(query(s.session(), s.key(), s.protocol().remaining_lease(), limit), s.key());
     }
 
     // Returns this process's state of the lock.

@@ -3,7 +3,6 @@
 
 #include "redlatch/base/backoff.hpp"
 #include "redlatch/base/time.hpp"
-#include "redlatch/wait/lock_request.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -12,6 +11,13 @@
 
 namespace redlatch {
 inline namespace v0_1 {
+
+// The numbers of holds to be released, however many levels they have: of a hold, and of the one that it was to be
+// handed off to.
+struct Unwanted {
+    std::uint64_t hold = 0;
+    std::uint64_t heir = 0;  // 0 for none
+};
 
 // Releases that the foreground could not deliver. They are of holds that were released while no server answered, or of
 // numbers whose state is unknown because a reply is missing. Each is resent until a server answers whose clock is past

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/protocol/idempotency.hpp"
+#include "redlatch/base/names.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/numbers.hpp"
+#include "redlatch/protocol/protocol_context.hpp"
+#include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/scripts/count_down_latch.hpp"
-#include "redlatch/session/queries.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -20,8 +22,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Builds the commands of the count-down latch: the keys and arguments of its scripts.
-template <Transport T>
+// Makes the calls of the count-down latch and reads the replies.
 class LatchProtocol {
 public:
     static constexpr std::string_view kind = "latch ";
@@ -35,23 +36,18 @@ public:
         bool served = false;
     };
 
-    LatchProtocol(Session<T>& session, std::string key)
-        : commands_(session, std::move(key), "redlatch_latch_requests"),
-          channel_("redisson_countdownlatch__channel__{" + commands_.key() + "}"),
-          round_(prefixed_key("redlatch_latch_round", commands_.key())) {
-        // The channel has Redisson's name. Redisson's latches cannot have such names in a cluster, either.
-        if (session.transport().route(channel_) != session.transport().route(this->key()))
-            throw Error(errc::invalid_argument, this->key(),
-                        "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
-    }
+    LatchProtocol(const ProtocolContext& context, std::string key)
+        : marks_(context, std::move(key), "redlatch_latch_requests"),
+          // The channel has Redisson's name.
+          channel_("redisson_countdownlatch__channel__{" + marks_.key() + "}"),
+          round_(prefixed_key("redlatch_latch_round", marks_.key())) {}
 
-    const IdempotentCommands<T>& commands() const noexcept { return commands_; }
-    const std::string& key() const noexcept { return commands_.key(); }
+    const RequestMarks& marks() const noexcept { return marks_; }
+    const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply ask(std::span<const Want>, const RequestId&, Instant deadline) {
-        return commands_.session().call_script(digested<scripts::count_down_latch_look>,
-                                               std::array<std::string_view, 2>{key(), round_}, {}, deadline);
+    Call ask(std::span<const Want>, const RequestId&) const {
+        return {digested<scripts::count_down_latch_look>, {key(), round_}, {}};
     }
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
@@ -82,29 +78,21 @@ public:
         return lowered;
     }
 
-    Reply set(const RequestId& ticket, std::int64_t count, Instant deadline) {
-        return commands_.call(digested<scripts::count_down_latch_set>, ticket, std::array<std::string_view, 0>{},
-                              std::array<std::string_view, 3>{NumberText(count), channel_, commands_.publish()},
-                              deadline);
+    Call set(const RequestId& ticket, std::int64_t count) const {
+        return marks_.call(digested<scripts::count_down_latch_set>, ticket, {}, {count, channel_, PublishCommand()});
     }
 
     // A value of `by` that deletes the latch.
     static constexpr std::int64_t all = -1;
-    Reply lower(const RequestId& ticket, std::int64_t by, Instant deadline) {
-        return commands_.call(digested<scripts::count_down_latch_lower>, ticket,
-                              std::array<std::string_view, 1>{round_},
-                              std::array<std::string_view, 3>{by == all ? std::string_view("all") : NumberText(by),
-                                                              channel_, commands_.publish()},
-                              deadline);
+    Call lower(const RequestId& ticket, std::int64_t by) const {
+        return marks_.call(digested<scripts::count_down_latch_lower>, ticket, {round_},
+                           {by == all ? Word("all") : Word(by), channel_, PublishCommand()});
     }
 
-    void post_lower(const RequestId& ticket, std::int64_t by, Completion done) {
-        commands_.post(digested<scripts::count_down_latch_lower>, ticket, std::array<std::string_view, 1>{round_},
-                       std::array<std::string_view, 3>{NumberText(by), channel_, commands_.publish()}, std::move(done));
-    }
+    Call count() const { return Call::command({"GET", key()}); }
 
 private:
-    const IdempotentCommands<T> commands_;
+    const RequestMarks marks_;
     const std::string channel_;
     const std::string round_;
 };

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "redlatch/base/ids.hpp"
 #include "redlatch/base/names.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/claim.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/protocol/rlock.hpp"
 #include "redlatch/scripts/fenced_lock.hpp"
-#include "redlatch/wait/lock_request.hpp"
+#include "redlatch/transport/server_errors.hpp"
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,28 +19,27 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Builds the commands of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
-template <Transport T>
-class FencedProtocol : public RLockProtocol<T> {
+// Makes the calls of the fenced lock: those of the reentrant lock, but acquire and hand-over draw a fencing token.
+class FencedProtocol : public RLockProtocol {
 public:
     static constexpr std::string_view kind = "fenced lock ";
     static constexpr std::string_view family = "FencedLock";
 
-    FencedProtocol(Session<T>& session, std::string key)
-        : RLockProtocol<T>(session, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
+    FencedProtocol(const ProtocolContext& context, std::string key)
+        : RLockProtocol(context, std::move(key)), counter_(prefixed_key("redisson_lock_token", this->key())) {}
 
-    template <class Send>
-    auto acquire(const Claim& claim, Send send) {
-        return send(digested<scripts::fenced_acquire>, Texts<2>{this->key(), counter_},
-                    Texts<4>{this->text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
-                             NumberText(claim.until)});
+    Call acquire(const Claim& claim) const {
+        return {digested<scripts::fenced_acquire>,
+                {key(), counter_},
+                {text(claim.hold), claim.count, claim.lease, claim.until},
+                Effect::grants};
     }
 
-    template <class Send>
-    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
-        return send(digested<scripts::fenced_hand_over>, Texts<3>{this->key(), counter_, this->channel()},
-                    Texts<5>{this->text(hold), this->text(heir.hold), NumberText(heir.lease.count()),
-                             this->publish_command(), NumberText(heir.until)});
+    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+        return {digested<scripts::fenced_hand_over>,
+                {key(), counter_, channel()},
+                {text(hold), text(heir.hold), heir.lease, PublishCommand(), heir.until},
+                Effect::grants};
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {

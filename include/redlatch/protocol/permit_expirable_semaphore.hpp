@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/protocol/idempotency.hpp"
+#include "redlatch/base/names.hpp"
+#include "redlatch/base/time.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/numbers.hpp"
 #include "redlatch/protocol/permit_id.hpp"
+#include "redlatch/protocol/protocol_context.hpp"
+#include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/scripts/permit_expirable_semaphore.hpp"
 #include "redlatch/scripts/semaphore.hpp"
-#include "redlatch/session/queries.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -34,8 +35,7 @@ struct PermitLease {
     static PermitLease of(Lease::Forever) { return {Kind::forever, {}}; }
 };
 
-// Builds the commands of the semaphore whose permits have leases: the keys and arguments of its scripts.
-template <Transport T>
+// Makes the calls of the semaphore whose permits have leases, and reads the replies.
 class PermitProtocol {
 public:
     static constexpr std::string_view kind = "permits ";
@@ -58,13 +58,14 @@ public:
         }
     };
 
-    PermitProtocol(Session<T>& session, std::string key)
-        : commands_(session, std::move(key), "redlatch_permit_requests"),
-          channel_(prefixed_key("redisson_sc", commands_.key())),
-          leases_(suffixed_key(commands_.key(), "timeout")) {}
+    PermitProtocol(const ProtocolContext& context, std::string key)
+        : marks_(context, std::move(key), "redlatch_permit_requests"),
+          channel_(prefixed_key("redisson_sc", marks_.key())),
+          leases_(suffixed_key(marks_.key(), "timeout")),
+          watchdog_timeout_(context.options.watchdog_timeout) {}
 
-    const IdempotentCommands<T>& commands() const noexcept { return commands_; }
-    const std::string& key() const noexcept { return commands_.key(); }
+    const RequestMarks& marks() const noexcept { return marks_; }
+    const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
     // Returns the lease for the server in ms: the watchdog timeout for watched permits, -1 for permits without a TTL.
@@ -72,19 +73,19 @@ public:
         switch (lease.kind) {
             case PermitLease::Kind::limited: return lease.length.count();
             case PermitLease::Kind::forever: return -1;
-            default: return commands_.session().options().watchdog_timeout.count();
+            default: return watchdog_timeout_.count();
         }
     }
 
-    Reply ask(std::span<const Want> wants, const RequestId& ticket, Instant deadline) {
-        Words words{commands_.publish()};
+    Call ask(std::span<const Want> wants, const RequestId& ticket) const {
+        Call call = marks_.call(digested<scripts::permit_acquire>, ticket, {leases_, channel_}, {PublishCommand()},
+                                Effect::grants);
         for (const Want& want : wants) {
-            words.add(want.lets_pass ? -want.amount() : want.amount());
-            words.add(milliseconds_of(want.lease));
-            words.add(want.ids);
+            call.append(want.lets_pass ? -want.amount() : want.amount());
+            call.append(milliseconds_of(want.lease));
+            append(call, want.ids);
         }
-        return commands_.call(digested<scripts::permit_acquire>, ticket, more_keys(), words.view(), deadline,
-                              Effect::grants);
+        return call;
     }
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
@@ -99,108 +100,79 @@ public:
                 told.size() > 2 ? told[2].integer : 0};
     }
 
-    void post_take_back(const RequestId& ticket, std::span<const Want> wants, Completion done) {
-        Words words{commands_.publish()};
-        for (const Want& want : wants) words.add(want.ids);
-        commands_.post(digested<scripts::permit_take_back>, ticket, more_keys(), words.view(), std::move(done));
+    Call take_back(const RequestId& ticket, std::span<const Want> wants) const {
+        Call call = marks_.call(digested<scripts::permit_take_back>, ticket, {leases_, channel_}, {PublishCommand()});
+        for (const Want& want : wants) append(call, want.ids);
+        return call;
     }
 
     // Uses the script for taking back, which also works if the lease of some permits is over.
-    void post_return(const RequestId& ticket, std::span<const Want> wants, Completion done) {
-        post_take_back(ticket, wants, std::move(done));
+    Call give_back(const RequestId& ticket, std::span<const Want> wants) const { return take_back(ticket, wants); }
+
+    Call release(const RequestId& ticket, std::span<const PermitId> ids) const {
+        Call call = marks_.call(digested<scripts::permit_release>, ticket, {leases_, channel_}, {PublishCommand()});
+        append(call, ids);
+        return call;
     }
 
-    Reply release(const RequestId& ticket, std::span<const PermitId> ids, Instant deadline) {
-        Words words{commands_.publish()};
-        words.add(ids);
-        return commands_.call(digested<scripts::permit_release>, ticket, more_keys(), words.view(), deadline);
+    Call set_lease(const RequestId& ticket, const PermitId& id, const PermitLease& lease) const {
+        return marks_.call(digested<scripts::permit_set_lease>, ticket, {leases_, channel_},
+                           {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)});
     }
 
-    void post_release(const RequestId& ticket, std::span<const PermitId> ids, Completion done) {
-        Words words{commands_.publish()};
-        words.add(ids);
-        commands_.post(digested<scripts::permit_release>, ticket, more_keys(), words.view(), std::move(done));
+    Call set(const RequestId& ticket, std::int64_t permits) const {
+        return marks_.call(digested<scripts::semaphore_set>, ticket, {channel_}, {permits, PublishCommand()});
     }
 
-    Reply set_lease(const RequestId& ticket, const PermitId& id, const PermitLease& lease, Instant deadline) {
-        return commands_.call(
-            digested<scripts::permit_set_lease>, ticket, more_keys(),
-            std::array<std::string_view, 3>{commands_.publish(), id.bytes(), NumberText(milliseconds_of(lease))},
-            deadline);
+    Call set_total(const RequestId& ticket, std::int64_t permits) const {
+        return marks_.call(digested<scripts::permit_set_total>, ticket, {leases_, channel_},
+                           {PublishCommand(), permits});
     }
 
-    Reply set(const RequestId& ticket, std::int64_t permits, Instant deadline) {
-        return commands_.call(digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
-                              std::array<std::string_view, 2>{NumberText(permits), commands_.publish()}, deadline);
+    Call add(const RequestId& ticket, std::int64_t permits) const {
+        return marks_.call(digested<scripts::permit_add>, ticket, {leases_, channel_}, {PublishCommand(), permits});
     }
 
-    Reply set_total(const RequestId& ticket, std::int64_t permits, Instant deadline) {
-        return commands_.call(digested<scripts::permit_set_total>, ticket, more_keys(),
-                              std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
-    }
-
-    Reply add(const RequestId& ticket, std::int64_t permits, Instant deadline) {
-        return commands_.call(digested<scripts::permit_add>, ticket, more_keys(),
-                              std::array<std::string_view, 2>{commands_.publish(), NumberText(permits)}, deadline);
-    }
+    Call count() const { return {digested<scripts::permit_count>, {key(), leases_, channel_}, {PublishCommand()}}; }
 
     struct Count {
         std::int64_t available;
         std::int64_t acquired;
         bool exists;
     };
-    Count count() {
-        const Reply reply = detail::inquire(commands_.session(), key(), [&](Instant deadline) {
-            return commands_.session().call_script(digested<scripts::permit_count>,
-                                                   std::array<std::string_view, 3>{key(), leases_, channel_},
-                                                   std::array<std::string_view, 1>{commands_.publish()}, deadline);
-        });
+    Count read_count(const Reply& reply) const {
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 2 || !reply.elements[1].is_integer())
             throw unexpected(reply, key());
         return {number_of(reply.elements[0], key()), reply.elements[1].integer, !reply.elements[0].is_nil()};
     }
 
-    std::optional<Milliseconds> remaining(const PermitId& id) {
-        const Reply reply = detail::inquire(commands_.session(), key(), [&](Instant deadline) {
-            return commands_.session().call_script(digested<scripts::permit_remaining>,
-                                                   std::array<std::string_view, 1>{leases_},
-                                                   std::array<std::string_view, 1>{id.bytes()}, deadline);
-        });
+    Call remaining(const PermitId& id) const {
+        return {digested<scripts::permit_remaining>, {leases_}, {Word::copy(id.bytes())}};
+    }
+
+    // Returns nothing if there is no such permit, and max() if its lease never ends.
+    std::optional<Milliseconds> read_remaining(const Reply& reply) const {
         if (reply.is_nil()) return std::nullopt;
         if (!reply.is_integer()) throw unexpected(reply, key());
         return reply.integer < 0 ? Milliseconds::max() : Milliseconds(reply.integer);
     }
 
-    void post_renew(std::span<const PermitId> ids, Completion done) {
-        Words words{};
-        words.add(commands_.session().options().watchdog_timeout.count());
-        words.add(commands_.session().wanted_until(key()));
-        words.add(ids);
-        commands_.session().post_script(digested<scripts::permit_renew>, std::array<std::string_view, 1>{leases_},
-                                        words.view(), std::move(done), Receiver::background, Effect::grants);
+    // `until`: the server time until which it is wanted.
+    Call renew(std::span<const PermitId> ids, std::int64_t until) const {
+        Call call(digested<scripts::permit_renew>, {leases_}, {watchdog_timeout_, until}, Effect::grants);
+        append(call, ids);
+        return call;
     }
 
 private:
-    // Collects any number of arguments. The ids must outlive it.
-    class Words {
-    public:
-        Words(std::initializer_list<std::string_view> first) : words_(first) {}
-        void add(std::int64_t number) { words_.push_back(numbers_.emplace_back(number)); }
-        void add(std::span<const PermitId> ids) {
-            for (const PermitId& id : ids) words_.push_back(id.bytes());
-        }
-        std::span<const std::string_view> view() const { return words_; }
+    static void append(Call& call, std::span<const PermitId> ids) {
+        for (const PermitId& id : ids) call.append(Word::copy(id.bytes()));
+    }
 
-    private:
-        std::vector<std::string_view> words_;
-        std::deque<NumberText> numbers_;  // a deque, so that their addresses stay valid
-    };
-
-    std::array<std::string_view, 2> more_keys() const { return {leases_, channel_}; }
-
-    const IdempotentCommands<T> commands_;
+    const RequestMarks marks_;
     const std::string channel_;
     const std::string leases_;
+    const Milliseconds watchdog_timeout_;
 };
 
 }  // namespace v0_1

@@ -3,15 +3,17 @@
 
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/names.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/claim.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/protocol/lock_queries.hpp"
+#include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/scripts/read_write_lock.hpp"
 #include "redlatch/scripts/rlock.hpp"
-#include "redlatch/session/session.hpp"
-#include "redlatch/wait/lock_request.hpp"
 
-#include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,8 +22,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The names that both sides of a read-write lock share, and their common commands. Both sides listen to one channel.
-template <Transport T>
+// The names that both sides of a read-write lock share, and their common calls. Both sides listen to one channel.
 class ReadWriteProtocol {
 public:
     static constexpr std::string_view family = "ReadWriteLock";
@@ -34,8 +35,8 @@ public:
     static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
 
 protected:
-    ReadWriteProtocol(Session<T>& session, std::string key)
-        : session_(session),
+    ReadWriteProtocol(const ProtocolContext& context, std::string key)
+        : uuid_(context.uuid),
           key_(std::move(key)),
           channel_(prefixed_key("redisson_rwlock", key_)),
           tag_(key_.find('{') == std::string::npos ? "{" + key_ + "}" : key_),
@@ -43,31 +44,28 @@ protected:
     ~ReadWriteProtocol() = default;
 
     // `field` is the owner as a holder of this side.
-    template <class Send>
-    auto release(const Script& script, std::string_view field, std::uint32_t remaining, Milliseconds lease, Send send) {
-        return send(script, Texts<2>{key_, channel_},
-                    Texts<5>{field, NumberText(remaining), NumberText(lease.count()), publish_command(), tag_});
+    Call release(const Script& script, const OwnerText& field, std::uint32_t remaining, Milliseconds lease) const {
+        return {script, {key_, channel_}, {field, remaining, lease, PublishCommand(), tag_}};
     }
 
-    template <class Send>
-    auto give_up(const Script& script, std::span<const std::string_view> owners, Send send) {
-        return send(script, Texts<2>{key_, channel_}, with_owners({publish_command(), tag_}, owners));
+    Call give_up(const Script& script, std::span<const std::string_view> owners) const {
+        Call call(script, {key_, channel_}, {PublishCommand(), tag_});
+        call.append(owners);
+        return call;
     }
 
-    std::string_view publish_command() { return session_.transport().publish_command(); }
-    OwnerText reader(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
-    OwnerText writer(std::uint64_t hold) const noexcept { return {session_.uuid(), hold, ":write"}; }
+    OwnerText reader(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
+    OwnerText writer(std::uint64_t hold) const noexcept { return {uuid_, hold, ":write"}; }
 
-    Session<T>& session_;
+    const std::string& uuid_;
     const std::string key_;
     const std::string channel_;
     const std::string tag_;   // prefix of the names of the timeout keys
     const std::string mark_;  // redlatch's own key: exists while a writer with precedence waits
 };
 
-// Builds the commands of the readers' side.
-template <Transport T>
-class ReadProtocol final : public ReadWriteProtocol<T> {
+// Makes the calls of the readers' side.
+class ReadProtocol final : public ReadWriteProtocol {
 public:
     static constexpr std::string_view kind = "readers ";
     static constexpr const Script& renewal = digested<scripts::read_renew>;
@@ -75,49 +73,36 @@ public:
     static constexpr bool hands_over = false;
     static constexpr bool outlives_lease = false;
 
-    ReadProtocol(Session<T>& session, std::string key) : ReadWriteProtocol<T>(session, std::move(key)) {}
+    ReadProtocol(const ProtocolContext& context, std::string key) : ReadWriteProtocol(context, std::move(key)) {}
 
-    template <class Send>
-    auto acquire(const Claim& claim, Send send) {
-        return send(digested<scripts::read_acquire>, Texts<2>{this->key_, this->mark_},
-                    Texts<6>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
-                             this->writer(claim.writer), this->tag_, NumberText(claim.until)});
+    Call acquire(const Claim& claim) const {
+        return {digested<scripts::read_acquire>,
+                {key_, mark_},
+                {text(claim.hold), claim.count, claim.lease, writer(claim.writer), tag_, claim.until},
+                Effect::grants};
     }
 
-    template <class Send>
-    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
-        return ReadWriteProtocol<T>::release(digested<scripts::read_release>, text(hold), remaining, lease,
-                                             std::move(send));
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
+        return ReadWriteProtocol::release(digested<scripts::read_release>, text(hold), remaining, lease);
     }
 
     // Releases everything that these owners hold. The reply is the server's clock.
-    template <class Send>
-    auto give_up(std::span<const std::string_view> owners, Send send) {
-        return ReadWriteProtocol<T>::give_up(digested<scripts::read_give_up>, owners, std::move(send));
+    Call give_up(std::span<const std::string_view> owners) const {
+        return ReadWriteProtocol::give_up(digested<scripts::read_give_up>, owners);
     }
 
     // Returns the list of owners that hold this side, whichever they are.
-    template <class Send>
-    auto holders(Send send) {
-        return send(digested<scripts::read_holders>, Texts<1>{this->key_}, Texts<1>{this->tag_});
+    Call holders() const { return {digested<scripts::read_holders>, {key_}, {tag_}}; }
+    Call remaining_lease() const { return {digested<scripts::read_remaining_lease>, {key_}, {tag_}}; }
+    Call hold_count(std::uint64_t hold) const {
+        return {digested<scripts::read_hold_count>, {key_}, {text(hold), tag_}};
     }
 
-    template <class Send>
-    Reply remaining_lease(Send send) {
-        return send(digested<scripts::read_remaining_lease>, Texts<1>{this->key_}, Texts<1>{this->tag_});
-    }
-
-    Reply hold_count(std::uint64_t hold, Instant deadline) {
-        return this->session_.calling(deadline)(digested<scripts::read_hold_count>, Texts<1>{this->key_},
-                                                Texts<2>{text(hold), this->tag_});
-    }
-
-    OwnerText text(std::uint64_t hold) const noexcept { return this->reader(hold); }
+    OwnerText text(std::uint64_t hold) const noexcept { return reader(hold); }
 };
 
-// Builds the commands of the writer's side.
-template <Transport T>
-class WriteProtocol final : public ReadWriteProtocol<T> {
+// Makes the calls of the writer's side.
+class WriteProtocol final : public ReadWriteProtocol {
 public:
     static constexpr std::string_view kind = "writers ";
     static constexpr const Script& renewal = digested<scripts::rlock_renew>;
@@ -126,14 +111,15 @@ public:
     // A read hold of the same owner keeps the key.
     static constexpr bool outlives_lease = true;
 
-    WriteProtocol(Session<T>& session, std::string key) : ReadWriteProtocol<T>(session, std::move(key)) {}
+    WriteProtocol(const ProtocolContext& context, std::string key) : ReadWriteProtocol(context, std::move(key)) {}
 
-    template <class Send>
-    auto acquire(const Claim& claim, Send send) {
+    Call acquire(const Claim& claim) {
         if (claim.announced) marked_ = true;
-        return send(digested<scripts::write_acquire>, Texts<2>{this->key_, this->mark_},
-                    Texts<7>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()), this->tag_,
-                             this->session_.uuid(), claim.announced ? mark_ttl : "0", NumberText(claim.until)});
+        return {
+            digested<scripts::write_acquire>,
+            {key_, mark_},
+            {text(claim.hold), claim.count, claim.lease, tag_, uuid_, claim.announced ? mark_ttl : "0", claim.until},
+            Effect::grants};
     }
 
     AcquireAnswer read_acquire(const Reply& reply, std::string_view name) {
@@ -143,44 +129,27 @@ public:
         return answer;
     }
 
-    // Deletes the mark that a waiting thread of this process may have left.
-    void withdraw() {
-        if (!marked_.exchange(false)) return;
-        this->session_.posting([](const Reply&) {})(digested<scripts::write_withdraw>,
-                                                    Texts<2>{this->mark_, this->channel_},
-                                                    Texts<2>{this->session_.uuid(), this->publish_command()});
+    // Deletes the mark that a waiting thread of this process may have left. Returns nothing if there is none.
+    std::optional<Call> withdraw() {
+        if (!marked_.exchange(false)) return std::nullopt;
+        return Call(digested<scripts::write_withdraw>, {mark_, channel_}, {uuid_, PublishCommand()});
     }
 
-    template <class Send>
-    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
-        return ReadWriteProtocol<T>::release(digested<scripts::write_release>, text(hold), remaining, lease,
-                                             std::move(send));
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
+        return ReadWriteProtocol::release(digested<scripts::write_release>, text(hold), remaining, lease);
     }
 
     // Releases everything that these owners hold. The reply is the server's clock.
-    template <class Send>
-    auto give_up(std::span<const std::string_view> owners, Send send) {
-        return ReadWriteProtocol<T>::give_up(digested<scripts::write_give_up>, owners, std::move(send));
+    Call give_up(std::span<const std::string_view> owners) const {
+        return ReadWriteProtocol::give_up(digested<scripts::write_give_up>, owners);
     }
 
     // Returns the list of owners that hold this side, whichever they are.
-    template <class Send>
-    auto holders(Send send) {
-        return send(digested<scripts::write_holders>, Texts<1>{this->key_}, Texts<0>{});
-    }
+    Call holders() const { return {digested<scripts::write_holders>, {key_}, {}}; }
+    Call remaining_lease() const { return {digested<scripts::write_remaining_lease>, {key_}, {}}; }
+    Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
 
-    template <class Send>
-    Reply remaining_lease(Send send) {
-        return send(digested<scripts::write_remaining_lease>, Texts<1>{this->key_}, Texts<0>{});
-    }
-
-    Reply hold_count(std::uint64_t hold, Instant deadline) {
-        const OwnerText field = text(hold);
-        const std::array<std::string_view, 3> words{"HGET", this->key_, field};
-        return this->session_.call({words, 1}, deadline);
-    }
-
-    OwnerText text(std::uint64_t hold) const noexcept { return this->writer(hold); }
+    OwnerText text(std::uint64_t hold) const noexcept { return writer(hold); }
 
 private:
     // How long a writer that dies while it waits keeps readers out, in ms. The mark is renewed after half of this time.

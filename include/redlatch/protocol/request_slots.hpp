@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/session/remote_clock.hpp"
+#include "redlatch/base/time.hpp"
 
 #include <algorithm>
 #include <cstddef>

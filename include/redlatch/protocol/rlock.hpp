@@ -3,12 +3,13 @@
 
 #include "redlatch/base/ids.hpp"
 #include "redlatch/base/names.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/claim.hpp"
 #include "redlatch/protocol/lock_answers.hpp"
+#include "redlatch/protocol/lock_queries.hpp"
+#include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/scripts/rlock.hpp"
-#include "redlatch/session/session.hpp"
-#include "redlatch/wait/lock_request.hpp"
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,9 +19,7 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Builds the commands of the reentrant lock: the keys and arguments of its scripts, for `send`, which calls or posts
-// them (Session::calling, Session::posting). Every command may be resent and may arrive late.
-template <Transport T>
+// Makes the calls of the reentrant lock and reads the replies. Every call may be resent and may arrive late.
 class RLockProtocol {
 public:
     static constexpr std::string_view kind = "rlock ";
@@ -31,58 +30,51 @@ public:
     static constexpr bool hands_over = true;
     static constexpr bool outlives_lease = false;
 
-    RLockProtocol(Session<T>& session, std::string key)
-        : session_(session), key_(std::move(key)), channel_(prefixed_key("redisson_lock__channel", key_)) {}
+    RLockProtocol(const ProtocolContext& context, std::string key)
+        : uuid_(context.uuid), key_(std::move(key)), channel_(prefixed_key("redisson_lock__channel", key_)) {}
 
     const std::string& key() const noexcept { return key_; }
     const std::string& channel() const noexcept { return channel_; }
 
-    template <class Send>
-    auto acquire(const Claim& claim, Send send) {
-        return send(digested<scripts::rlock_acquire>, Texts<1>{key_},
-                    Texts<4>{text(claim.hold), NumberText(claim.count), NumberText(claim.lease.count()),
-                             NumberText(claim.until)});
+    Call acquire(const Claim& claim) const {
+        return {digested<scripts::rlock_acquire>,
+                {key_},
+                {text(claim.hold), claim.count, claim.lease, claim.until},
+                Effect::grants};
     }
 
     static AcquireAnswer read_acquire(const Reply& reply, std::string_view name) { return decode_acquire(reply, name); }
     static ReleaseAnswer read_release(const Reply& reply) noexcept { return decode_release(reply); }
     static HandOverAnswer read_hand_over(const Reply& reply) noexcept { return decode_hand_over(reply); }
 
-    template <class Send>
-    auto release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease, bool /* again */, Send send) {
-        return send(digested<scripts::rlock_release>, keys(),
-                    Texts<4>{text(hold), NumberText(remaining), NumberText(lease.count()), publish_command()});
+    Call release(std::uint64_t hold, std::uint32_t remaining, Milliseconds lease) const {
+        return {digested<scripts::rlock_release>, {key_, channel_}, {text(hold), remaining, lease, PublishCommand()}};
     }
 
     // Releases everything that these owners hold. The reply is the server's clock.
-    template <class Send>
-    auto give_up(std::span<const std::string_view> owners, Send send) {
-        return send(digested<scripts::rlock_give_up>, keys(),
-                    with_owners({publish_command(), std::string_view()}, owners));
+    Call give_up(std::span<const std::string_view> owners) const {
+        Call call(digested<scripts::rlock_give_up>, {key_, channel_}, {PublishCommand(), ""});
+        call.append(owners);
+        return call;
     }
 
-    template <class Send>
-    auto hand_over(std::uint64_t hold, const Claim& heir, Send send) {
-        return send(digested<scripts::rlock_hand_over>, keys(),
-                    Texts<5>{text(hold), text(heir.hold), NumberText(heir.lease.count()), publish_command(),
-                             NumberText(heir.until)});
+    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+        return {digested<scripts::rlock_hand_over>,
+                {key_, channel_},
+                {text(hold), text(heir.hold), heir.lease, PublishCommand(), heir.until},
+                Effect::grants};
     }
 
-    // Returns the list of owners that hold the lock, whichever they are.
-    template <class Send>
-    auto holders(Send send) {
-        return send(Texts<2>{"HKEYS", key_});
-    }
+    Call holders() const { return hash_holders(key_); }
+    Call is_locked() const { return hash_size(key_); }
+    Call hold_count(std::uint64_t hold) const { return hash_count(key_, text(hold)); }
+    Call remaining_lease() const { return key_lease(key_); }
 
     // Returns the hold's owner as the server knows it.
-    OwnerText text(std::uint64_t hold) const noexcept { return {session_.uuid(), hold}; }
-
-protected:
-    Texts<2> keys() const { return {key_, channel_}; }
-    std::string_view publish_command() const { return session_.transport().publish_command(); }
+    OwnerText text(std::uint64_t hold) const noexcept { return {uuid_, hold}; }
 
 private:
-    Session<T>& session_;
+    const std::string& uuid_;
     const std::string key_;
     const std::string channel_;
 };

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "redlatch/protocol/idempotency.hpp"
+#include "redlatch/base/names.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/protocol_context.hpp"
+#include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
 #include "redlatch/scripts/semaphore.hpp"
 #include "redlatch/transport/server_errors.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace redlatch {
 inline namespace v0_1 {
 
-// Builds the commands of the semaphore: the keys and arguments of its scripts.
-template <Transport T>
+// Makes the calls of the semaphore and reads the replies.
 class SemaphoreProtocol {
 public:
     static constexpr std::string_view kind = "semaphore ";
@@ -36,27 +36,18 @@ public:
         std::int64_t amount() const { return permits; }
     };
 
-    SemaphoreProtocol(Session<T>& session, std::string key)
-        : commands_(session, std::move(key), "redlatch_semaphore_requests"),
-          channel_(prefixed_key("redisson_sc", commands_.key())) {}
+    SemaphoreProtocol(const ProtocolContext& context, std::string key)
+        : marks_(context, std::move(key), "redlatch_semaphore_requests"),
+          channel_(prefixed_key("redisson_sc", marks_.key())) {}
 
-    const IdempotentCommands<T>& commands() const noexcept { return commands_; }
-    const std::string& key() const noexcept { return commands_.key(); }
+    const RequestMarks& marks() const noexcept { return marks_; }
+    const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Reply ask(std::span<const Want> wants, const RequestId& ticket, Instant deadline) {
-        constexpr std::array<std::string_view, 0> no_keys{};
-        if (wants.size() == 1)
-            return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
-                                  std::array<std::string_view, 1>{NumberText(wants[0].permits)}, deadline,
-                                  Effect::grants);
-        std::vector<NumberText> numbers;
-        numbers.reserve(wants.size());
-        std::vector<std::string_view> arguments;
-        for (const Want& want : wants)
-            arguments.push_back(numbers.emplace_back(want.lets_pass ? -want.permits : want.permits));
-        return commands_.call(digested<scripts::semaphore_acquire>, ticket, no_keys,
-                              std::span(std::as_const(arguments)), deadline, Effect::grants);
+    Call ask(std::span<const Want> wants, const RequestId& ticket) const {
+        Call call = marks_.call(digested<scripts::semaphore_acquire>, ticket, {}, {}, Effect::grants);
+        for (const Want& want : wants) call.append(want.lets_pass ? -want.permits : want.permits);
+        return call;
     }
 
     Answer decode(const Reply& reply, std::span<Want> wants) const {
@@ -66,43 +57,33 @@ public:
         return {Milliseconds::max(), -reply.integer};
     }
 
-    void post_take_back(const RequestId& ticket, std::span<const Want>, Completion done) {
-        commands_.post(digested<scripts::semaphore_give_back>, ticket, std::array<std::string_view, 1>{channel_},
-                       std::array<std::string_view, 1>{commands_.publish()}, std::move(done));
+    Call take_back(const RequestId& ticket, std::span<const Want>) const {
+        return marks_.call(digested<scripts::semaphore_give_back>, ticket, {channel_}, {PublishCommand()});
     }
 
-    void post_return(const RequestId& ticket, std::span<const Want> wants, Completion done) {
+    Call give_back(const RequestId& ticket, std::span<const Want> wants) const {
         std::int64_t permits = 0;
         for (const Want& want : wants) permits += want.permits;
-        post_add(ticket, permits, true, std::move(done));
+        return add(ticket, permits, true);
     }
 
-    Reply add(const RequestId& ticket, std::int64_t permits, bool only_existing, Instant deadline) {
-        return commands_.call(
-            digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
-            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(only_existing)},
-            deadline);
+    Call add(const RequestId& ticket, std::int64_t permits, bool only_existing) const {
+        return marks_.call(digested<scripts::semaphore_add>, ticket, {channel_},
+                           {permits, PublishCommand(), only_existing ? "1" : "0"});
     }
 
-    void post_add(const RequestId& ticket, std::int64_t permits, bool only_existing, Completion done) {
-        commands_.post(
-            digested<scripts::semaphore_add>, ticket, std::array<std::string_view, 1>{channel_},
-            std::array<std::string_view, 3>{NumberText(permits), commands_.publish(), flag_text(only_existing)},
-            std::move(done));
+    Call set(const RequestId& ticket, std::int64_t permits) const {
+        return marks_.call(digested<scripts::semaphore_set>, ticket, {channel_}, {permits, PublishCommand()});
     }
 
-    Reply set(const RequestId& ticket, std::int64_t permits, Instant deadline) {
-        return commands_.call(digested<scripts::semaphore_set>, ticket, std::array<std::string_view, 1>{channel_},
-                              std::array<std::string_view, 2>{NumberText(permits), commands_.publish()}, deadline);
+    Call drain(const RequestId& ticket) const {
+        return marks_.call(digested<scripts::semaphore_drain>, ticket, {}, {});
     }
 
-    Reply drain(const RequestId& ticket, Instant deadline) {
-        return commands_.call(digested<scripts::semaphore_drain>, ticket, std::array<std::string_view, 0>{},
-                              std::array<std::string_view, 0>{}, deadline);
-    }
+    Call available() const { return Call::command({"GET", key()}); }
 
 private:
-    const IdempotentCommands<T> commands_;
+    const RequestMarks marks_;
     const std::string channel_;
 };
 

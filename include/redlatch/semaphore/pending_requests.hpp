@@ -3,8 +3,8 @@
 
 #include "redlatch/base/backoff.hpp"
 #include "redlatch/base/time.hpp"
+#include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/request_slots.hpp"
-#include "redlatch/transport/transport.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -22,11 +22,11 @@ struct PendingRequest {
         undoing,   // takes back what another request may have done; if it comes too late, that request has done nothing
         call_off,  // the same, but an outcome that stays unknown is not reported
     };
-    using Post = std::function<void(const RequestId&, Completion)>;
+    using Make = std::function<Call(const RequestId&)>;
 
     Kind kind;
     RequestId ticket;
-    Post post;
+    Make make;  // builds the call of the request
     Instant give_up;
     Instant next;
     std::uint64_t number = 0;

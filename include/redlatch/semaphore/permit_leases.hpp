@@ -23,7 +23,7 @@ inline namespace v0_1 {
 template <class T>
 class PermitLeases final : public Synchronizer<T, PermitProtocol> {
     using Base = Synchronizer<T, PermitProtocol>;
-    using Base::lanes_, Base::mutex_, Base::session_, Base::wire_;
+    using Base::lanes_, Base::mutex_, Base::session_, Base::protocol_;
 
 public:
     using Want = typename Base::Want;
@@ -84,9 +84,7 @@ public:
         std::unique_lock lock(mutex_);
         std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
         this->insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
-                     [this, id](const RequestId& ticket, Completion done) {
-                         wire_.post_release(ticket, std::span(&id, 1), std::move(done));
-                     });
+                     [this, id](const RequestId& ticket) { return protocol_.release(ticket, std::span(&id, 1)); });
     } catch (...) {
     }
 
@@ -174,8 +172,9 @@ private:
             lock.unlock();
             const Instant sent = Clock::now();
             try {
-                wire_.post_renew(batch, [self = std::static_pointer_cast<PermitLeases>(this->shared_from_this()), batch,
-                                         sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
+                session_.post(protocol_.renew(batch, session_.wanted_until(this->key())),
+                              [self = std::static_pointer_cast<PermitLeases>(this->shared_from_this()), batch,
+                               sent](const Reply& reply) { self->renewed_all(batch, reply, sent); });
             } catch (...) {  // no memory: retried after a pause
                 renewed_all(batch, Reply::of(Reply::Kind::not_sent, std::string()), sent);
             }

@@ -3,9 +3,10 @@
 
 #include "redlatch/error.hpp"
 #include "redlatch/options.hpp"
-#include "redlatch/protocol/idempotency.hpp"
+#include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/protocol/request_slots.hpp"
 #include "redlatch/protocol/shared_permits.hpp"
+#include "redlatch/semaphore/idempotent_sender.hpp"
 #include "redlatch/semaphore/pending_requests.hpp"
 #include "redlatch/session/background_task.hpp"
 #include "redlatch/session/remote_clock.hpp"
@@ -32,17 +33,17 @@ namespace redlatch {
 inline namespace v0_1 {
 
 // Manages one semaphore or latch in this process: the waiting threads, the requests in flight, and what is still to be
-// delivered. It records no owners. `Protocol` provides the commands:
-//   kind, key(), channel()
+// delivered. It records no owners. `Protocol` makes the calls and reads the replies:
+//   kind, key(), channel(), marks()
 //   takes                          True if a request takes something from other callers (permits), so that there is an
 //                                  order of service and something to give back; False for a latch, which is only
 //                                  queried
 //   most_at_once                   how many callers one request may serve
 //   Want                           what a caller wants, and `served`: True if the last request succeeded; its renew(),
 //                                  if there is one, is called before each further request
-//   ask(wants, ticket, deadline), decode(reply, wants) -> how long to wait before a retry may help
-//   post_take_back(ticket, wants, done)  gives back whatever an acquire of unknown outcome took, or will take
-//   post_return(ticket, wants, done)  gives back what was taken for callers that have left
+//   ask(wants, ticket), decode(reply, wants) -> how long to wait before a retry may help
+//   take_back(ticket, wants)       gives back whatever an acquire of unknown outcome took, or will take
+//   give_back(ticket, wants)       gives back what was taken for callers that have left
 //
 // mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs. Each
 // caller sleeps on its own condition variable; the representative sleeps in the transport where possible, to receive
@@ -51,22 +52,28 @@ inline namespace v0_1 {
 //   any change of state, if it is the representative: a message (background thread), a releasing thread, a
 //     representative that leaves,
 //   its stop token.
-template <class T, template <class> class Protocol>
+template <class T, class Protocol>
 class Synchronizer : public BackgroundTask {
 public:
-    static constexpr std::string_view kind = Protocol<T>::kind;
-    using Want = typename Protocol<T>::Want;
+    static constexpr std::string_view kind = Protocol::kind;
+    using Want = typename Protocol::Want;
 
-    Synchronizer(Session<T>& session, const std::string& key) : session_(session), wire_(session, key) {}
+    Synchronizer(Session<T>& session, const std::string& key)
+        : session_(session), protocol_(session.protocol_context(), key), sender_(session, protocol_.marks()) {
+        // Redisson's latches cannot have such names in a cluster, either.
+        if (session.transport().route(protocol_.channel()) != session.transport().route(protocol_.key()))
+            throw Error(errc::invalid_argument, protocol_.key(),
+                        "in a cluster the name of a latch must have no {tag}: its channel would lie in another slot");
+    }
 
     ~Synchronizer() override {
         session_.timers().forget(*this);
-        session_.subscriptions().forget(wire_.channel(), *this);
+        session_.subscriptions().forget(protocol_.channel(), *this);
     }
 
-    const std::string& key() const noexcept { return wire_.key(); }
+    const std::string& key() const noexcept { return protocol_.key(); }
     Session<T>& session() const noexcept { return session_; }
-    Protocol<T>& wire() noexcept { return wire_; }
+    Protocol& protocol() noexcept { return protocol_; }
 
     virtual bool is_idle() {
         const std::lock_guard lock(mutex_);
@@ -82,7 +89,7 @@ public:
         std::unique_lock lock(mutex_);
         if (line_.empty()) failing_since_.reset();
         std::optional<Refusal> refusal;
-        if (request.one_try || line_.empty() || !Protocol<T>::takes) {
+        if (request.one_try || line_.empty() || !Protocol::takes) {
             const std::uint64_t generation = line_.generation();
             const std::optional<Answer> answer = ask(lock, {&want, 1}, request, true);
             if (want.served) return true;
@@ -96,40 +103,36 @@ public:
 
     // --- changing ---------------------------------------------------------------------------------------------
 
-    // Sends a change by `send(ticket, deadline)` and resends it until it is answered, for at most unreachable_timeout.
-    // Throws Error. A change that has not taken effect by then is called off, so that a late copy cannot undo what the
-    // caller does next.
-    template <class Send>
-    Reply change(Send send) {
-        return change(send, nullptr);
-    }
+    // Tells what happens to a change that no server has carried out in time.
+    enum class Undelivered {
+        call_off,  // it is called off, so that a late copy cannot undo what the caller does next
+        retry,     // the background goes on to deliver it, because it must arrive in the end
+    };
 
-    // Does the same for a change that must arrive in the end. It also throws if no server carries the change out in
-    // that time, but the background goes on to deliver it by `post(ticket, done)`.
-    template <class Send, class Post>
-    Reply change(Send send, const Post& post) {
+    // Sends the change that `make(ticket)` builds, and resends it until it is answered, for at most
+    // unreachable_timeout. Throws Error.
+    template <class Make>
+    Reply change(const Make& make, Undelivered then = Undelivered::call_off) {
         std::unique_lock lock(mutex_);
         RequestId ticket = lanes_.take(session_.next_request());
         lock.unlock();
-        const Reply reply = session_.persist(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
+        const Reply reply = session_.call_with_retry(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
             deliver_first();
-            return wire_.commands().send(ticket, deadline, send);
+            return sender_.send(ticket, deadline, make);
         });
         lock.lock();
         if (!is_settled(reply)) {
-            if constexpr (!std::is_null_pointer_v<Post>)
-                insist(lock, PendingRequest::Kind::change, ticket, post);
+            if (then == Undelivered::retry)
+                insist(lock, PendingRequest::Kind::change, ticket, make);
             else if (ticket.may_be_done)
                 insist(lock, PendingRequest::Kind::call_off, ticket,
-                       [this](const RequestId& given_up, Completion done) {
-                           wire_.commands().post_void(given_up, std::move(done));
-                       });
+                       [this](const RequestId& given_up) { return protocol_.marks().void_request(given_up); });
             else
                 lanes_.give_back(ticket);
-            throw wire_.commands().failure(ticket, reply);
+            throw sender_.failure(ticket, reply);
         }
         lanes_.give_back(ticket);
-        if (classify(reply) != ReplyClass::answered) throw wire_.commands().failure(ticket, reply);
+        if (classify(reply) != ReplyClass::answered) throw sender_.failure(ticket, reply);
         // With a subscription this process gets the message, too.
         if (!subscribed_) tell_representative();
         return reply;
@@ -141,7 +144,7 @@ public:
         std::unique_lock lock(mutex_);
         for (const PendingRequest& errand : errands_.take_expired(now)) {
             lanes_.give_back(errand.ticket);
-            tell_undelivered(errand, errand.ticket.may_be_done ? IdempotentCommands<T>::unknowable
+            tell_undelivered(errand, errand.ticket.may_be_done ? IdempotentSender<T>::unknowable
                                                                : "no server has answered for too long");
         }
         schedule();
@@ -191,10 +194,9 @@ protected:
     // here).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
-        insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
-               [this, wants = std::move(wants)](const RequestId& ticket, Completion done) {
-                   wire_.post_return(ticket, wants, std::move(done));
-               });
+        insist(
+            lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
+            [this, wants = std::move(wants)](const RequestId& ticket) { return protocol_.give_back(ticket, wants); });
     }
 
     virtual void schedule() {
@@ -203,17 +205,17 @@ protected:
 
     // Delivers a request in the background until it is answered or its mark has expired.
     void insist(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& ticket,
-                PendingRequest::Post post) {
+                PendingRequest::Make make) {
         const Instant now = Clock::now();
-        errands_.add(
-            {purpose, ticket, std::move(post), now + IdempotentCommands<T>::marks_ttl(session_.options()), now});
+        errands_.add({purpose, ticket, std::move(make), now + RequestMarks::longest_ttl(session_.options()), now});
         schedule();
         // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);
     }
 
     Session<T>& session_;
-    Protocol<T> wire_;
+    Protocol protocol_;
+    const IdempotentSender<T> sender_;
     std::mutex mutex_;
     RequestSlots lanes_;
 
@@ -240,7 +242,7 @@ private:
     // Returns for how long a command is resent.
     Milliseconds patience() const {
         const ClientOptions& options = session_.options();
-        return std::min(options.unreachable_timeout, IdempotentCommands<T>::marks_ttl(options) / 2);
+        return std::min(options.unreachable_timeout, RequestMarks::longest_ttl(options) / 2);
     }
 
     Milliseconds one_try_time() const {
@@ -267,16 +269,16 @@ private:
         lock.unlock();
         const auto try_once = [&](Instant limit, bool) {
             const Instant deadline = std::max(limit, allowed);
-            const auto send = [&](const RequestId& one, Instant until) { return wire_.ask(wants, one, until); };
-            if constexpr (Protocol<T>::takes) {
-                return wire_.commands().send(ticket, deadline, send);
+            const auto make = [&](const RequestId& one) { return protocol_.ask(wants, one); };
+            if constexpr (Protocol::takes) {
+                return sender_.send(ticket, deadline, make);
             } else {
-                Reply one = send(ticket, deadline);
+                Reply one = session_.call(make(ticket), deadline);
                 if (!one.answered() && !one.is_unsent()) ticket.may_be_done = true;
                 return one;
             }
         };
-        const Reply reply = session_.persist(give_up, request.stop, try_once, request.one_try);
+        const Reply reply = session_.call_with_retry(give_up, request.stop, try_once, request.one_try);
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
@@ -288,15 +290,15 @@ private:
             const Instant until = request.one_try ? now : request.deadline;
             if (now >= request.deadline && perhaps_slow && until - begun < session_.options().command_timeout)
                 return std::nullopt;
-            throw wire_.commands().failure(ticket, reply);
+            throw sender_.failure(ticket, reply);
         }
         failing_since_.reset();
         try {
-            const Answer answer = wire_.decode(reply, wants);
+            const Answer answer = protocol_.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
             lanes_.give_back(ticket);
-            if constexpr (Protocol<T>::takes) {
+            if constexpr (Protocol::takes) {
                 accept(lock, wants, begun);
                 for (const Want& want : wants)
                     if (want.served) session_.count_acquisition();
@@ -311,12 +313,11 @@ private:
 
     // Handles a request without a proper reply.
     void settle(std::unique_lock<std::mutex>& lock, const RequestId& ticket, std::span<Want> wants, bool unknown) {
-        if constexpr (Protocol<T>::takes)
-            if (unknown && !(ticket.is_unknowable && Protocol<T>::takes_back_by_mark))
+        if constexpr (Protocol::takes)
+            if (unknown && !(ticket.is_unknowable && Protocol::takes_back_by_mark))
                 return insist(lock, PendingRequest::Kind::undoing, ticket,
-                              [this, kept = std::vector<Want>(wants.begin(), wants.end())](const RequestId& asked,
-                                                                                           Completion done) {
-                                  wire_.post_take_back(asked, kept, std::move(done));
+                              [this, kept = std::vector<Want>(wants.begin(), wants.end())](const RequestId& asked) {
+                                  return protocol_.take_back(asked, kept);
                               });
         lanes_.give_back(ticket);
     }
@@ -380,10 +381,10 @@ private:
         std::vector<Want> wants;
         std::vector<std::uint64_t> numbers;
         const Instant asked = Clock::now();
-        for (const Member* member : line_.first(Protocol<T>::most_at_once)) {
+        for (const Member* member : line_.first(Protocol::most_at_once)) {
             wants.push_back(member->want);
             if constexpr (requires(Want & want) { want.renew(); }) wants.back().renew();
-            if constexpr (Protocol<T>::takes) wants.back().lets_pass = line_.lets_pass(member->want, asked);
+            if constexpr (Protocol::takes) wants.back().lets_pass = line_.lets_pass(member->want, asked);
             numbers.push_back(member->number);
         }
         const std::uint64_t generation = line_.generation();
@@ -409,7 +410,7 @@ private:
             }
         }
         if (Member* front = line_.front(); front && front != &me) rouse(*front);
-        if constexpr (Protocol<T>::takes)
+        if constexpr (Protocol::takes)
             if (!unclaimed.empty()) {
                 for (const Want& want : unclaimed) forsake(want);
                 give_back(lock, std::move(unclaimed));
@@ -420,7 +421,7 @@ private:
         if (wants_messages_) return;
         session_.start_background();
         const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().want(wire_.channel(), *this);
+        subscribed_ = session_.subscriptions().want(protocol_.channel(), *this);
         wants_messages_ = true;
         // Another state is already subscribed to this channel. A message since the request reached only that state.
         if (subscribed_ && !listened) line_.news();
@@ -433,7 +434,7 @@ private:
         if (line_.empty()) {
             if (!std::exchange(wants_messages_, false)) return;
             failing_since_.reset();
-            session_.subscriptions().rest(wire_.channel(), *this);
+            session_.subscriptions().rest(protocol_.channel(), *this);
         } else if (was_front) {
             rouse(*line_.front());
         }
@@ -472,7 +473,7 @@ private:
                                                                           const Reply&, Receiver) mutable {
                                       if (!now) return self->failed(errand.number);
                                       try {
-                                          errand.ticket.wanted_until = self->wire_.commands().wanted_from(*now);
+                                          errand.ticket.wanted_until = self->protocol_.marks().wanted_from(*now);
                                           post_stamped(self, errand);
                                       } catch (...) {
                                           self->failed(errand.number);
@@ -489,7 +490,7 @@ private:
             kept->ticket.wanted_until = errand.ticket.wanted_until;
             kept->sent = Clock::now();
         }
-        errand.post(errand.ticket, std::move(done));
+        self->session_.post(errand.make(errand.ticket), std::move(done));
     }
 
     void failed(std::uint64_t number) {
@@ -502,13 +503,13 @@ private:
         const std::lock_guard lock(mutex_);
         PendingRequest* const errand = errands_.find(number);
         if (!errand) return;
-        const bool is_void = wire_.commands().note(errand->ticket, errand->sent, reply);
+        const bool is_void = sender_.note(errand->ticket, errand->sent, reply);
         if (is_void && errand->kind == PendingRequest::Kind::change) {
-            errand->give_up = Clock::now() + IdempotentCommands<T>::marks_ttl(session_.options());
+            errand->give_up = Clock::now() + RequestMarks::longest_ttl(session_.options());
             errands_.failed(number, Clock::now());
         } else if (is_void || is_settled(reply)) {
             if (errand->ticket.is_unknowable)
-                tell_undelivered(*errand, IdempotentCommands<T>::unknowable);
+                tell_undelivered(*errand, IdempotentSender<T>::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 tell_undelivered(*errand, error_of(reply, key()).what());
             lanes_.give_back(errand->ticket);

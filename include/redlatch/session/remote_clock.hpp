@@ -14,9 +14,6 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// Milliseconds since 1970 by the clock of a server.
-using ServerMilliseconds = std::int64_t;
-
 // Reads the reply to TIME. Returns nothing if it is malformed.
 inline std::optional<ServerMilliseconds> read_time(const Reply& reply) {
     if (reply.kind != Reply::Kind::array || reply.elements.size() != 2) return std::nullopt;

@@ -142,7 +142,7 @@ template <class T>
 std::vector<std::string> check_server(Session<T>& session) {
     const Instant give_up = deadline_after(Clock::now(), session.options().unreachable_timeout);
     const auto answer = [&](auto send) {
-        Reply reply = session.persist(give_up, {}, [&](Instant deadline, bool) { return send(deadline); });
+        Reply reply = session.call_with_retry(give_up, {}, [&](Instant deadline, bool) { return send(deadline); });
         if (!reply.answered()) throw error_of(reply, {});
         return reply;
     };
@@ -157,8 +157,7 @@ std::vector<std::string> check_server(Session<T>& session) {
     const std::string key = session.options().key_prefix + "redlatch_check:" + session.uuid();
     const std::string channel = prefixed_key("redisson_lock__channel", key);
     facts.refused_commands = answer([&](Instant deadline) {
-        return session.calling(deadline)(digested<scripts::server_check>, Texts<1>{key},
-                                         Texts<2>{channel, session.transport().publish_command()});
+        return session.call(Call(digested<scripts::server_check>, {key}, {channel, PublishCommand()}), deadline);
     });
     if (session.options().require_replicas > 0) facts.wait = ask({"WAIT", "0", "1"});
     return warnings_about(facts, session.options());

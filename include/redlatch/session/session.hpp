@@ -8,8 +8,10 @@
 #include "redlatch/base/suspended.hpp"
 #include "redlatch/base/thread.hpp"
 #include "redlatch/options.hpp"
+#include "redlatch/protocol/call.hpp"
+#include "redlatch/protocol/native_commands.hpp"
+#include "redlatch/protocol/protocol_context.hpp"
 #include "redlatch/scripts/script.hpp"
-#include "redlatch/session/compare_and_delete.hpp"
 #include "redlatch/session/key_holds.hpp"
 #include "redlatch/session/losses.hpp"
 #include "redlatch/session/lost_levels.hpp"
@@ -45,16 +47,9 @@
 namespace redlatch {
 inline namespace v0_1 {
 
-// The keys or arguments of a script. Temporaries behind the views live until the call that takes them returns.
-template <std::size_t N>
-using Texts = std::array<std::string_view, N>;
-
 // Selects the thread that receives the reply to a posted command: the background thread or the posting one. The posting
 // thread then calls attend(), and stop_attending() unless everything is answered.
 enum class Receiver { background, poster };
-
-// Tells whether a command grants something (a hold, a permit, a longer lease), which enough replicas must confirm.
-enum class Effect { any, grants };
 
 // Owns what all primitives of one client share within one process: the transport, the identity, the counters, the
 // background thread with its timers and subscriptions, and the local state of every name in use.
@@ -114,8 +109,7 @@ public:
     // in a session, because a mark outlives the local state that made it.
     std::uint64_t next_request() { return ++last_request_; }
 
-    // Returns the server's own command for deleting a key that has a certain value, as far as it is known.
-    CompareAndDelete& native_delete() noexcept { return native_delete_; }
+    ProtocolContext protocol_context() noexcept { return {uuid_, options_, native_commands_}; }
 
     // --- commands ---------------------------------------------------------------------------------------------
 
@@ -138,16 +132,15 @@ public:
         return replicas_.merged(replies, route, batch.wanted);
     }
 
-    // Calls a script by its digest, or by its text if the server does not have it cached. One round trip; two for a
-    // script that is new to the server.
-    Reply call_script(const Script& script, std::span<const std::string_view> keys,
-                      std::span<const std::string_view> arguments, Instant deadline, Effect effect = Effect::any) {
-        ScriptWords words(script, keys, arguments);
+    // Sends a call and waits for the reply. A script is called by its digest, or by its text if the server does not have
+    // it cached. One round trip; two for a script that is new to the server.
+    Reply call(const Call& call, Instant deadline) {
+        CallWords words(call, publish_command_for(call));
         const auto send = [&](const Command& command) {
-            return effect == Effect::grants ? call_granting(command, deadline) : call(command, deadline);
+            return call.effect == Effect::grants ? call_granting(command, deadline) : this->call(command, deadline);
         };
-        Reply reply = send(words.by_digest());
-        if (classify(reply) == ReplyClass::no_script) reply = send(words.by_text());
+        Reply reply = send(words.command());
+        if (call.script() && classify(reply) == ReplyClass::no_script) reply = send(words.by_text());
         return reply;
     }
 
@@ -169,53 +162,25 @@ public:
         }
     }
 
-    void post_script(const Script& script, std::span<const std::string_view> keys,
-                     std::span<const std::string_view> arguments, Completion done,
-                     Receiver receiver = Receiver::background, Effect effect = Effect::any) {
-        const ScriptWords words(script, keys, arguments);
-        // The words live on the caller's stack, so sending the text later needs its own copy of keys and arguments.
-        std::vector<std::string> kept_keys(keys.begin(), keys.end());
-        std::vector<std::string> kept_arguments(arguments.begin(), arguments.end());
+    void post(const Call& call, Completion done, Receiver receiver = Receiver::background) {
+        const CallWords words(call, publish_command_for(call));
+        if (!call.script()) return post(words.command(), std::move(done), receiver, call.effect);
+        // The texts live on the caller's stack, so sending the script itself later needs its own copy of them.
         post(
-            words.by_digest(),
-            [this, &script, effect, kept_keys = std::move(kept_keys), kept_arguments = std::move(kept_arguments),
+            words.command(),
+            [this, &script = *call.script(), effect = call.effect, kept = words.copy(),
              done = std::move(done)](Reply reply) mutable {
                 if (classify(reply) != ReplyClass::no_script) return done(std::move(reply));
-                const std::vector<std::string_view> k(kept_keys.begin(), kept_keys.end());
-                const std::vector<std::string_view> a(kept_arguments.begin(), kept_arguments.end());
                 try {
-                    post(ScriptWords(script, k, a).by_text(), done, Receiver::background, effect);
+                    std::vector<std::string_view> again(kept.begin(), kept.end());
+                    again[0] = "EVAL";
+                    again[1] = script.text;
+                    post(Command{again, 3}, done, Receiver::background, effect);
                 } catch (...) {
                     done(Reply::of(Reply::Kind::not_sent, no_memory));
                 }
             },
-            receiver, effect);
-    }
-
-    // The protocols build the arguments of a script; calling() and posting() return function objects that send it.
-    // Calling waits for the reply. It also sends a plain command, whose second word is the key.
-    struct Calling {
-        Reply operator()(const Script& script, std::span<const std::string_view> keys,
-                         std::span<const std::string_view> arguments) const {
-            return session.call_script(script, keys, arguments, deadline, effect);
-        }
-        Reply operator()(std::span<const std::string_view> words) const {
-            return effect == Effect::grants ? session.call_granting({words, 1}, deadline)
-                                            : session.call({words, 1}, deadline);
-        }
-
-        Session& session;
-        Instant deadline;
-        Effect effect;
-    };
-    Calling calling(Instant deadline, Effect effect = Effect::any) { return {*this, deadline, effect}; }
-
-    auto posting(Completion done, Receiver receiver = Receiver::background, Effect effect = Effect::any) {
-        return [this, receiver, effect, done = std::move(done)](const Script& script,
-                                                                std::span<const std::string_view> keys,
-                                                                std::span<const std::string_view> arguments) mutable {
-            post_script(script, keys, arguments, std::move(done), receiver, effect);
-        };
+            receiver, call.effect);
     }
 
     // Makes the posting thread receive the replies that have arrived.
@@ -287,10 +252,6 @@ public:
         return clock_.uncertainty() + age / 1000 + Milliseconds(2);
     }
 
-    // Returns true unless the server has refused SET … PXAT, which Redis supports since 6.2.
-    bool knows_expiry_times() const noexcept { return knows_expiry_times_.load(std::memory_order_relaxed); }
-    void forget_expiry_times() noexcept { knows_expiry_times_ = false; }
-
     // Sends a command that takes effect only until command_timeout from now, by the server's clock: `send(until)`. One
     // round trip, or two if the server's time is not known. If the reply shows that the server's clock has jumped, the
     // command is sent again, up to three times in all.
@@ -310,7 +271,7 @@ public:
     // for good, until `deadline`, or until `stop` is requested. Each try has command_timeout. With `one_try`, a
     // temporary refusal ends the call, too.
     template <class Send>
-    Reply persist(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
+    Reply call_with_retry(Instant deadline, const std::stop_token& stop, Send send, bool one_try = false) {
         Backoff backoff(Milliseconds(2), longest_pause);
         bool again = false;
         for (;;) {
@@ -539,36 +500,43 @@ private:
         }
     }
 
-    // Builds the words of EVALSHA or EVAL, without an allocation if they are few.
-    class ScriptWords {
+    // On a cluster this may have to ask a server first, so only calls that publish do.
+    std::string_view publish_command_for(const Call& call) {
+        return call.publishes() ? std::string_view(transport_.publish_command()) : std::string_view();
+    }
+
+    // The words of a call, without an allocation if they are few. The call must outlive them.
+    class CallWords {
     public:
-        ScriptWords(const Script& script, std::span<const std::string_view> keys,
-                    std::span<const std::string_view> arguments)
-            : script_(script), key_count_(static_cast<std::int64_t>(keys.size())) {
-            const std::size_t size = 3 + keys.size() + arguments.size();
+        CallWords(const Call& call, std::string_view publish_command)
+            : script_(call.script()), key_count_(static_cast<std::int64_t>(call.key_count())) {
+            const std::size_t before = script_ ? 3 : 0;
+            const std::size_t size = before + call.size();
             if (size > few_.size()) many_.resize(size);
             words_ = size > few_.size() ? std::span(many_) : std::span(few_).first(size);
-            words_[2] = key_count_;
-            std::copy(arguments.begin(), arguments.end(), std::copy(keys.begin(), keys.end(), words_.begin() + 3));
+            if (script_) {
+                words_[0] = "EVALSHA";
+                words_[1] = script_->digest();
+                words_[2] = key_count_;
+            }
+            for (std::size_t i = 0; i < call.size(); ++i) words_[before + i] = call[i].view(publish_command);
         }
-        ScriptWords(const ScriptWords&) = delete;
-        ScriptWords& operator=(const ScriptWords&) = delete;
+        CallWords(const CallWords&) = delete;
+        CallWords& operator=(const CallWords&) = delete;
 
-        Command by_digest() const {
-            words_[0] = "EVALSHA";
-            words_[1] = script_.digest();
-            return {words_, 3};
-        }
+        Command command() const { return {words_, script_ ? std::size_t{3} : std::size_t{1}}; }
 
         Command by_text() const {
             words_[0] = "EVAL";
-            words_[1] = script_.text;
+            words_[1] = script_->text;
             return {words_, 3};
         }
 
+        std::vector<std::string> copy() const { return {words_.begin(), words_.end()}; }
+
     private:
-        const Script& script_;
-        NumberText key_count_;
+        const Script* const script_;
+        const NumberText key_count_;
         std::array<std::string_view, 16> few_;
         std::vector<std::string_view> many_;
         std::span<std::string_view> words_;
@@ -660,36 +628,29 @@ private:
     }
 
     void renew_together(std::vector<Renewal> batch) {
-        const NumberText lease(batch.front().lease.value_or(options_.watchdog_timeout).count());
-        const NumberText until(wanted_until(batch.front().key));
-        std::vector<std::string_view> keys;
-        std::vector<std::string_view> arguments{lease, until};
-        for (const Renewal& renewal : batch) {
-            keys.push_back(renewal.key);
-            arguments.push_back(renewal.field);
-        }
+        Call call(*batch.front().script, {}, {}, Effect::grants);
+        for (const Renewal& renewal : batch) call.append_key(renewal.key);
+        call.append(batch.front().lease.value_or(options_.watchdog_timeout));
+        call.append(wanted_until(batch.front().key));
+        for (const Renewal& renewal : batch) call.append(renewal.field);
         const SendTime sent_at;
         const Instant sent = Clock::now();
-        const Script& script = *batch.front().script;
-        post_script(
-            script, keys, arguments,
-            [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
-                classify(reply) == ReplyClass::no_answer ? gone() : back_again();
-                learn_if_late(batch.front().key, sent, reply);
-                const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
-                for (std::size_t i = 0; i < batch.size(); ++i) {
-                    auto outcome = BackgroundTask::Renewed::unknown;
-                    if (whole && reply.elements[i].is_integer()) {
-                        if (reply.elements[i].integer != 1)
-                            outcome = BackgroundTask::Renewed::refused;
-                        else if (reply.replicated)
-                            outcome = BackgroundTask::Renewed::yes;
-                    }
-                    if (outcome == BackgroundTask::Renewed::yes && !batch[i].lease) count(renewals_);
-                    batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
+        post(call, [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
+            classify(reply) == ReplyClass::no_answer ? gone() : back_again();
+            learn_if_late(batch.front().key, sent, reply);
+            const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+            for (std::size_t i = 0; i < batch.size(); ++i) {
+                auto outcome = BackgroundTask::Renewed::unknown;
+                if (whole && reply.elements[i].is_integer()) {
+                    if (reply.elements[i].integer != 1)
+                        outcome = BackgroundTask::Renewed::refused;
+                    else if (reply.replicated)
+                        outcome = BackgroundTask::Renewed::yes;
                 }
-            },
-            Receiver::background, Effect::grants);
+                if (outcome == BackgroundTask::Renewed::yes && !batch[i].lease) count(renewals_);
+                batch[i].of->renewed(batch[i], outcome, sent_at.as_of_now());
+            }
+        });
     }
 
     // Destructors of states call both, the last of them while the transport is being destroyed.
@@ -759,10 +720,9 @@ private:
 
     Counter commands_{0}, acquisitions_{0}, waits_{0}, handoffs_{0}, renewals_{0}, lost_holds_{0}, resends_{0};
     Counter last_request_{0};
-    CompareAndDelete native_delete_;
+    NativeCommands native_commands_;
     RemoteClock clock_;
     LostLevels lost_levels_;
-    std::atomic<bool> knows_expiry_times_{true};
     std::atomic<bool> away_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> background_started_{false};

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Tracks which plain commands of newer servers this server has. They are tried in order: one that the server refuses is
+// not sent to it again. Thread-safe.
+class NativeCommands {
+public:
+    // How to set a key that does not exist, with a lease.
+    enum class Set {
+        until,    // SET … PXAT: Redis 6.2. A late copy holds no longer than the first would have
+        lasting,  // SET … PX
+    };
+
+    // How to delete a key that has a certain value.
+    enum class Delete {
+        delex,    // DELEX key IFEQ value: Redis 8.4, Valkey 9.2
+        delifeq,  // DELIFEQ key value: Valkey 9.0
+        script,   // no such command
+    };
+
+    Set set() const noexcept { return set_.load(std::memory_order_relaxed); }
+    Delete compare_and_delete() const noexcept { return delete_.load(std::memory_order_relaxed); }
+
+    void refused(Set form) noexcept {
+        if (form == Set::until) set_.store(Set::lasting, std::memory_order_relaxed);
+    }
+    void refused(Delete form) noexcept {
+        const Delete next = form == Delete::delex ? Delete::delifeq : Delete::script;
+        delete_.compare_exchange_strong(form, next, std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<Set> set_{Set::until};
+    std::atomic<Delete> delete_{Delete::delex};
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/options.hpp"
+#include "redlatch/protocol/native_commands.hpp"
+
+#include <string>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// What the protocols of all primitives need to know of their client. The client outlives them.
+struct ProtocolContext {
+    const std::string& uuid;
+    const ClientOptions& options;
+    NativeCommands& native;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "redlatch/base/time.hpp"
+#include "redlatch/error.hpp"
+#include "redlatch/protocol/request_marks.hpp"
+#include "redlatch/protocol/request_slots.hpp"
+#include "redlatch/session/remote_clock.hpp"
+#include "redlatch/session/session.hpp"
+#include "redlatch/transport/server_errors.hpp"
+
+#include <utility>
+
+namespace redlatch {
+inline namespace v0_1 {
+
+// Sends requests that take effect at most once, and records in their ids what the replies reveal.
+template <Transport T>
+class IdempotentSender {
+public:
+    IdempotentSender(Session<T>& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
+
+    // Sends the request that `make(ticket)` builds. If it certainly did not take effect because it came too late, sends
+    // it again as a new request, up to three tries in all. If the outcome is unknown, sets ticket.is_unknowable and
+    // returns a final reply.
+    template <class Make>
+    Reply send(RequestId& ticket, Instant deadline, const Make& make) const {
+        for (int tries = 1;; ++tries) {
+            if (ticket.wanted_until == 0) {
+                Reply failure;
+                const auto now = session_.server_time(marks_.key(), deadline, failure);
+                if (!now) return failure;
+                ticket.wanted_until = marks_.wanted_from(*now);
+            }
+            const Instant sent = Clock::now();
+            Reply reply = session_.call(make(std::as_const(ticket)), deadline);
+            if (!note(ticket, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+        }
+    }
+
+    // Applies the reply to a sending at `sent` to the ticket. Returns true if the request certainly did not take effect
+    // because it came too late; then the ticket is a new one for a retry.
+    bool note(RequestId& ticket, Instant sent, Reply& reply) const {
+        if (reply.is_unsent()) {
+            if (!ticket.may_be_done) ticket.wanted_until = 0;
+            return false;
+        }
+        if (!reply.answered()) {
+            ticket.may_be_done = true;
+            return false;
+        }
+        if (!session_.learn_if_late(marks_.key(), sent, reply)) return false;
+        if (ticket.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(ticket)) {
+            ticket.is_unknowable = true;
+            reply.text = "UNKNOWN";  // a final error
+            return false;
+        }
+        ticket = {ticket.lane, session_.next_request()};
+        return true;
+    }
+
+    // Returns the error of a request that failed.
+    Error failure(const RequestId& ticket, const Reply& reply) const {
+        if (ticket.is_unknowable) return {errc::unreachable, marks_.key(), unknowable};
+        return error_of(reply, marks_.key());
+    }
+
+    static constexpr const char* unknowable =
+        "no server has answered for so long that nobody can tell whether the command took effect";
+
+private:
+    Session<T>& session_;
+    const RequestMarks& marks_;
+};
+
+}  // namespace v0_1
+}  // namespace redlatch
