@@ -90,7 +90,7 @@ public:
     }
     std::uint32_t route(std::string_view) const { return 0; }
     std::string_view publish_command() const { return "PUBLISH"; }
-    PlainTransport reborn() { return PlainTransport(path_); }
+    PlainTransport clone_after_fork() { return PlainTransport(path_); }
 };
 
 int main() {

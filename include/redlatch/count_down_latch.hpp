@@ -52,7 +52,8 @@ public:
     bool try_set_count(std::ptrdiff_t count) {
         check(count, 1, "a count must be from 1 to 2147483647");
         State& latch = state();
-        const Reply reply = latch.change([&](const RequestId& ticket) { return latch.protocol().set(ticket, count); });
+        const Reply reply =
+            latch.change([&](const RequestId& request_id) { return latch.protocol().set(request_id, count); });
         if (!reply.is_integer()) throw unexpected(reply, latch.key());
         return reply.integer == 1;
     }
@@ -143,8 +144,8 @@ public:
     // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
     bool reset() {
         State& latch = state();
-        const Reply reply =
-            latch.change([&](const RequestId& ticket) { return latch.protocol().lower(ticket, LatchProtocol::all); });
+        const Reply reply = latch.change(
+            [&](const RequestId& request_id) { return latch.protocol().lower(request_id, LatchProtocol::all); });
         return latch.protocol().decode_lower(reply).before != 0;
     }
     bool reset(std::error_code& ec) {
@@ -166,7 +167,7 @@ private:
     LatchProtocol::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
         const Reply reply =
-            latch.change([&latch, n](const RequestId& ticket) { return latch.protocol().lower(ticket, n); },
+            latch.change([&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
                          State::Undelivered::retry);
         return latch.protocol().decode_lower(reply);
     }

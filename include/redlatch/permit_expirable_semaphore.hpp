@@ -62,8 +62,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        return is_one(
-            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set(ticket, permits); }));
+        return is_one(semaphore.change(
+            [&](const RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -74,8 +74,8 @@ public:
     void set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        is_one(
-            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set_total(ticket, permits); }));
+        is_one(semaphore.change(
+            [&](const RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
     }
     void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         detail::answer([&] { return set_permits(permits), true; }, false, ec);
@@ -86,7 +86,7 @@ public:
         check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().add(ticket, n); }));
+        is_one(semaphore.change([&](const RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -202,8 +202,8 @@ public:
         State& semaphore = state();
         // Made first: from unwatch() on nothing may fail for want of memory.
         const std::function<Call(const RequestId&)> make =
-            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& ticket) {
-                return semaphore.protocol().release(ticket, kept);
+            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
+                return semaphore.protocol().release(request_id, kept);
             };
         const auto watches = semaphore.unwatch(ids);
         const Reply reply = semaphore.change(make, State::Undelivered::retry);
@@ -294,7 +294,7 @@ private:
         Reply reply;
         try {
             reply = semaphore.change(
-                [&](const RequestId& ticket) { return semaphore.protocol().set_lease(ticket, id, lease); });
+                [&](const RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
         } catch (...) {
             semaphore.watch_again(watches);
             throw;
@@ -303,7 +303,7 @@ private:
     }
 
     friend class Permit<T>;
-    void let_go(const PermitId& id) noexcept try { state().let_go(id); } catch (...) {
+    void release_later(const PermitId& id) noexcept try { state().release_later(id); } catch (...) {
     }
 
     StateHandle<T, State> binding_;
@@ -335,7 +335,7 @@ public:
     // Posts the release and does not wait for the reply.
     ~Permit() {
         const KeepErrno kept;
-        if (id_) semaphore_->let_go(*id_);
+        if (id_) semaphore_->release_later(*id_);
     }
 
     // Returns the id, or nothing after release() and detach().

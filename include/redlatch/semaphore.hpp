@@ -56,8 +56,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0);
         State& semaphore = state();
-        return is_one(
-            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set(ticket, permits); }));
+        return is_one(semaphore.change(
+            [&](const RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -154,7 +154,8 @@ public:
         check(n, -max());
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().add(ticket, n, false); }));
+        is_one(semaphore.change(
+            [&](const RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -164,7 +165,7 @@ public:
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
         const Reply reply =
-            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().drain(ticket); });
+            semaphore.change([&](const RequestId& request_id) { return semaphore.protocol().drain(request_id); });
         if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
         return static_cast<std::ptrdiff_t>(reply.integer);
     }
@@ -202,8 +203,8 @@ private:
     bool give(std::ptrdiff_t n, bool only_existing) {
         State& semaphore = state();
         return is_one(semaphore.change(
-            [&semaphore, n, only_existing](const RequestId& ticket) {
-                return semaphore.protocol().add(ticket, n, only_existing);
+            [&semaphore, n, only_existing](const RequestId& request_id) {
+                return semaphore.protocol().add(request_id, n, only_existing);
             },
             State::Undelivered::retry));
     }

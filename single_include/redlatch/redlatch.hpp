@@ -91,7 +91,7 @@ inline std::string escaped(std::string_view text, std::size_t most = 64) {
 }
 
 // Does the same and adds quotation marks.
-inline std::string printable(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
+inline std::string quoted(std::string_view text, std::size_t most = 64) { return "'" + escaped(text, most) + "'"; }
 
 }  // namespace v0_1
 }  // namespace redlatch
@@ -287,7 +287,7 @@ struct Url {
     // Returns a description of the server for messages and events, never with the login.
     std::string display() const {
         if (!path.empty()) return "unix://" + path;
-        if (!sentinels.empty()) return "the master " + printable(master, 60);
+        if (!sentinels.empty()) return "the master " + quoted(master, 60);
         if (!cluster.empty()) return "the cluster of " + cluster.front().display();
         return HostPort{host, port}.display();
     }
@@ -653,7 +653,7 @@ public:
     virtual void interrupted(const std::string&) {}
     // Failover: commands go to another server from here on, which may lack recent writes of the earlier one. For
     // transports that discover their server.
-    virtual void moved() {}
+    virtual void on_failover() {}
 
 protected:
     ~Listener() = default;
@@ -698,11 +698,11 @@ concept Routes = requires(T& t, std::string_view key) {
     { t.publish_command() } -> std::convertible_to<std::string_view>;
 };
 
-// reborn(): called in the child after a fork, on the parent's transport, whose mutexes and threads may be in any state.
-// Returns a transport to the same servers that shares no connection with it.
+// clone_after_fork(): called in the child after a fork, on the parent's transport, whose mutexes and threads may be in
+// any state. Returns a transport to the same servers that shares no connection with it.
 template <class T>
 concept SurvivesFork = requires(T& t) {
-    { t.reborn() } -> std::same_as<T>;
+    { t.clone_after_fork() } -> std::same_as<T>;
 };
 
 // Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run()
@@ -750,7 +750,7 @@ constexpr bool explain_transport() {
     static_assert(Subscribes<T>,
                   "a transport needs: subscribe(channel), unsubscribe(channel), run(Listener&, Instant), wake()");
     static_assert(Routes<T>, "a transport needs: route(key) and publish_command()");
-    static_assert(SurvivesFork<T>, "a transport needs: T reborn()");
+    static_assert(SurvivesFork<T>, "a transport needs: T clone_after_fork()");
     return true;
 }
 
@@ -1421,7 +1421,7 @@ inline namespace v0_1 {
 
 // Starts a thread that blocks all signals, so that the program's own threads receive them.
 template <class Function>
-std::thread quiet_thread(Function&& function) {
+std::thread thread_with_signals_blocked(Function&& function) {
     sigset_t all;
     sigset_t before;
     ::sigfillset(&all);
@@ -1599,7 +1599,7 @@ private:
 
 // The interface through which the threads of a client serve a primitive's local state: it has times at which it needs
 // attention, and a channel that it listens to. No lock is held during a call. The calling thread is:
-//   - the background thread for tick() and moved()
+//   - the background thread for on_timer() and on_failover()
 //   - for subscribed(), subscription_refused(), message() and disconnected() the background thread, or a waiting thread
 //     that receives messages itself (Session::watch())
 //   - any thread for renewed()
@@ -1611,7 +1611,7 @@ public:
 
     // Called when the scheduled time has come, or will come before `horizon`. Appends the holds to be renewed until
     // then to `due`, and schedules its own next time.
-    virtual void tick(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
+    virtual void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
 
     // Called on the thread that reports losses, when the time scheduled in Losses::timers() has come. Reports as lost
     // the holds that are no longer certain. No lock is held. It must not wait for anything that waits for a server, and
@@ -1631,7 +1631,7 @@ public:
     virtual void disconnected() = 0;
 
     // Called after a failover: its holds must be verified on the new server.
-    virtual void moved() {}
+    virtual void on_failover() {}
 
 private:
     friend class Timers;
@@ -1690,8 +1690,9 @@ inline namespace v0_1 {
 // thread, and one for the thread that reports losses.
 //
 // schedule() only ever moves an entry to an earlier time. A lock that is acquired and released a thousand times a
-// second leaves its entry where it is. When the entry comes up, tick() finds nothing due and schedules the next time.
-// So acquiring a lock costs no shared work here, and each entry comes up needlessly at most once per renewal period.
+// second leaves its entry where it is. When the entry comes up, on_timer() finds nothing due and schedules the next
+// time. So acquiring a lock costs no shared work here, and each entry comes up needlessly at most once per renewal
+// period.
 //
 // mutex_ guards all members and all writes to size_ and TimerSlot::scheduled_. No thread waits here. schedule() wakes
 // the thread if it sleeps beyond the new deadline.
@@ -1703,8 +1704,8 @@ public:
     explicit Timers(std::function<void()> wake, Of of = Of::care)
         : wake_(std::move(wake)), slot_(of == Of::care ? &BackgroundTask::care_ : &BackgroundTask::loss_) {}
 
-    // Call it with the task's own mutex held, which tick() and expire() take, too. Then an entry that is being taken
-    // out is still to be processed, and the first test needs no lock on mutex_.
+    // Call it with the task's own mutex held, which on_timer() and expire() take, too. Then an entry that is being
+    // taken out is still to be processed, and the first test needs no lock on mutex_.
     void schedule(BackgroundTask& watched, Instant at) noexcept {
         TimerSlot& slot = watched.*slot_;
         if (slot.scheduled_.load() <= at) return;
@@ -1820,7 +1821,7 @@ public:
     void start() {
         const std::lock_guard lock(desk_->mutex);
         if (thread_.joinable() || desk_->ended) return;
-        thread_ = quiet_thread([desk = desk_] { work(*desk); });
+        thread_ = thread_with_signals_blocked([desk = desk_] { work(*desk); });
     }
 
     // Requests a stop on the token soon; without a thread, in end(). Any lock may be held.
@@ -2038,7 +2039,8 @@ private:
     };
 
     void start_locked() {
-        if (!thread_.joinable() && !queue_->stopped) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+        if (!thread_.joinable() && !queue_->stopped)
+            thread_ = thread_with_signals_blocked([queue = queue_] { work(*queue); });
     }
 
     static void work(Queue& queue) {
@@ -2391,7 +2393,7 @@ inline Error error_of(const Reply& reply, std::string_view name) {
     const std::string_view code = detail::error_code_word(reply.text);
     if (reply.text.starts_with(Reply::untrusted))
         return {errc::rejected, name, escaped(reply.text.substr(Reply::untrusted.size()), 320)};
-    const std::string said = "the server says " + printable(reply.text, 160);
+    const std::string said = "the server says " + quoted(reply.text, 160);
     if (code == "LATE")
         return {errc::unreachable, name, said + ": the command arrived too late; is the server's clock jumping?"};
     if (detail::is_unavailable(code)) return {errc::unreachable, name, said};
@@ -2472,7 +2474,7 @@ public:
 
     // Registers `who` for the messages of a channel. Returns true if the subscription is already confirmed. Otherwise
     // subscribed() is called when it is.
-    bool want(const std::string& channel, BackgroundTask& who) {
+    bool acquire(const std::string& channel, BackgroundTask& who) {
         const std::lock_guard lock(mutex_);
         auto [entry, is_new] = channels_.try_emplace(channel);
         Channel& c = entry->second;
@@ -2485,10 +2487,10 @@ public:
             if (is_new) channels_.erase(entry);
             throw;
         }
-        if (!mine->keen) {
-            mine->keen = true;
-            ++c.keen;
-            ++keen_;
+        if (!mine->active) {
+            mine->active = true;
+            ++c.active;
+            ++active_;
         }
         // Not confirmed yet, and perhaps no thread is receiving: wake the background thread.
         if (!is_new && !c.confirmed) wake_();
@@ -2496,17 +2498,17 @@ public:
     }
 
     // Ends the active interest of `who`. It may still be notified for a while.
-    void rest(const std::string& channel, const BackgroundTask& who) {
+    void release(const std::string& channel, const BackgroundTask& who) {
         bool look_anew = false;
         {
             const std::lock_guard lock(mutex_);
             const auto entry = channels_.find(channel);
             if (entry == channels_.end()) return;
             for (Interest& w : entry->second.listeners)
-                if (w.who == &who && w.keen) {
-                    w.keen = false;
-                    --keen_;
-                    if (--entry->second.keen == 0) entry->second.idle_since = Clock::now();
+                if (w.who == &who && w.active) {
+                    w.active = false;
+                    --active_;
+                    if (--entry->second.active == 0) entry->second.idle_since = Clock::now();
                 }
             look_anew = next_sweep_ == never;
             if (look_anew) next_sweep_ = Clock::now() + keep_warm;
@@ -2516,22 +2518,22 @@ public:
 
     // Returns true if more than one state has waiters. They may be on different channels or, like both sides of a
     // read-write lock, on one.
-    bool has_several_keen() {
+    bool has_several_active() {
         const std::lock_guard lock(mutex_);
-        return keen_ > 1;
+        return active_ > 1;
     }
 
     // Removes `who`, which is not notified any more after this. Called by its destructor.
-    void forget(const std::string& channel, const BackgroundTask& who) {
+    void remove(const std::string& channel, const BackgroundTask& who) {
         const std::lock_guard lock(mutex_);
         const auto entry = channels_.find(channel);
         if (entry == channels_.end()) return;
         Channel& c = entry->second;
         std::erase_if(c.listeners, [&](const Interest& w) {
             if (w.who != &who) return false;
-            if (w.keen) {
-                --c.keen;
-                --keen_;
+            if (w.active) {
+                --c.active;
+                --active_;
             }
             return true;
         });
@@ -2598,12 +2600,12 @@ public:
 private:
     struct Interest {
         BackgroundTask* who;
-        bool keen;  // true if it has waiters now
+        bool active;  // true if it has waiters now
     };
 
     struct Channel {
         std::vector<Interest> listeners;
-        std::size_t keen = 0;  // the number of keen listeners
+        std::size_t active = 0;  // the number of active listeners
         bool confirmed = false;
         bool ask_again = false;  // temporarily refused; retry
         Instant idle_since{};
@@ -2618,7 +2620,7 @@ private:
         for (auto entry = channels_.begin(); entry != channels_.end();) {
             const auto current = entry++;
             if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
-            if (current->second.keen > 0) continue;
+            if (current->second.active > 0) continue;
             if (now < current->second.idle_since + keep_warm) {
                 next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
                 continue;
@@ -2629,7 +2631,7 @@ private:
     }
 
     void drop(Channels::iterator entry) noexcept {
-        keen_ -= entry->second.keen;
+        active_ -= entry->second.active;
         const auto dropped = channels_.extract(entry);
         try {
             subscribe_(dropped.key(), false);
@@ -2657,7 +2659,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
-    std::size_t keen_ = 0;  // keen listeners of all channels
+    std::size_t active_ = 0;  // active listeners of all channels
     Instant next_sweep_ = never;
 };
 
@@ -2754,8 +2756,8 @@ public:
         return replicas_.merged(replies, route, batch.wanted);
     }
 
-    // Sends a call and waits for the reply. A script is called by its digest, or by its text if the server does not have
-    // it cached. One round trip; two for a script that is new to the server.
+    // Sends a call and waits for the reply. A script is called by its digest, or by its text if the server does not
+    // have it cached. One round trip; two for a script that is new to the server.
     Reply call(const Call& call, Instant deadline) {
         CallWords words(call, publish_command_for(call));
         const auto send = [&](const Command& command) {
@@ -2901,7 +2903,7 @@ public:
             Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
             const ReplyClass verdict = classify(reply);
             if (verdict == ReplyClass::answered) {
-                back_again();
+                on_reconnect();
                 return reply;
             }
             // no_script here: the server rejected even the text.
@@ -2917,7 +2919,7 @@ public:
             if (verdict == ReplyClass::no_answer) {
                 // The next reply may come from another server, or from this one with another clock.
                 clock_.doubt();
-                gone();
+                on_disconnect();
             }
             count(resends_);
         }
@@ -2939,7 +2941,7 @@ public:
         if (background_started_.load(std::memory_order_acquire)) return;
         const std::lock_guard lock(background_mutex_);
         if (background_.joinable()) return;
-        background_ = quiet_thread([this] { serve(); });
+        background_ = thread_with_signals_blocked([this] { serve(); });
         background_started_.store(true, std::memory_order_release);
     }
 
@@ -2948,7 +2950,7 @@ public:
     bool watch(Instant until, std::uint64_t seen) {
         if constexpr (LetsWatch<T>) {
             if (!transport_.watch(listener_, until, seen)) return false;
-            if (subscriptions_.has_several_keen()) transport_.wake();
+            if (subscriptions_.has_several_active()) transport_.wake();
             return true;
         }
         return false;
@@ -3222,7 +3224,7 @@ private:
     // Tasks that could not be served for lack of memory stay in unfinished_.
     void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
         if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
-        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->tick(now, horizon, due);
+        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->on_timer(now, horizon, due);
     }
 
     void renew(std::vector<Renewal> due) {
@@ -3258,7 +3260,7 @@ private:
         const SendTime sent_at;
         const Instant sent = Clock::now();
         post(call, [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
-            classify(reply) == ReplyClass::no_answer ? gone() : back_again();
+            classify(reply) == ReplyClass::no_answer ? on_disconnect() : on_reconnect();
             learn_if_late(batch.front().key, sent, reply);
             const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
             for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -3290,17 +3292,17 @@ private:
         }
     }
 
-    void gone() {
+    void on_disconnect() {
         if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
     }
 
-    void back_again() {
+    void on_reconnect() {
         if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
             raise(Event::Kind::reconnected, {}, "the server answers again");
     }
 
     // Holds may be lost on the new server. Waiters wake when their subscription is made again.
-    void moved() {
+    void on_failover() {
         replicas_.forget();
         clock_.doubt();
         std::vector<std::shared_ptr<BackgroundTask>> states;
@@ -3308,7 +3310,7 @@ private:
             const std::lock_guard lock(mutex_);
             for (const auto& [_, entry] : states_) states.push_back(entry.state);
         }
-        for (const auto& state : states) state->moved();
+        for (const auto& state : states) state->on_failover();
         raise(Event::Kind::moved, {}, "another server is the master now");
     }
 
@@ -3316,7 +3318,7 @@ private:
     struct ConnectionListener final : Listener {
         explicit ConnectionListener(Session& r) : session(r) {}
         void subscribed(const std::string& channel) override {
-            session.back_again();
+            session.on_reconnect();
             session.subscriptions_.subscribed(channel);
         }
         void refused(const std::string& channel, const Reply& why) override {
@@ -3326,11 +3328,11 @@ private:
             session.subscriptions_.message(channel, payload);
         }
         void disconnected() override {
-            session.gone();
+            session.on_disconnect();
             session.subscriptions_.disconnected();
         }
         void interrupted(const std::string& channel) override { session.subscriptions_.interrupted(channel); }
-        void moved() override { session.moved(); }
+        void on_failover() override { session.on_failover(); }
         Session& session;
     };
 
@@ -3377,8 +3379,8 @@ private:
 
 // redlatch/session/queries.hpp
 
-// Queries the state of a primitive on the server. One round trip each. If the server is unreachable, a query retries for
-// unreachable_timeout, or until `limit` if that is earlier. All throw Error.
+// Queries the state of a primitive on the server. One round trip each. If the server is unreachable, a query retries
+// for unreachable_timeout, or until `limit` if that is earlier. All throw Error.
 namespace redlatch {
 inline namespace v0_1 {
 
@@ -3504,7 +3506,7 @@ inline std::vector<std::string> warnings_about(const ServerFacts& facts, const C
                                     "; scripts that use them will fail");
     } else {
         warnings.push_back("scripts are refused, without which only a Mutex can be taken: " +
-                           printable(facts.refused_commands.text, 160));
+                           quoted(facts.refused_commands.text, 160));
     }
     warn_if(facts.wait && facts.wait->is_error(),
             "this user may not call WAIT, which require_replicas needs: nothing will be granted");
@@ -3587,7 +3589,7 @@ public:
         if (session->is_of_this_process())
             delete session;
         else
-            session->transport().reborn();
+            session->transport().clone_after_fork();
     }
 
     Session<T>& session() {
@@ -3600,7 +3602,7 @@ private:
         const std::lock_guard lock(mutex_);
         Session<T>* parent = session_.load();
         if (parent->is_of_this_process()) return *parent;
-        auto* mine = new Session<T>(parent->transport().reborn(), parent->options(), parent);
+        auto* mine = new Session<T>(parent->transport().clone_after_fork(), parent->options(), parent);
         session_.store(mine, std::memory_order_release);
         return *mine;
     }
@@ -3987,7 +3989,7 @@ public:
         finish();
         busy_ = true;
         try {
-            thread_ = quiet_thread([this, work = std::move(work)]() noexcept {
+            thread_ = thread_with_signals_blocked([this, work = std::move(work)]() noexcept {
                 work();
                 busy_ = false;
             });
@@ -4181,8 +4183,8 @@ public:
         const std::shared_ptr<Resolver> lookup(new Resolver);
         const std::string service = std::to_string(port);
         if (lookup->question_->ask(host, service, AI_NUMERICHOST) == EAI_NONAME)
-            lookup->thread_ =
-                quiet_thread([question = lookup->question_, host, service] { question->ask(host, service, 0); });
+            lookup->thread_ = thread_with_signals_blocked(
+                [question = lookup->question_, host, service] { question->ask(host, service, 0); });
         return lookup;
     }
 
@@ -4363,10 +4365,11 @@ public:
     ~Socket() { close(); }
 
     // Connects before the deadline, or returns a closed socket with the reason in `why`. The deadline covers the
-    // look-up of the host and all of its addresses together. `in_vain`: true when another thread no longer wants this
+    // look-up of the host and all of its addresses together. `abandoned`: true when another thread no longer wants this
     // server.
-    static Socket connect(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
-        return url.path.empty() ? connect_tcp(url, deadline, why, in_vain) : connect_unix(url, deadline, why, in_vain);
+    static Socket connect(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& abandoned) {
+        return url.path.empty() ? connect_tcp(url, deadline, why, abandoned)
+                                : connect_unix(url, deadline, why, abandoned);
     }
 
     // Begins to connect without waiting. The socket becomes writable when there is a result; connect_error() returns
@@ -4491,11 +4494,11 @@ public:
         }
     }
 
-    // The same, but returns false soon after another thread has set `in_vain`. It polls for that, because nothing can
+    // The same, but returns false soon after another thread has set `abandoned`. It polls for that, because nothing can
     // wake it.
-    bool wait(short events, Instant deadline, const std::atomic<bool>& in_vain) const noexcept {
+    bool wait(short events, Instant deadline, const std::atomic<bool>& abandoned) const noexcept {
         for (;;) {
-            if (in_vain.load(std::memory_order_relaxed)) return false;
+            if (abandoned.load(std::memory_order_relaxed)) return false;
             const Instant now = Clock::now();
             const bool is_last = deadline <= now + look_again;
             if (wait(events, is_last ? deadline : now + look_again)) return true;
@@ -4576,7 +4579,7 @@ private:
         return "cannot connect to " + url.display() + ": " + std::generic_category().message(error);
     }
 
-    static Socket connect_unix(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
+    static Socket connect_unix(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& abandoned) {
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         if (url.path.size() >= sizeof address.sun_path) {
@@ -4585,19 +4588,19 @@ private:
         }
         std::memcpy(address.sun_path, url.path.data(), url.path.size());
         Socket socket = make(AF_UNIX);
-        if (const int error =
-                socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address, deadline, in_vain)) {
+        if (const int error = socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address,
+                                                    deadline, abandoned)) {
             why = reason(url, error);
             return {};
         }
         return socket;
     }
 
-    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
+    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& abandoned) {
         int no_address = 0;
         const auto lookup = Resolver::run(url.host, url.port, deadline, no_address);
         if (no_address != 0) {
-            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(no_address);
+            why = "cannot look up " + quoted(url.host) + ": " + ::gai_strerror(no_address);
             return {};
         }
         for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {
@@ -4605,7 +4608,7 @@ private:
             const Instant now = Clock::now();
             const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;
             Socket socket = make(a->ai_family);
-            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine, in_vain);
+            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine, abandoned);
             if (error == 0) {
                 socket.set_tcp_options();
                 return socket;
@@ -4617,7 +4620,7 @@ private:
 
     // Returns 0 or the error number.
     int finish_connect(const sockaddr* address, socklen_t size, Instant deadline,
-                       const std::atomic<bool>& in_vain) noexcept {
+                       const std::atomic<bool>& abandoned) noexcept {
         if (fd_ < 0) return errno;
         const int flags = ::fcntl(fd_, F_GETFL);
         if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
@@ -4626,12 +4629,12 @@ private:
             if (errno == EISCONN) break;
             if (errno == EINTR) continue;
             if (errno == EAGAIN && address->sa_family == AF_UNIX) {
-                if (in_vain || Clock::now() >= deadline) return ETIMEDOUT;
+                if (abandoned || Clock::now() >= deadline) return ETIMEDOUT;
                 ::poll(nullptr, 0, 1);
                 continue;
             }
             if (errno != EINPROGRESS && errno != EALREADY) return errno;
-            if (!wait(POLLOUT, deadline, in_vain)) return ETIMEDOUT;
+            if (!wait(POLLOUT, deadline, abandoned)) return ETIMEDOUT;
             int error = 0;
             socklen_t length = sizeof error;
             if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
@@ -4891,7 +4894,7 @@ struct Connection {
     ReplyReader reader;
     std::uint64_t place = 0;  // under which it was opened, if the server may change: see MasterTracker
     // May be set by any thread while another one is in open(), which then ends soon: another server is wanted by now.
-    std::atomic<bool> in_vain{false};
+    std::atomic<bool> abandoned{false};
 
     // Connects (over TLS if the URL demands it), logs in and selects the database, all before the deadline. Returns
     // nothing on success. Otherwise returns the reply for a command on this connection: not_sent, the error of the
@@ -4900,7 +4903,7 @@ struct Connection {
         std::string why;
         reader.reset();
         reader.withhold(url.password);
-        socket = Socket::connect(url, deadline, why, in_vain);
+        socket = Socket::connect(url, deadline, why, abandoned);
         if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
         auto refusal = url.tls ? secure(url, deadline) : std::nullopt;
         if (!refusal) refusal = log_in(url, deadline, role);
@@ -4920,7 +4923,7 @@ private:
                 case TlsSession::Handshake::failed: return socket.tls_refusal();
                 case TlsSession::Handshake::unfinished: break;
             }
-            if (!socket.wait(POLLIN, deadline, in_vain)) return socket.tls_refusal();
+            if (!socket.wait(POLLIN, deadline, abandoned)) return socket.tls_refusal();
         }
     }
 
@@ -4961,7 +4964,7 @@ private:
                     break;
                 case ReplyReader::Outcome::incomplete: {
                     std::array<char, TlsSession::full_room> bytes;
-                    if (!socket.wait(POLLIN, deadline, in_vain)) return silence(url);
+                    if (!socket.wait(POLLIN, deadline, abandoned)) return silence(url);
                     const ssize_t got = socket.receive(bytes.data(), bytes.size(), false);
                     if (got < 0 || !reader.feed(bytes.data(), static_cast<std::size_t>(got))) return silence(url);
                 }
@@ -5095,7 +5098,8 @@ public:
         stop_reading(lock, false);
         // The poster calls attend() again. Other posters do not, nor does a driver that found this thread reading: they
         // need the driver. Without a connection the driver has been called.
-        if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(turned_away_, false)) call_driver(lock);
+        if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(reader_left_work_, false))
+            call_driver(lock);
     }
 
     // --- for the driver ---------------------------------------------------------------------------------------
@@ -5110,7 +5114,7 @@ public:
     Watch watch() {
         const std::lock_guard lock(mutex_);
         if (in_flight() == 0) return {};
-        if (reading_) turned_away_ = true;
+        if (reading_) reader_left_work_ = true;
         if (!connected_) return {-1, 0, opening_ || reading_ ? front().due : std::min(front().due, next_attempt_)};
         const int events = (reading_ ? 0 : POLLIN) | (needs_writer() ? POLLOUT : 0);
         return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), reading_ ? never : front().due};
@@ -5158,7 +5162,7 @@ public:
     void leave_before(std::uint64_t place) {
         std::unique_lock lock(mutex_);
         place_ = place;
-        link_.in_vain = true;
+        link_.abandoned = true;
         if (connected_ && link_.place < place) fail(lock, Reply::Kind::unanswered, "another server is the master now");
         next_attempt_ = {};
         backoff_.reset();
@@ -5179,7 +5183,7 @@ public:
     // commands elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
-        link_.in_vain = true;
+        link_.abandoned = true;
         if (connected_) fail(lock, Reply::Kind::unanswered, "another server does its work now");
         why_not_ = in_words(Reply::Kind::not_sent, "", " is not the server for it any more");
         ++failures_;
@@ -5245,7 +5249,7 @@ private:
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
         if (connected_) flush(lock);
         // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
-        if (reading_ && !attended) turned_away_ = true;
+        if (reading_ && !attended) reader_left_work_ = true;
         if ((!reading_ && !attended) || !connected_ || needs_writer()) call_driver(lock);
     }
 
@@ -5297,7 +5301,7 @@ private:
 
     std::optional<Reply> attempt_open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         opening_ = true;
-        link_.in_vain = false;
+        link_.abandoned = false;
         const Instant begun = Clock::now();
         lock.unlock();
         std::optional<Reply> refusal = open_link(deadline);
@@ -5317,7 +5321,7 @@ private:
             // Posted commands that waited for the connection get the full time-out from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
-            attempt_failed_ = !link_.in_vain && (Clock::now() < deadline || deadline >= begun + timeout_);
+            attempt_failed_ = !link_.abandoned && (Clock::now() < deadline || deadline >= begun + timeout_);
             answer(why_not_, *refusal, refusal->kind);
             ++failures_;
             next_attempt_ = Clock::now() + backoff_.next();
@@ -5466,7 +5470,7 @@ private:
     void flush(std::unique_lock<std::mutex>& lock) {
         // The writer looks again before it leaves. A reader that is handing out replies will write for the threads that
         // it wakes. So many commands share one write, and one read of the server, which makes many threads fast.
-        if (writing_ || handing_out_) return;
+        if (writing_ || delivering_) return;
         writing_ = true;
         while (connected_ && (full_ || !out_.empty())) {
             // A partial write continues where it stopped.
@@ -5617,7 +5621,7 @@ private:
         if (is_first) closed_backoff_.reset();
         const bool unasked = taken < batch_.size();
         // Wake without the mutex: a woken thread would block on it at once.
-        handing_out_ = finished_.size() > 1;
+        delivering_ = finished_.size() > 1;
         lock.unlock();
         for (Exchange* exchange : finished_) exchange->parker.tell(ThreadParker::final_word);
         // The woken threads may have their next command ready in a moment.
@@ -5627,7 +5631,7 @@ private:
         completions_.clear();
         if (is_first && answers_) answers_();
         lock.lock();
-        if (std::exchange(handing_out_, false) && !out_.empty()) flush(lock);
+        if (std::exchange(delivering_, false) && !out_.empty()) flush(lock);
         if (parsed == Parsed::malformed)
             fail(lock, Reply::Kind::malformed, "the answer is not Redis protocol, or too large");
         else if (parsed == Parsed::no_memory)
@@ -5720,9 +5724,9 @@ private:
     bool writing_ = false;
     bool full_ = false;  // the connection had no room for all of sending_
     bool reading_ = false;
-    Exchange* reader_ = nullptr;  // of the reading thread, if that is in await()
-    bool turned_away_ = false;    // the driver or a poster relies on the present reader
-    bool handing_out_ = false;    // the reader wakes threads and will flush
+    Exchange* reader_ = nullptr;     // of the reading thread, if that is in await()
+    bool reader_left_work_ = false;  // the driver or a poster relies on the present reader
+    bool delivering_ = false;        // the reader wakes threads and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), longest_pause};           // after failed attempts
     Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections without any reply
@@ -5923,7 +5927,7 @@ public:
         }
         const std::lock_guard lock(mutex_);
         if (opening_) opening_from_ = place;
-        link_.in_vain = true;
+        link_.abandoned = true;
         next_attempt_ = {};
         backoff_.reset();
     }
@@ -5939,15 +5943,15 @@ public:
     // Receives in place of the serving thread, until something arrives, the deadline passes, or the number of
     // interrupts is no longer `seen`. A thread that finds another one watching is turned away; when that one leaves,
     // the serving thread receives. That is never missed: either the thread finds the role free at its second try, or
-    // the leaving watcher finds turned_away_ set and wakes the serving thread.
+    // the leaving watcher finds watcher_refused_ set and wakes the serving thread.
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
-            turned_away_ = true;
+            watcher_refused_ = true;
             if (watched_.exchange(true)) return Watch::taken;
         }
         const Watch outcome = watch_once(listener, deadline, interrupts, seen);
         watched_ = false;
-        if (turned_away_.exchange(false)) wake_();
+        if (watcher_refused_.exchange(false)) wake_();
         return outcome;
     }
 
@@ -6017,7 +6021,7 @@ private:
             const std::lock_guard lock(mutex_);
             if (opening_ || wanted_.empty() || now < next_attempt_) return;
             opening_ = true;
-            link_.in_vain = false;
+            link_.abandoned = false;
         }
         out_.clear();
         full_ = false;
@@ -6166,7 +6170,7 @@ private:
     const std::function<void()> answers_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
-    std::atomic<bool> turned_away_{false};  // True if a thread that wanted to watch found another one
+    std::atomic<bool> watcher_refused_{false};  // True if a thread that wanted to watch found another one
     Connection link_;
     std::vector<std::string> asked_;  // not confirmed yet, in the order of the requests
     std::string out_;                 // unwritten commands
@@ -6956,7 +6960,7 @@ private:
             Shard shard(*this, *node, listener);
             node->subscriber.leave_before(std::numeric_limits<std::uint64_t>::max(), shard);
         }
-        if (has_moved) listener.moved();
+        if (has_moved) listener.on_failover();
     }
 
     void place_channels(std::vector<std::string>& interrupted) {
@@ -7509,9 +7513,9 @@ inline std::vector<MasterVote> ask_sentinels(const Url& url, Instant deadline, R
                     if (votes.empty()) deadline = std::min(deadline, Clock::now() + patience);
                     votes.push_back(std::move(*vote));
                 } else {
-                    why = Reply::of(Reply::Kind::not_sent,
-                                    one.replies[0].is_error() ? "a sentinel says " + printable(one.replies[0].text, 160)
-                                                              : "the sentinels know no such master");
+                    why = Reply::of(Reply::Kind::not_sent, one.replies[0].is_error()
+                                                               ? "a sentinel says " + quoted(one.replies[0].text, 160)
+                                                               : "the sentinels know no such master");
                 }
                 anybody = true;
                 one.replies.clear();
@@ -7704,7 +7708,7 @@ public:
         Reply reply = on_a_line(line(), deadline, [&](CommandConnection& line, bool& refused) {
             return line.call(command, deadline, &refused);
         });
-        look_at(reply, place);
+        check_for_failover(reply, place);
         return reply;
     }
 
@@ -7716,25 +7720,25 @@ public:
                 return line.call_all(commands, deadline, &refused);
             });
         });
-        for (const Reply& reply : replies) look_at(reply, place);
+        for (const Reply& reply : replies) check_for_failover(reply, place);
         return replies;
     }
 
     void post(const Command& command, Completion done) {
         if (state_->cluster) return state_->cluster->post(command, std::move(done));
-        line().post(command, looked_at(std::move(done)));
+        line().post(command, with_failover_check(std::move(done)));
     }
 
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
         if (state_->cluster) return state_->cluster->post_all(commands, done);
-        for (Completion& one : done) one = looked_at(std::move(one));
+        for (Completion& one : done) one = with_failover_check(std::move(one));
         state_->own_lines.with_one([&](CommandConnection& own) { own.post_all(commands, done); });
     }
 
     // In a cluster the poster leaves the reply to run().
     void post_attended(const Command& command, Completion done) {
         if (state_->cluster) return state_->cluster->post(command, std::move(done));
-        line().post(command, looked_at(std::move(done)), true);
+        line().post(command, with_failover_check(std::move(done)), true);
     }
     void attend() {
         if (!state_->cluster) line().attend();
@@ -7801,7 +7805,7 @@ public:
         return state_->cluster ? state_->cluster->publish_command() : "PUBLISH";
     }
 
-    HiredisTransport reborn() {
+    HiredisTransport clone_after_fork() {
         state_->each_link([](CommandConnection& link) { link.close_inherited(); });
         state_->subscriber.close_inherited();
         if (state_->sentinels) state_->sentinels->close_inherited();
@@ -7905,13 +7909,13 @@ private:
     std::uint64_t place() const { return state_->sentinels ? state_->sentinels->place() : 0; }
 
     // Leaves its connections at once, because perhaps no thread is inside run().
-    void look_at(const Reply& reply, std::uint64_t place) {
+    void check_for_failover(const Reply& reply, std::uint64_t place) {
         if (!state_->sentinels || !is_from_replica(reply)) return;
         state_->sentinels->doubt(place);
         state_->each_link([place = this->place()](CommandConnection& link) { link.leave_before(place); });
     }
 
-    Completion looked_at(Completion done) const {
+    Completion with_failover_check(Completion done) const {
         Sentinels* const sentinels = state_->sentinels.get();
         if (!sentinels) return done;
         return [sentinels, place = place(), done = std::move(done)](Reply reply) {
@@ -7928,7 +7932,7 @@ private:
         s.followed = place;
         s.each_link([&](CommandConnection& link) { link.leave_before(place); });
         s.subscriber.leave_before(place, listener);
-        listener.moved();
+        listener.on_failover();
     }
 
     // Calls on this line, or on a connected one if this line cannot connect.
@@ -8048,7 +8052,7 @@ inline std::int64_t number_of(const Reply& reply, std::string_view key) {
     constexpr std::int64_t limit = std::int64_t{1} << 53;
     if (error != std::errc{} || end != last || number >= limit || number <= -limit)
         throw Error(errc::wrong_type, key,
-                    "the key holds " + printable(reply.text, 40) +
+                    "the key holds " + quoted(reply.text, 40) +
                         " and no number of ours; something else uses this key: choose another name");
     return number;
 }
@@ -8064,7 +8068,7 @@ inline namespace v0_1 {
 // Identifies a command that must take effect once, see scripts/request_marks.hpp, and records what is known of its
 // outcome.
 struct RequestId {
-    std::uint32_t lane = 0;
+    std::uint32_t slot = 0;
     std::uint64_t request = 0;
     ServerMilliseconds wanted_until = 0;  // the same in all copies; 0 as long as there is none
     bool may_be_done = false;             // True if a copy may have taken effect
@@ -8086,7 +8090,7 @@ public:
         return {lane, request};
     }
 
-    void give_back(const RequestId& ticket) { busy_[ticket.lane] = false; }
+    void give_back(const RequestId& request_id) { busy_[request_id.slot] = false; }
 
 private:
     std::vector<bool> busy_;
@@ -8288,23 +8292,27 @@ public:
     ServerMilliseconds wanted_from(ServerMilliseconds now) const { return now + window_.count(); }
 
     // Returns when the mark of a request expires at the earliest.
-    ServerMilliseconds mark_end(const RequestId& ticket) const {
+    ServerMilliseconds mark_end(const RequestId& request_id) const {
         constexpr Milliseconds inexact{1000};
-        return ticket.wanted_until + margin_.count() - inexact.count();
+        return request_id.wanted_until + margin_.count() - inexact.count();
     }
 
     // Makes the call of a script that marks this request.
-    Call call(const Script& script, const RequestId& ticket, std::initializer_list<Word> more_keys,
+    Call call(const Script& script, const RequestId& request_id, std::initializer_list<Word> more_keys,
               std::initializer_list<Word> more_arguments, Effect effect = Effect::any) const {
-        Call call(script, {key_, marks_}, more_keys,
-                  {ticket.lane, ticket.request, ticket.wanted_until, margin_, ticket.may_be_done ? "1" : "0"}, effect);
+        Call call(
+            script, {key_, marks_}, more_keys,
+            {request_id.slot, request_id.request, request_id.wanted_until, margin_, request_id.may_be_done ? "1" : "0"},
+            effect);
         call.append(more_arguments);
         return call;
     }
 
     // Voids a request whose sender has given up. After the reply the request has taken effect or never will.
-    Call void_request(const RequestId& ticket) const {
-        return {digested<scripts::request_void>, {marks_}, {ticket.lane, ticket.request, ticket.wanted_until, margin_}};
+    Call void_request(const RequestId& request_id) const {
+        return {digested<scripts::request_void>,
+                {marks_},
+                {request_id.slot, request_id.request, request_id.wanted_until, margin_}};
     }
 
 private:
@@ -8491,14 +8499,15 @@ public:
         return lowered;
     }
 
-    Call set(const RequestId& ticket, std::int64_t count) const {
-        return marks_.call(digested<scripts::count_down_latch_set>, ticket, {}, {count, channel_, PublishCommand()});
+    Call set(const RequestId& request_id, std::int64_t count) const {
+        return marks_.call(digested<scripts::count_down_latch_set>, request_id, {},
+                           {count, channel_, PublishCommand()});
     }
 
     // A value of `by` that deletes the latch.
     static constexpr std::int64_t all = -1;
-    Call lower(const RequestId& ticket, std::int64_t by) const {
-        return marks_.call(digested<scripts::count_down_latch_lower>, ticket, {round_},
+    Call lower(const RequestId& request_id, std::int64_t by) const {
+        return marks_.call(digested<scripts::count_down_latch_lower>, request_id, {round_},
                            {by == all ? Word("all") : Word(by), channel_, PublishCommand()});
     }
 
@@ -8524,48 +8533,48 @@ class IdempotentSender {
 public:
     IdempotentSender(Session<T>& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
 
-    // Sends the request that `make(ticket)` builds. If it certainly did not take effect because it came too late, sends
-    // it again as a new request, up to three tries in all. If the outcome is unknown, sets ticket.is_unknowable and
-    // returns a final reply.
+    // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
+    // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
+    // request_id.is_unknowable and returns a final reply.
     template <class Make>
-    Reply send(RequestId& ticket, Instant deadline, const Make& make) const {
+    Reply send(RequestId& request_id, Instant deadline, const Make& make) const {
         for (int tries = 1;; ++tries) {
-            if (ticket.wanted_until == 0) {
+            if (request_id.wanted_until == 0) {
                 Reply failure;
                 const auto now = session_.server_time(marks_.key(), deadline, failure);
                 if (!now) return failure;
-                ticket.wanted_until = marks_.wanted_from(*now);
+                request_id.wanted_until = marks_.wanted_from(*now);
             }
             const Instant sent = Clock::now();
-            Reply reply = session_.call(make(std::as_const(ticket)), deadline);
-            if (!note(ticket, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+            Reply reply = session_.call(make(std::as_const(request_id)), deadline);
+            if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
         }
     }
 
-    // Applies the reply to a sending at `sent` to the ticket. Returns true if the request certainly did not take effect
-    // because it came too late; then the ticket is a new one for a retry.
-    bool note(RequestId& ticket, Instant sent, Reply& reply) const {
+    // Applies the reply to a sending at `sent` to the request id. Returns true if the request certainly did not take
+    // effect because it came too late; then the request id is a new one for a retry.
+    bool note(RequestId& request_id, Instant sent, Reply& reply) const {
         if (reply.is_unsent()) {
-            if (!ticket.may_be_done) ticket.wanted_until = 0;
+            if (!request_id.may_be_done) request_id.wanted_until = 0;
             return false;
         }
         if (!reply.answered()) {
-            ticket.may_be_done = true;
+            request_id.may_be_done = true;
             return false;
         }
         if (!session_.learn_if_late(marks_.key(), sent, reply)) return false;
-        if (ticket.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(ticket)) {
-            ticket.is_unknowable = true;
+        if (request_id.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(request_id)) {
+            request_id.is_unknowable = true;
             reply.text = "UNKNOWN";  // a final error
             return false;
         }
-        ticket = {ticket.lane, session_.next_request()};
+        request_id = {request_id.slot, session_.next_request()};
         return true;
     }
 
     // Returns the error of a request that failed.
-    Error failure(const RequestId& ticket, const Reply& reply) const {
-        if (ticket.is_unknowable) return {errc::unreachable, marks_.key(), unknowable};
+    Error failure(const RequestId& request_id, const Reply& reply) const {
+        if (request_id.is_unknowable) return {errc::unreachable, marks_.key(), unknowable};
         return error_of(reply, marks_.key());
     }
 
@@ -8595,7 +8604,7 @@ struct PendingRequest {
     using Make = std::function<Call(const RequestId&)>;
 
     Kind kind;
-    RequestId ticket;
+    RequestId request_id;
     Make make;  // builds the call of the request
     Instant give_up;
     Instant next;
@@ -8609,68 +8618,70 @@ struct PendingRequest {
 // time is over. Plain data.
 class PendingRequests {
 public:
-    void add(PendingRequest errand) {
-        errand.number = ++last_number_;
-        errands_.push_back(std::move(errand));
+    void add(PendingRequest request) {
+        request.number = ++last_number_;
+        pending_.push_back(std::move(request));
     }
 
-    bool empty() const { return errands_.empty(); }
+    bool empty() const { return pending_.empty(); }
 
     // Returns the request of this number; null if it is delivered or expired.
     PendingRequest* find(std::uint64_t number) {
         const auto found =
-            std::find_if(errands_.begin(), errands_.end(), [&](const PendingRequest& e) { return e.number == number; });
-        return found == errands_.end() ? nullptr : &*found;
+            std::find_if(pending_.begin(), pending_.end(), [&](const PendingRequest& e) { return e.number == number; });
+        return found == pending_.end() ? nullptr : &*found;
     }
 
     // Returns the requests to send now and marks them as in flight.
     std::vector<PendingRequest> take_due(Instant now) {
         std::vector<PendingRequest> due;
-        due.reserve(errands_.size());
-        for (const PendingRequest& errand : errands_)
-            if (is_due(errand, now)) due.push_back(errand);
-        for (PendingRequest& errand : errands_)
-            if (is_due(errand, now)) errand.on_the_way = true;
+        due.reserve(pending_.size());
+        for (const PendingRequest& request : pending_)
+            if (is_due(request, now)) due.push_back(request);
+        for (PendingRequest& request : pending_)
+            if (is_due(request, now)) request.on_the_way = true;
         return due;
     }
 
     // Removes and returns the requests whose time is over.
     std::vector<PendingRequest> take_expired(Instant now) {
         std::vector<PendingRequest> expired;
-        for (const PendingRequest& errand : errands_)
-            if (now >= errand.give_up) expired.push_back(errand);
-        std::erase_if(errands_, [&](const PendingRequest& e) { return now >= e.give_up; });
+        for (const PendingRequest& request : pending_)
+            if (now >= request.give_up) expired.push_back(request);
+        std::erase_if(pending_, [&](const PendingRequest& e) { return now >= e.give_up; });
         return expired;
     }
 
     void remove(std::uint64_t number) {
-        std::erase_if(errands_, [&](const PendingRequest& e) { return e.number == number; });
+        std::erase_if(pending_, [&](const PendingRequest& e) { return e.number == number; });
     }
 
     // Records that a request got no reply. It is resent after a pause.
     void failed(std::uint64_t number, Instant now) {
-        PendingRequest* const errand = find(number);
-        if (!errand) return;
-        errand->on_the_way = false;
-        errand->next = now + errand->backoff.next();
+        PendingRequest* const request = find(number);
+        if (!request) return;
+        request->on_the_way = false;
+        request->next = now + request->backoff.next();
     }
 
     // Ends the pauses, so that all requests are due now.
     void hurry(Instant now) {
-        for (PendingRequest& errand : errands_) errand.next = std::min(errand.next, now);
+        for (PendingRequest& request : pending_) request.next = std::min(request.next, now);
     }
 
-    Instant look_at() const {
+    Instant next_deadline() const {
         Instant at = never;
-        for (const PendingRequest& errand : errands_)
-            at = std::min({at, errand.give_up, errand.on_the_way ? never : errand.next});
+        for (const PendingRequest& request : pending_)
+            at = std::min({at, request.give_up, request.on_the_way ? never : request.next});
         return at;
     }
 
 private:
-    static bool is_due(const PendingRequest& errand, Instant now) { return !errand.on_the_way && errand.next <= now; }
+    static bool is_due(const PendingRequest& request, Instant now) {
+        return !request.on_the_way && request.next <= now;
+    }
 
-    std::vector<PendingRequest> errands_;
+    std::vector<PendingRequest> pending_;
     std::uint64_t last_number_ = 0;
 };
 
@@ -8704,7 +8715,7 @@ public:
 
     // Wakes the owner, in either place.
     template <class Session>
-    void rouse(Session& session) {
+    void wake(Session& session) {
         wake_.notify_one();
         if (watching_ && thread_ != std::this_thread::get_id()) session.interrupt_watch();
     }
@@ -8781,7 +8792,7 @@ public:
         return found == members_.end() ? nullptr : *found;
     }
 
-    void news() { ++generation_; }
+    void notify() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
     // Records that a query made at `generation` was refused for this waiter. `hint` is the time after which a retry may
@@ -8908,9 +8919,9 @@ inline namespace v0_1 {
 //   most_at_once                   how many callers one request may serve
 //   Want                           what a caller wants, and `served`: True if the last request succeeded; its renew(),
 //                                  if there is one, is called before each further request
-//   ask(wants, ticket), decode(reply, wants) -> how long to wait before a retry may help
-//   take_back(ticket, wants)       gives back whatever an acquire of unknown outcome took, or will take
-//   give_back(ticket, wants)       gives back what was taken for callers that have left
+//   ask(wants, request_id), decode(reply, wants) -> how long to wait before a retry may help
+//   take_back(request_id, wants)       gives back whatever an acquire of unknown outcome took, or will take
+//   give_back(request_id, wants)       gives back what was taken for callers that have left
 //
 // mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs. Each
 // caller sleeps on its own condition variable; the representative sleeps in the transport where possible, to receive
@@ -8935,7 +8946,7 @@ public:
 
     ~Synchronizer() override {
         session_.timers().forget(*this);
-        session_.subscriptions().forget(protocol_.channel(), *this);
+        session_.subscriptions().remove(protocol_.channel(), *this);
     }
 
     const std::string& key() const noexcept { return protocol_.key(); }
@@ -8944,7 +8955,7 @@ public:
 
     virtual bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return line_.empty() && errands_.empty();
+        return line_.empty() && pending_.empty();
     }
 
     // --- asking and waiting -----------------------------------------------------------------------------------
@@ -8976,43 +8987,44 @@ public:
         retry,     // the background goes on to deliver it, because it must arrive in the end
     };
 
-    // Sends the change that `make(ticket)` builds, and resends it until it is answered, for at most
+    // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
     // unreachable_timeout. Throws Error.
     template <class Make>
     Reply change(const Make& make, Undelivered then = Undelivered::call_off) {
         std::unique_lock lock(mutex_);
-        RequestId ticket = lanes_.take(session_.next_request());
+        RequestId request_id = slots_.take(session_.next_request());
         lock.unlock();
         const Reply reply = session_.call_with_retry(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
             deliver_first();
-            return sender_.send(ticket, deadline, make);
+            return sender_.send(request_id, deadline, make);
         });
         lock.lock();
         if (!is_settled(reply)) {
             if (then == Undelivered::retry)
-                insist(lock, PendingRequest::Kind::change, ticket, make);
-            else if (ticket.may_be_done)
-                insist(lock, PendingRequest::Kind::call_off, ticket,
-                       [this](const RequestId& given_up) { return protocol_.marks().void_request(given_up); });
+                retry_in_background(lock, PendingRequest::Kind::change, request_id, make);
+            else if (request_id.may_be_done)
+                retry_in_background(
+                    lock, PendingRequest::Kind::call_off, request_id,
+                    [this](const RequestId& given_up) { return protocol_.marks().void_request(given_up); });
             else
-                lanes_.give_back(ticket);
-            throw sender_.failure(ticket, reply);
+                slots_.give_back(request_id);
+            throw sender_.failure(request_id, reply);
         }
-        lanes_.give_back(ticket);
-        if (classify(reply) != ReplyClass::answered) throw sender_.failure(ticket, reply);
+        slots_.give_back(request_id);
+        if (classify(reply) != ReplyClass::answered) throw sender_.failure(request_id, reply);
         // With a subscription this process gets the message, too.
-        if (!subscribed_) tell_representative();
+        if (!subscribed_) notify_representative();
         return reply;
     }
 
     // --- background -------------------------------------------------------------------------------------------
 
-    void tick(Instant now, Instant, std::vector<Renewal>&) override {
+    void on_timer(Instant now, Instant, std::vector<Renewal>&) override {
         std::unique_lock lock(mutex_);
-        for (const PendingRequest& errand : errands_.take_expired(now)) {
-            lanes_.give_back(errand.ticket);
-            tell_undelivered(errand, errand.ticket.may_be_done ? IdempotentSender<T>::unknowable
-                                                               : "no server has answered for too long");
+        for (const PendingRequest& request : pending_.take_expired(now)) {
+            slots_.give_back(request.request_id);
+            tell_undelivered(request, request.request_id.may_be_done ? IdempotentSender<T>::unknowable
+                                                                     : "no server has answered for too long");
         }
         schedule();
         deliver(lock);
@@ -9025,7 +9037,7 @@ public:
     void subscribed() override {
         const std::lock_guard lock(mutex_);
         subscribed_ = true;
-        tell_representative();
+        notify_representative();
     }
 
     void subscription_refused(const Reply& why) override {
@@ -9034,7 +9046,7 @@ public:
         wants_messages_ = false;
         while (Member* member = line_.front()) {
             member->error = std::make_exception_ptr(error_of(why, key()));
-            rouse(*member);
+            wake(*member);
             line_.leave(*member);
         }
     }
@@ -9042,7 +9054,7 @@ public:
     // Any message may mean that the state has changed.
     void message(std::string_view) override {
         const std::lock_guard lock(mutex_);
-        tell_representative();
+        notify_representative();
     }
 
     void disconnected() override {
@@ -9055,26 +9067,27 @@ protected:
     // override may clear `served`. Called with mutex_ held.
     virtual void accept(std::unique_lock<std::mutex>&, std::span<Want> /* wants */, Instant /* begun */) {}
     // Override to drop the record of `want`, which no caller claims any more. Called with mutex_ held.
-    virtual void forsake(const Want&) {}
+    virtual void discard(const Want&) {}
 
     // A template, so that an explicit instantiation omits it where nothing is taken (clang 14 ignores a requires clause
     // here).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
-        insist(
-            lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
-            [this, wants = std::move(wants)](const RequestId& ticket) { return protocol_.give_back(ticket, wants); });
+        retry_in_background(lock, PendingRequest::Kind::change, slots_.take(session_.next_request()),
+                            [this, wants = std::move(wants)](const RequestId& request_id) {
+                                return protocol_.give_back(request_id, wants);
+                            });
     }
 
     virtual void schedule() {
-        if (const Instant at = errands_.look_at(); at != never) session_.timers().schedule(*this, at);
+        if (const Instant at = pending_.next_deadline(); at != never) session_.timers().schedule(*this, at);
     }
 
     // Delivers a request in the background until it is answered or its mark has expired.
-    void insist(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& ticket,
-                PendingRequest::Make make) {
+    void retry_in_background(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose,
+                             const RequestId& request_id, PendingRequest::Make make) {
         const Instant now = Clock::now();
-        errands_.add({purpose, ticket, std::move(make), now + RequestMarks::longest_ttl(session_.options()), now});
+        pending_.add({purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(session_.options()), now});
         schedule();
         // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);
@@ -9084,7 +9097,7 @@ protected:
     Protocol protocol_;
     const IdempotentSender<T> sender_;
     std::mutex mutex_;
-    RequestSlots lanes_;
+    RequestSlots slots_;
 
 private:
     using Member = Caller<Want>;
@@ -9097,11 +9110,11 @@ private:
     // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
-    void rouse(Member& member) { member.sleeper.rouse(session_); }
+    void wake(Member& member) { member.sleeper.wake(session_); }
 
-    void tell_representative() {
-        line_.news();
-        if (Member* front = line_.front()) rouse(*front);
+    void notify_representative() {
+        line_.notify();
+        if (Member* front = line_.front()) wake(*front);
     }
 
     // --- asking the server ------------------------------------------------------------------------------------
@@ -9129,7 +9142,7 @@ private:
     // the deadline is meant for the waiting: a short timeout must not do worse than none.
     std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
                               bool first = false) {
-        RequestId ticket = lanes_.take(session_.next_request());
+        RequestId request_id = slots_.take(session_.next_request());
         const Instant give_up = give_up_at(request);
         const Instant begun = Clock::now();
         const Instant allowed = first ? begun + std::min(one_try_time(), Session<T>::honest_try) : begun;
@@ -9138,10 +9151,10 @@ private:
             const Instant deadline = std::max(limit, allowed);
             const auto make = [&](const RequestId& one) { return protocol_.ask(wants, one); };
             if constexpr (Protocol::takes) {
-                return sender_.send(ticket, deadline, make);
+                return sender_.send(request_id, deadline, make);
             } else {
-                Reply one = session_.call(make(ticket), deadline);
-                if (!one.answered() && !one.is_unsent()) ticket.may_be_done = true;
+                Reply one = session_.call(make(request_id), deadline);
+                if (!one.answered() && !one.is_unsent()) request_id.may_be_done = true;
                 return one;
             }
         };
@@ -9149,22 +9162,22 @@ private:
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
-            settle(lock, ticket, wants, ticket.may_be_done);
+            settle(lock, request_id, wants, request_id.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
             // A server that got less than command_timeout counts as slow, not as unreachable.
             const Instant now = Clock::now();
-            const bool perhaps_slow = ticket.may_be_done || reply.kind == Reply::Kind::no_time;
+            const bool perhaps_slow = request_id.may_be_done || reply.kind == Reply::Kind::no_time;
             const Instant until = request.one_try ? now : request.deadline;
             if (now >= request.deadline && perhaps_slow && until - begun < session_.options().command_timeout)
                 return std::nullopt;
-            throw sender_.failure(ticket, reply);
+            throw sender_.failure(request_id, reply);
         }
         failing_since_.reset();
         try {
             const Answer answer = protocol_.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
-            lanes_.give_back(ticket);
+            slots_.give_back(request_id);
             if constexpr (Protocol::takes) {
                 accept(lock, wants, begun);
                 for (const Want& want : wants)
@@ -9172,21 +9185,20 @@ private:
             }
             return answer;
         } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
-            for (const Want& want : wants) forsake(want);
-            settle(lock, ticket, wants, true);
+            for (const Want& want : wants) discard(want);
+            settle(lock, request_id, wants, true);
             throw;
         }
     }
 
     // Handles a request without a proper reply.
-    void settle(std::unique_lock<std::mutex>& lock, const RequestId& ticket, std::span<Want> wants, bool unknown) {
+    void settle(std::unique_lock<std::mutex>& lock, const RequestId& request_id, std::span<Want> wants, bool unknown) {
         if constexpr (Protocol::takes)
-            if (unknown && !(ticket.is_unknowable && Protocol::takes_back_by_mark))
-                return insist(lock, PendingRequest::Kind::undoing, ticket,
-                              [this, kept = std::vector<Want>(wants.begin(), wants.end())](const RequestId& asked) {
-                                  return protocol_.take_back(asked, kept);
-                              });
-        lanes_.give_back(ticket);
+            if (unknown && !(request_id.is_unknowable && Protocol::takes_back_by_mark))
+                return retry_in_background(lock, PendingRequest::Kind::undoing, request_id,
+                                           [this, kept = std::vector<Want>(wants.begin(), wants.end())](
+                                               const RequestId& asked) { return protocol_.take_back(asked, kept); });
+        slots_.give_back(request_id);
     }
 
     // --- waiting ----------------------------------------------------------------------------------------------
@@ -9196,7 +9208,7 @@ private:
         // Constructed and destroyed without mutex_, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
-            rouse(me);
+            wake(me);
         });
         std::unique_lock lock(mutex_);
         try {
@@ -9205,7 +9217,7 @@ private:
             if (refusal && line_.is_front(me))
                 line_.refused(me, refusal->generation, refusal->answer.hint, now, refusal->answer.there);
             // The representative may let this caller pass.
-            if (!line_.is_front(me) && !line_.is_within_reach(line_.front()->want, now)) rouse(*line_.front());
+            if (!line_.is_front(me) && !line_.is_within_reach(line_.front()->want, now)) wake(*line_.front());
             listen();
             const bool is_served = wait_in_line(lock, request, me);
             leave(me);
@@ -9271,15 +9283,15 @@ private:
             if (wants[i].served) {
                 member->served = true;
                 line_.leave(*member);
-                if (member != &me) rouse(*member);
+                if (member != &me) wake(*member);
             } else if (!std::exchange(refused, true)) {
                 line_.refused(*member, generation, answer->hint, now, answer->there);
             }
         }
-        if (Member* front = line_.front(); front && front != &me) rouse(*front);
+        if (Member* front = line_.front(); front && front != &me) wake(*front);
         if constexpr (Protocol::takes)
             if (!unclaimed.empty()) {
-                for (const Want& want : unclaimed) forsake(want);
+                for (const Want& want : unclaimed) discard(want);
                 give_back(lock, std::move(unclaimed));
             }
     }
@@ -9288,10 +9300,10 @@ private:
         if (wants_messages_) return;
         session_.start_background();
         const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().want(protocol_.channel(), *this);
+        subscribed_ = session_.subscriptions().acquire(protocol_.channel(), *this);
         wants_messages_ = true;
         // Another state is already subscribed to this channel. A message since the request reached only that state.
-        if (subscribed_ && !listened) line_.news();
+        if (subscribed_ && !listened) line_.notify();
     }
 
     // Removes the caller from the queue. If it was the representative, wakes the next one, which decides what to do.
@@ -9301,21 +9313,21 @@ private:
         if (line_.empty()) {
             if (!std::exchange(wants_messages_, false)) return;
             failing_since_.reset();
-            session_.subscriptions().rest(protocol_.channel(), *this);
+            session_.subscriptions().release(protocol_.channel(), *this);
         } else if (was_front) {
-            rouse(*line_.front());
+            wake(*line_.front());
         }
     }
 
     // --- what is still to be delivered ------------------------------------------------------------------------
 
     void deliver(std::unique_lock<std::mutex>& lock) {
-        for (const PendingRequest& errand : errands_.take_due(Clock::now())) {
+        for (const PendingRequest& request : pending_.take_due(Clock::now())) {
             lock.unlock();
             try {
-                post(errand);
+                post(request);
             } catch (...) {  // no memory, no thread: retried after a pause
-                failed(errand.number);
+                failed(request.number);
             }
             lock.lock();
         }
@@ -9325,78 +9337,78 @@ private:
     // change.
     void deliver_first() {
         std::unique_lock lock(mutex_);
-        if (errands_.empty()) return;
-        errands_.hurry(Clock::now());
+        if (pending_.empty()) return;
+        pending_.hurry(Clock::now());
         deliver(lock);
     }
 
     // Called without mutex_. A request that was never sent needs the server's time first, to fix until when it is
     // wanted.
-    void post(const PendingRequest& errand) {
+    void post(const PendingRequest& request) {
         const auto self = std::static_pointer_cast<Synchronizer>(shared_from_this());
-        if (errand.ticket.wanted_until != 0) return post_stamped(self, errand);
+        if (request.request_id.wanted_until != 0) return post_stamped(self, request);
         session_.with_server_time(key(), Receiver::background,
-                                  [self, errand = PendingRequest(errand)](const std::optional<ServerMilliseconds>& now,
-                                                                          const Reply&, Receiver) mutable {
-                                      if (!now) return self->failed(errand.number);
+                                  [self, request = PendingRequest(request)](
+                                      const std::optional<ServerMilliseconds>& now, const Reply&, Receiver) mutable {
+                                      if (!now) return self->failed(request.number);
                                       try {
-                                          errand.ticket.wanted_until = self->protocol_.marks().wanted_from(*now);
-                                          post_stamped(self, errand);
+                                          request.request_id.wanted_until = self->protocol_.marks().wanted_from(*now);
+                                          post_stamped(self, request);
                                       } catch (...) {
-                                          self->failed(errand.number);
+                                          self->failed(request.number);
                                       }
                                   });
     }
 
-    static void post_stamped(const std::shared_ptr<Synchronizer>& self, const PendingRequest& errand) {
-        Completion done = [self, number = errand.number](Reply reply) { self->delivered(number, std::move(reply)); };
+    static void post_stamped(const std::shared_ptr<Synchronizer>& self, const PendingRequest& request) {
+        Completion done = [self, number = request.number](Reply reply) { self->delivered(number, std::move(reply)); };
         {
             const std::lock_guard lock(self->mutex_);
-            PendingRequest* const kept = self->errands_.find(errand.number);
+            PendingRequest* const kept = self->pending_.find(request.number);
             if (!kept) return;
-            kept->ticket.wanted_until = errand.ticket.wanted_until;
+            kept->request_id.wanted_until = request.request_id.wanted_until;
             kept->sent = Clock::now();
         }
-        self->session_.post(errand.make(errand.ticket), std::move(done));
+        self->session_.post(request.make(request.request_id), std::move(done));
     }
 
     void failed(std::uint64_t number) {
         const std::lock_guard lock(mutex_);
-        errands_.failed(number, Clock::now());
+        pending_.failed(number, Clock::now());
         schedule();
     }
 
     void delivered(std::uint64_t number, Reply reply) {
         const std::lock_guard lock(mutex_);
-        PendingRequest* const errand = errands_.find(number);
-        if (!errand) return;
-        const bool is_void = sender_.note(errand->ticket, errand->sent, reply);
-        if (is_void && errand->kind == PendingRequest::Kind::change) {
-            errand->give_up = Clock::now() + RequestMarks::longest_ttl(session_.options());
-            errands_.failed(number, Clock::now());
+        PendingRequest* const request = pending_.find(number);
+        if (!request) return;
+        const bool is_void = sender_.note(request->request_id, request->sent, reply);
+        if (is_void && request->kind == PendingRequest::Kind::change) {
+            request->give_up = Clock::now() + RequestMarks::longest_ttl(session_.options());
+            pending_.failed(number, Clock::now());
         } else if (is_void || is_settled(reply)) {
-            if (errand->ticket.is_unknowable)
-                tell_undelivered(*errand, IdempotentSender<T>::unknowable);
+            if (request->request_id.is_unknowable)
+                tell_undelivered(*request, IdempotentSender<T>::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
-                tell_undelivered(*errand, error_of(reply, key()).what());
-            lanes_.give_back(errand->ticket);
-            errands_.remove(number);
-            if (!subscribed_) tell_representative();
+                tell_undelivered(*request, error_of(reply, key()).what());
+            slots_.give_back(request->request_id);
+            pending_.remove(number);
+            if (!subscribed_) notify_representative();
             // The session may drop the state now.
             session_.timers().schedule(*this, Clock::now());
         } else {
-            errands_.failed(number, Clock::now());
+            pending_.failed(number, Clock::now());
         }
         schedule();
     }
 
-    void tell_undelivered(const PendingRequest& errand, std::string_view why) {
-        if (errand.kind != PendingRequest::Kind::call_off)
+    void tell_undelivered(const PendingRequest& request, std::string_view why) {
+        if (request.kind != PendingRequest::Kind::call_off)
             session_.raise(Event::Kind::unlock_not_delivered, key(), why);
     }
 
     CallerQueue<Want> line_;
-    PendingRequests errands_;
+    PendingRequests pending_;
     std::optional<Instant> failing_since_;  // since then no server has replied
     bool wants_messages_ = false;
     bool subscribed_ = false;  // True if the server confirmed the subscription, so messages arrive
@@ -9570,7 +9582,8 @@ public:
     bool try_set_count(std::ptrdiff_t count) {
         check(count, 1, "a count must be from 1 to 2147483647");
         State& latch = state();
-        const Reply reply = latch.change([&](const RequestId& ticket) { return latch.protocol().set(ticket, count); });
+        const Reply reply =
+            latch.change([&](const RequestId& request_id) { return latch.protocol().set(request_id, count); });
         if (!reply.is_integer()) throw unexpected(reply, latch.key());
         return reply.integer == 1;
     }
@@ -9661,8 +9674,8 @@ public:
     // Ends the count at once, as if it had reached zero; all waiters return. Returns true if there was a count.
     bool reset() {
         State& latch = state();
-        const Reply reply =
-            latch.change([&](const RequestId& ticket) { return latch.protocol().lower(ticket, LatchProtocol::all); });
+        const Reply reply = latch.change(
+            [&](const RequestId& request_id) { return latch.protocol().lower(request_id, LatchProtocol::all); });
         return latch.protocol().decode_lower(reply).before != 0;
     }
     bool reset(std::error_code& ec) {
@@ -9684,7 +9697,7 @@ private:
     LatchProtocol::Lowered lower(std::ptrdiff_t n) {
         State& latch = state();
         const Reply reply =
-            latch.change([&latch, n](const RequestId& ticket) { return latch.protocol().lower(ticket, n); },
+            latch.change([&latch, n](const RequestId& request_id) { return latch.protocol().lower(request_id, n); },
                          State::Undelivered::retry);
         return latch.protocol().decode_lower(reply);
     }
@@ -9724,7 +9737,7 @@ template <class T>
 class FairTicket final : public BackgroundTask {
 public:
     FairTicket(Session<T>& session, std::string channel) : session_(session), channel_(std::move(channel)) {}
-    ~FairTicket() override { session_.subscriptions().forget(channel_, *this); }
+    ~FairTicket() override { session_.subscriptions().remove(channel_, *this); }
 
     // --- the waiting thread -----------------------------------------------------------------------------------
 
@@ -9734,7 +9747,7 @@ public:
         ask_at_ = never;
         refusal_.reset();
         thread_ = std::this_thread::get_id();
-        const bool confirmed = session_.subscriptions().want(channel_, *this);
+        const bool confirmed = session_.subscriptions().acquire(channel_, *this);
         if (confirmed && !confirmed_) ++generation_;
         confirmed_ = confirmed;
     }
@@ -9745,9 +9758,9 @@ public:
         waiting_ = false;
         idle_since_ = now;
         if (keep_listening)
-            session_.subscriptions().rest(channel_, *this);
+            session_.subscriptions().release(channel_, *this);
         else
-            session_.subscriptions().forget(channel_, *this);
+            session_.subscriptions().remove(channel_, *this);
     }
 
     // Returns when the thread has to ask at the latest, according to a message. ask() clears it.
@@ -9791,7 +9804,7 @@ public:
 
     // --- any thread -------------------------------------------------------------------------------------------
 
-    void news() {
+    void notify() {
         const std::lock_guard lock(mutex_);
         tell();
     }
@@ -9828,7 +9841,7 @@ public:
     void message(std::string_view payload) override {
         std::int64_t lease = 0;
         const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
-        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return news();
+        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return notify();
         const std::lock_guard lock(mutex_);
         // One ms more: the key exists until the end of its last millisecond.
         ask_at_ = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
@@ -9841,7 +9854,7 @@ public:
     }
 
     // It needs no timer: the lock's state maintains the slots and the holds.
-    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void renewed(const Renewal&, Renewed, Instant) override {}
 
 private:
@@ -9901,7 +9914,7 @@ struct Hold {
 
     // Shortens valid_until by the time for which the machine was suspended: the steady clock stands still meanwhile,
     // but the lease does not. Returns true if it was suspended since the last call.
-    bool look_at_suspension() noexcept {
+    bool check_suspension() noexcept {
         const Clock::duration grown = suspended_since(suspended);
         suspended += grown;
         if (valid_until != Instant::min()) valid_until -= grown;
@@ -9913,7 +9926,7 @@ struct Hold {
 
     // Adds one level, which the server confirmed for a command sent at `sent`.
     void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
-        look_at_suspension();
+        check_suspension();
         ++count;
         if (!lease) {
             if (!watched()) {
@@ -9932,7 +9945,7 @@ struct Hold {
     }
 
     void renewed(Instant sent, Milliseconds watchdog_timeout) {
-        look_at_suspension();
+        check_suspension();
         renewing = false;
         valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
         renew_at = sent + watchdog_timeout / 3;
@@ -9971,7 +9984,7 @@ struct Hold {
     Instant lost_at() const noexcept { return valid_until - notice; }
 
     // Returns when the background has to handle this hold.
-    Instant look_at() const noexcept { return renewing ? never : ask_at(); }
+    Instant next_deadline() const noexcept { return renewing ? never : ask_at(); }
 };
 
 // One owner's hold, as seen from outside: its number, 0 for none, and until when it is certain.
@@ -10056,7 +10069,7 @@ inline namespace v0_1 {
 // handed off to.
 struct Unwanted {
     std::uint64_t hold = 0;
-    std::uint64_t heir = 0;  // 0 for none
+    std::uint64_t successor = 0;  // 0 for none
 };
 
 // Releases that the foreground could not deliver. They are of holds that were released while no server answered, or of
@@ -10131,7 +10144,7 @@ public:
             }
     }
 
-    Instant look_at() const {
+    Instant next_deadline() const {
         Instant at = never;
         for (const Item& i : items_) at = std::min({at, i.give_up, i.on_the_way ? never : i.next});
         return at;
@@ -10194,7 +10207,7 @@ struct TryAnswer {
 // The reply of a script that hands a hold over to another thread of this process.
 struct HandOverAnswer {
     enum class Kind { handed, not_held, senseless } kind;
-    std::int64_t token = 0;  // handed: the heir's fencing token, for locks that have one
+    std::int64_t token = 0;  // handed: the successor's fencing token, for locks that have one
 };
 
 inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {
@@ -10259,7 +10272,7 @@ inline namespace v0_1 {
 //   reentrant       True if its holder may acquire it once more
 //   hands_over      True if one thread of this process can hand its hold over to another
 //   outlives_lease  True if the server may keep a hold beyond its lease, so that an expired one has to be released
-//   withdraw()      withdraws the announcement of a waiting thread, where there is one
+//   cancel_announcement()  cancels the announcement of a waiting thread, where there is one
 //
 // Each first hold has a number of its own, by which the server knows its owner. So a late command names a hold that is
 // gone. Only this process knows which thread has which hold.
@@ -10284,7 +10297,7 @@ public:
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && errands_ == 0 && !is_waited_for();
+        return !holds_.any_live() && pending_.empty() && in_flight_ == 0 && !is_waited_for();
     }
 
     // --- acquiring, without waiting ---------------------------------------------------------------------------
@@ -10313,7 +10326,7 @@ public:
             hold ? claim_of(owner, hold->id, hold->count + 1, lease) : claim_of(owner, next_number(), 1, lease);
         const std::uint64_t id = hold ? hold->id : 0;
         trying_.push_back(owner);
-        ++errands_;
+        ++in_flight_;
         lock.unlock();
         try {
             session_.start_losses();
@@ -10343,7 +10356,7 @@ public:
         std::unique_lock lock(mutex_);
         Hold* hold = hold_to_release(lock, owner);
         if (!hold) return gone_before(owner);
-        return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
+        return hold->count > 1 ? release_level(lock, *hold) : release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
         // A hold whose release could not be sent ends with its lease.
         return make_error_code(std::errc::not_enough_memory);
@@ -10360,16 +10373,16 @@ public:
             return done(errc::hold_lost);
         }
         const Leaving leaving = leave_level(*hold);
-        ++errands_;
+        ++in_flight_;
         try {
             lock.unlock();
             Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
                 std::unique_lock relock(self->mutex_);
-                self->end_errand();
-                const std::error_code outcome = leaving.remaining > 0
-                                                    ? self->level_released(reply, owner, leaving, sent)
-                                                    : self->last_released(relock, reply, leaving, false,
-                                                                          [&](const ReleaseAnswer&) { self->news(); });
+                self->end_in_flight();
+                const std::error_code outcome =
+                    leaving.remaining > 0 ? self->level_released(reply, owner, leaving, sent)
+                                          : self->last_released(relock, reply, leaving, false,
+                                                                [&](const ReleaseAnswer&) { self->notify(); });
                 relock.unlock();
                 done(outcome);
             };
@@ -10378,7 +10391,7 @@ public:
         } catch (...) {
             // Nothing was sent yet. The background sends the last release.
             lock.lock();
-            end_errand();
+            end_in_flight();
             if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
             schedule();
             throw;
@@ -10445,7 +10458,7 @@ public:
 
     // --- background -------------------------------------------------------------------------------------------
 
-    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         std::unique_lock lock(mutex_);
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
@@ -10468,7 +10481,7 @@ public:
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
-            hold.look_at_suspension();
+            hold.check_suspension();
             if (now < hold.lost_at()) continue;
             // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
             if (Protocol::outlives_lease) give_back_later(hold, hold.valid_until);
@@ -10485,7 +10498,7 @@ public:
             if (hold.live() && hold.lost) session_.losses().tell(std::move(*hold.lost));
     }
 
-    void moved() override {
+    void on_failover() override {
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_)
             if (hold.live()) hold.doubt(Clock::now());
@@ -10528,10 +10541,10 @@ protected:
     virtual bool is_waited_for() const = 0;
 
     // Called when the lock may be free for a thread of this process, for a reason that the server does not publish.
-    virtual void news() {}
+    virtual void notify() {}
 
     // Releases the last level of a hold: to the server, or by a hand-over.
-    virtual std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) {
+    virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
         return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
     }
 
@@ -10568,7 +10581,7 @@ protected:
         Hold* hold = holds_.find(owner);
         if (!hold || !hold->live()) return nullptr;
         // Its end is nearer now, so its loss is due earlier.
-        if (hold->look_at_suspension()) schedule();
+        if (hold->check_suspension()) schedule();
         return hold;
     }
 
@@ -10590,8 +10603,8 @@ protected:
 
     // --- what is in flight in the background ----------------------------------------------------------------------
 
-    void end_errand() {
-        --errands_;
+    void end_in_flight() {
+        --in_flight_;
         forget_later();
     }
 
@@ -10601,7 +10614,7 @@ protected:
     void end_try(OwnerNumber owner) {
         if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
             trying_.erase(mine);
-        end_errand();
+        end_in_flight();
     }
 
     template <class Value>
@@ -10657,11 +10670,11 @@ protected:
         using Kind = TryAnswer::Kind;
         try {
             if (classify(asked.reply) != ReplyClass::answered) {
-                if (asked.unsettled != 0 && id == 0) take_back(lock, asked, lease_of(lease));
+                if (asked.unsettled != 0 && id == 0) undo_acquire(lock, asked, lease_of(lease));
                 return {Kind::failed, 0, error_of(asked.reply, key())};
             }
-            const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
-                                      : take_in_again(lock, owner, id, lease, asked);
+            const bool held = id == 0 ? apply_acquire_reply(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
+                                      : apply_reentry_reply(lock, owner, id, lease, asked);
             if (!held) return {Kind::refused};
             return {Kind::held, holds_.find(owner)->id};
         } catch (const Error& error) {
@@ -10767,45 +10780,46 @@ protected:
         Asked asked = send_acquire(lock, request, claim, first, make);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
-            if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
+            if (asked.unsettled != 0 && !waiting) undo_acquire(lock, asked, claim.lease);
             no_answer(request, asked);
             return std::nullopt;
         }
-        return take_in(lock, request.owner, request.lease, asked, waiting != nullptr);
+        return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
     }
 
     // Applies the reply to the acquire command for a first hold.
-    AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                          const std::optional<Milliseconds>& wanted, const Asked& asked, bool waits_on = false) {
+    AcquireAnswer apply_acquire_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                                      const std::optional<Milliseconds>& wanted, const Asked& asked,
+                                      bool waits_on = false) {
         const Instant now = Clock::now();
         const Milliseconds lease = lease_of(wanted);
         const AcquireAnswer answer = decode(lock, asked, lease);
         if (answer.kind != AcquireAnswer::Kind::held) {
             // A copy of an unanswered sending may still acquire it.
-            if (asked.unsettled != 0 && !waits_on) take_back(lock, asked, lease);
+            if (asked.unsettled != 0 && !waits_on) undo_acquire(lock, asked, lease);
             return answer;
         }
         if (!asked.reply.replicated) {
-            take_back(lock, asked, lease);
+            undo_acquire(lock, asked, lease);
             throw not_replicated(key());
         }
         // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
         if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {
-            take_back(lock, asked, lease);
+            undo_acquire(lock, asked, lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
-        record_or_take_back(lock, owner, wanted, asked, answer.token);
+        record_or_undo(lock, owner, wanted, asked, answer.token);
         return answer;
     }
 
     // If recording fails (no memory, no thread), releases the hold and rethrows.
-    void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                             const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
+    void record_or_undo(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::optional<Milliseconds>& lease,
+                        const Asked& asked, std::int64_t token) {
         try {
             record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
         } catch (...) {
             forget(owner);
-            take_back(lock, asked, lease_of(lease));
+            undo_acquire(lock, asked, lease_of(lease));
             throw;
         }
     }
@@ -10824,7 +10838,7 @@ protected:
         try {
             return protocol_.read_acquire(asked.reply, key());
         } catch (...) {
-            take_back(lock, asked, lease);
+            undo_acquire(lock, asked, lease);
             throw;
         }
     }
@@ -10860,20 +10874,20 @@ protected:
         if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
-        if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
+        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
         return std::nullopt;
     }
 
     // Applies the reply to a reentry. Returns false if the hold is lost.
-    bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
-                       const std::optional<Milliseconds>& wanted, const Asked& asked) {
+    bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
+                             const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const AcquireAnswer answer = protocol_.read_acquire(asked.reply, key());
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
             // little early and was promised that time, so wait for it.
             if (answer.kind == AcquireAnswer::Kind::held)
-                take_back(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
+                undo_acquire(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
@@ -10983,14 +10997,14 @@ protected:
 
     // Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server
     // meanwhile. The destructor clears the mark, also after an exception.
-    class Underway {
+    class InFlightGuard {
     public:
-        Underway(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
+        InFlightGuard(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
             if (!Protocol::shared) keeper_.releasing_ = true;
         }
-        Underway(const Underway&) = delete;
-        Underway& operator=(const Underway&) = delete;
-        ~Underway() {
+        InFlightGuard(const InFlightGuard&) = delete;
+        InFlightGuard& operator=(const InFlightGuard&) = delete;
+        ~InFlightGuard() {
             if (!lock_.owns_lock()) lock_.lock();
             if (!Protocol::shared) keeper_.releasing_ = false;
         }
@@ -11028,7 +11042,7 @@ protected:
         bool resent = false;
         Reply reply;
         try {
-            const Underway underway(*this, lock);
+            const InFlightGuard in_flight_guard(*this, lock);
             lock.unlock();
             reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
                 resent = again;
@@ -11064,10 +11078,10 @@ protected:
     // other release is resent in the background.
     std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
         if (is_final(reply))
-            report_loss(printable(reply.text, 160));
+            report_loss(quoted(reply.text, 160));
         else
             give_back_later(leaving, Clock::now());
-        news();
+        notify();
         schedule();
         deliver_pending(lock);
         return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
@@ -11084,20 +11098,20 @@ protected:
     }
 
     // Releases in the background a number of unknown outcome, or a hold that no caller wants.
-    void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
-                   Instant from = Clock::now()) {
+    void undo_acquire(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
+                      Instant from = Clock::now()) {
         pending_.add({asked.hold}, asked.unsettled, from + lease + session_.options().command_timeout, from);
         schedule();
         // This thread sends it, so that it follows the acquire command on the same connection.
         deliver_pending(lock);
-        withdraw(lock);
+        cancel_announcement(lock);
     }
 
     // Withdraws the announcement that keeps others away for the waiting threads of this process.
-    void withdraw(std::unique_lock<std::mutex>& lock) {
-        if constexpr (requires { protocol_.withdraw(); }) {
+    void cancel_announcement(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { protocol_.cancel_announcement(); }) {
             lock.unlock();
-            if (const auto call = protocol_.withdraw()) session_.post(*call, [](const Reply&) {});
+            if (const auto call = protocol_.cancel_announcement()) session_.post(*call, [](const Reply&) {});
             lock.lock();
         }
     }
@@ -11120,9 +11134,9 @@ protected:
         for (const auto& item : due) {
             const std::uint64_t hold = item.unwanted.hold;
             try {
-                const auto owner = protocol_.text(hold), heir = protocol_.text(item.unwanted.heir);
-                const std::array<std::string_view, 2> owners{owner, heir};
-                session_.post(protocol_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2)),
+                const auto owner = protocol_.text(hold), successor = protocol_.text(item.unwanted.successor);
+                const std::array<std::string_view, 2> owners{owner, successor};
+                session_.post(protocol_.give_up(std::span(owners).first(item.unwanted.successor == 0 ? 1 : 2)),
                               [self = self(), hold](const Reply& reply) { self->delivered(hold, reply); });
             } catch (...) {  // no memory, no thread: retried after a pause
                 delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
@@ -11141,7 +11155,7 @@ protected:
             pending_.failed(hold, Clock::now());
         // The session may drop the state now.
         if (pending_.empty()) session_.timers().schedule(*this, Clock::now());
-        news();
+        notify();
         schedule();
     }
 
@@ -11161,7 +11175,7 @@ protected:
         hold.count = 0;
         hold.lost.reset();
         report_loss(why);
-        news();
+        notify();
     }
 
     void report_loss(std::string_view why) noexcept {
@@ -11170,11 +11184,11 @@ protected:
     }
 
     void schedule() {
-        Instant at = pending_.look_at();
+        Instant at = pending_.next_deadline();
         Instant lost_at = never;
         for (const Hold& hold : holds_) {
             if (!hold.live()) continue;
-            at = std::min(at, hold.look_at());
+            at = std::min(at, hold.next_deadline());
             lost_at = std::min(lost_at, hold.lost_at());
         }
         if (at != never) session_.timers().schedule(*this, at);
@@ -11192,7 +11206,7 @@ protected:
     bool releasing_ = false;                // True while a last release or a hand-over is in flight
 
 private:
-    std::size_t errands_ = 0;                     // tries and releases in flight in the background
+    std::size_t in_flight_ = 0;                   // tries and releases in flight in the background
     std::vector<OwnerNumber> trying_;             // owners of the tries among them
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
 };
@@ -11824,7 +11838,7 @@ inline namespace v0_1 {
 template <class T>
 class FairLockState final : public LeaseManager<T, FairProtocol> {
     using Keeper = LeaseManager<T, FairProtocol>;
-    using Place = FairTicket<T>;
+    using Ticket = FairTicket<T>;
 
 public:
     using Keeper::Keeper;
@@ -11848,31 +11862,31 @@ public:
             Question question{.number = spare_number()};
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
-            if (const auto warm = places_.find(question.number); warm != places_.end())
+            if (const auto warm = tickets_.find(question.number); warm != tickets_.end())
                 question.generation = warm->second->generation();
             if (!ask_at_first(lock, request, question)) return false;
             if (question.held) return true;
             session_.count_wait();
             if (wait(lock, request, question)) return true;
-            if (!question.in_vain) return false;
+            if (!question.too_late) return false;
         }
     }
 
     // --- background -------------------------------------------------------------------------------------------
 
-    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         {
             std::unique_lock lock(mutex_);
             if (now >= refresh_at_) refresh(lock, now);
             // The session drops subscriptions that have been idle for keep_warm. Drop their tickets, too.
-            std::erase_if(places_, [&](const auto& place) {
-                const Instant idle = place.second->idle_since();
+            std::erase_if(tickets_, [&](const auto& ticket) {
+                const Instant idle = ticket.second->idle_since();
                 return idle != never && now - idle >= Subscriptions::keep_warm;
             });
             if (refresh_at_ != never) session_.timers().schedule(*this, refresh_at_);
-            if (!places_.empty()) session_.timers().schedule(*this, now + Subscriptions::keep_warm);
+            if (!tickets_.empty()) session_.timers().schedule(*this, now + Subscriptions::keep_warm);
         }
-        Keeper::tick(now, horizon, due);
+        Keeper::on_timer(now, horizon, due);
     }
 
     // The channels belong to the tickets.
@@ -11884,7 +11898,7 @@ public:
 private:
     using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_;
     using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::session_;
-    using Keeper::take_back, Keeper::protocol_;
+    using Keeper::undo_acquire, Keeper::protocol_;
     using typename Keeper::Asked;
 
     // What a waiter knows from its last command.
@@ -11893,8 +11907,8 @@ private:
         std::uint64_t generation = 0;  // from before the command
         std::int64_t unsettled = 0;    // server time until which an unanswered sending may take effect; 0 for none
         bool held = false;
-        bool in_vain = false;  // True if the reply came too late: the number is being released, a retry needs another
-        Instant ask_again{};   // unless an event comes earlier
+        bool too_late = false;  // True if the reply came too late: the number is being released, a retry needs another
+        Instant ask_again{};    // unless an event comes earlier
     };
 
     // The longest wait between two commands, even if the reply names a later time.
@@ -11909,16 +11923,16 @@ private:
         while (!spare_.empty()) {
             const std::uint64_t number = spare_.back();
             spare_.pop_back();
-            if (places_.contains(number)) return number;
+            if (tickets_.contains(number)) return number;
         }
         return next_number();
     }
 
-    std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
         const std::uint64_t number = hold.id;
         const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
         return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
-            if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && places_.contains(number))
+            if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && tickets_.contains(number))
                 spare_.push_back(number);
         });
     }
@@ -11931,23 +11945,23 @@ private:
         } catch (const Error& error) {
             if (!lock.owns_lock()) lock.lock();
             // A server that was not reached has nothing to release.
-            if (error.code() != errc::unreachable || question.unsettled != 0) take_back(lock, request, question);
+            if (error.code() != errc::unreachable || question.unsettled != 0) undo_acquire(lock, request, question);
             throw;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
-            take_back(lock, request, question);
+            undo_acquire(lock, request, question);
             throw;
         }
-        if (!answered && question.unsettled != 0) take_back(lock, request, question);
+        if (!answered && question.unsettled != 0) undo_acquire(lock, request, question);
         return answered;
     }
 
-    void take_back(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Question& question) {
+    void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Question& question) {
         if (pending_.has(question.number)) return;
         Asked asked;
         asked.hold = question.number;
         asked.unsettled = question.unsettled;
-        Keeper::take_back(lock, asked, lease_of(request.lease));
+        Keeper::undo_acquire(lock, asked, lease_of(request.lease));
     }
 
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
@@ -11958,7 +11972,7 @@ private:
             &question.unsettled);
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
-        question.in_vain = !question.held && pending_.has(question.number);
+        question.too_late = !question.held && pending_.has(question.number);
         // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
         // One ms more: the key exists until the end of its last millisecond.
@@ -11967,74 +11981,74 @@ private:
     }
 
     bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
-        const std::shared_ptr<Place> place = place_or_leave(lock, request, question);
+        const std::shared_ptr<Ticket> ticket = ticket_or_leave(lock, request, question);
         ++waiting_;
         if (refresh_at_ == never) {
             refresh_at_ = Clock::now() + protocol_.slot() / 3;
             session_.timers().schedule(*this, refresh_at_);
         }
-        if (question.generation == 0) question.generation = place->generation();
+        if (question.generation == 0) question.generation = ticket->generation();
         bool held = false;
         try {
             session_.start_background();
-            place->begin();
+            ticket->begin();
             lock.unlock();
             // Constructed and destroyed without mutex_.
-            const std::stop_callback on_stop(request.stop, [&] { place->news(); });
+            const std::stop_callback on_stop(request.stop, [&] { ticket->notify(); });
             lock.lock();
-            held = wait_in_queue(lock, request, *place, question);
+            held = wait_in_queue(lock, request, *ticket, question);
             lock.unlock();
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
-            leave(lock, request, *place, question, false);
+            leave(lock, request, *ticket, question, false);
             throw;
         }
         lock.lock();
-        leave(lock, request, *place, question, held);
+        leave(lock, request, *ticket, question, held);
         return held;
     }
 
-    bool wait_in_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place,
+    bool wait_in_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Ticket& ticket,
                        Question& question) {
         for (;;) {
             const Instant now = Clock::now();
-            if (question.in_vain || request.stop.stop_requested() || now >= request.deadline) return false;
-            const std::uint64_t generation = place.generation();
-            if (generation != question.generation || now >= std::min(question.ask_again, place.ask_at())) {
+            if (question.too_late || request.stop.stop_requested() || now >= request.deadline) return false;
+            const std::uint64_t generation = ticket.generation();
+            if (generation != question.generation || now >= std::min(question.ask_again, ticket.ask_at())) {
                 question.generation = generation;
-                place.ask();
+                ticket.ask();
                 if (!ask_or_queue(lock, request, question, false)) return false;
                 if (question.held) return true;
                 continue;
             }
             lock.unlock();
-            const auto refusal = place.sleep(generation, std::min(request.deadline, question.ask_again));
+            const auto refusal = ticket.sleep(generation, std::min(request.deadline, question.ask_again));
             lock.lock();
             if (refusal) throw error_of(*refusal, key());
         }
     }
 
-    std::shared_ptr<Place> place_of(std::uint64_t number) {
-        if (const auto found = places_.find(number); found != places_.end()) return found->second;
-        return places_.emplace(number, std::make_shared<Place>(session_, protocol_.channel(number))).first->second;
+    std::shared_ptr<Ticket> ticket_of(std::uint64_t number) {
+        if (const auto found = tickets_.find(number); found != tickets_.end()) return found->second;
+        return tickets_.emplace(number, std::make_shared<Ticket>(session_, protocol_.channel(number))).first->second;
     }
 
     // Without memory for a ticket, gives up the slot in the queue and rethrows.
-    std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                          const Question& question) {
+    std::shared_ptr<Ticket> ticket_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                            const Question& question) {
         try {
-            return place_of(question.number);
+            return ticket_of(question.number);
         } catch (...) {
-            take_back(lock, request, question);
+            undo_acquire(lock, request, question);
             throw;
         }
     }
 
     // Ends a wait. A waiter that leaves without the lock gives up its slot, and the server notifies the next one.
-    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place, const Question& question,
+    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Ticket& ticket, const Question& question,
                bool held) {
         const Instant now = Clock::now();
-        place.end(held, now);
+        ticket.end(held, now);
         if (--waiting_ == 0) {
             failing_since_.reset();
             refresh_at_ = never;
@@ -12043,16 +12057,16 @@ private:
             session_.timers().schedule(*this, now + Subscriptions::keep_warm);
             return;
         }
-        places_.erase(question.number);
-        take_back(lock, request, question);
+        tickets_.erase(question.number);
+        undo_acquire(lock, request, question);
     }
 
     // --- refreshing the slots ---------------------------------------------------------------------------------
 
     void refresh(std::unique_lock<std::mutex>& lock, Instant now) {
         std::vector<std::uint64_t> waiters;
-        for (const auto& [number, place] : places_)
-            if (place->is_waiting()) waiters.push_back(number);
+        for (const auto& [number, ticket] : tickets_)
+            if (ticket->is_waiting()) waiters.push_back(number);
         refresh_at_ = waiters.empty() ? never : now + protocol_.slot() / 3;
         lock.unlock();
         for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
@@ -12085,13 +12099,13 @@ private:
         if (reply.kind != Reply::Kind::array || reply.elements.size() != waiters.size()) return;
         for (std::size_t i = 0; i < waiters.size(); ++i) {
             if (!reply.elements[i].is_integer() || reply.elements[i].integer != 0) continue;
-            const auto place = places_.find(waiters[i]);
-            if (place != places_.end() && place->second->is_waiting()) place->second->news();
+            const auto ticket = tickets_.find(waiters[i]);
+            if (ticket != tickets_.end() && ticket->second->is_waiting()) ticket->second->notify();
         }
     }
 
-    std::map<std::uint64_t, std::shared_ptr<Place>> places_;  // of the waiters, and of recent ones
-    std::vector<std::uint64_t> spare_;                        // numbers of recent holders, ready to be used again
+    std::map<std::uint64_t, std::shared_ptr<Ticket>> tickets_;  // of the waiters, and of recent ones
+    std::vector<std::uint64_t> spare_;                          // numbers of recent holders, ready to be used again
     std::size_t waiting_ = 0;
     Instant refresh_at_ = never;
 };
@@ -12379,7 +12393,7 @@ public:
     void leave(const Waiter& waiter) { std::erase(waiters_, &waiter); }
 
     // Returns the waiter that receives a handed-off hold: the first that is not querying the server already.
-    Waiter* heir() const {
+    Waiter* successor() const {
         const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->trying; });
         return found == waiters_.end() ? nullptr : *found;
     }
@@ -12390,7 +12404,7 @@ public:
         return found == waiters_.end() ? nullptr : *found;
     }
 
-    void news() { ++generation_; }
+    void notify() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
     // Records the reply to a query made at `generation`: blocked by a holder with `holder_lease` left.
@@ -12402,7 +12416,7 @@ public:
     }
 
     // Records that a thread of this process holds the lock from now on. Older notifications no longer matter.
-    void held_here() {
+    void acquired_locally() {
         asked_ = generation_;
         ask_again_ = never;
     }
@@ -12460,7 +12474,7 @@ public:
     using Keeper::Keeper;
     using Keeper::key;
 
-    ~LockState() override { session_.subscriptions().forget(protocol_.channel(), *this); }
+    ~LockState() override { session_.subscriptions().remove(protocol_.channel(), *this); }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
@@ -12485,7 +12499,7 @@ public:
         const std::lock_guard lock(mutex_);
         subscribed_ = true;
         expect_anything();
-        tell_representative();
+        notify_representative();
     }
 
     void subscription_refused(const Reply& why) override {
@@ -12494,10 +12508,10 @@ public:
         wants_messages_ = false;
         while (Waiter* waiter = line_.first_listener()) {
             waiter->error = std::make_exception_ptr(error_of(why, key()));
-            rouse(*waiter);
+            wake(*waiter);
             line_.leave(*waiter);
         }
-        tell_representative();
+        notify_representative();
     }
 
     // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
@@ -12509,7 +12523,7 @@ public:
         if (own_messages_ > 0)
             --own_messages_;
         else
-            tell_representative();
+            notify_representative();
     }
 
     void disconnected() override {
@@ -12523,16 +12537,16 @@ private:
     using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
     using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
     using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::protocol_,
-        Keeper::withdraw;
-    using typename Keeper::Leaving, typename Keeper::Underway;
+        Keeper::cancel_announcement;
+    using typename Keeper::Leaving, typename Keeper::InFlightGuard;
 
     // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
-    bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
+    bool busy() const { return releasing_ || held_locally_until() > Clock::now(); }
 
     // Returns until when a thread of this process excludes the others; a time in the past if none does.
-    Instant held_here_until() const { return Protocol::shared ? Instant{} : holds_.held_until(); }
+    Instant held_locally_until() const { return Protocol::shared ? Instant{} : holds_.held_until(); }
 
-    void rouse(Waiter& waiter) { waiter.sleeper.rouse(session_); }
+    void wake(Waiter& waiter) { waiter.sleeper.wake(session_); }
 
     // Stops waiting for messages of our own releases: one that has not come by now may never come.
     void expect_anything() {
@@ -12540,19 +12554,19 @@ private:
         own_messages_ = 0;
     }
 
-    void tell_representative() {
-        line_.news();
-        if (Waiter* front = line_.front()) rouse(*front);
+    void notify_representative() {
+        line_.notify();
+        if (Waiter* front = line_.front()) wake(*front);
     }
 
     bool is_waited_for() const override { return !line_.empty() || releasing_; }
 
-    void news() override { tell_representative(); }
+    void notify() override { notify_representative(); }
 
-    std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
         if constexpr (Protocol::hands_over)
-            if (Waiter* heir = line_.heir(); heir && handoffs_ < session_.options().local_handoff_limit)
-                return hand_over(lock, hold, *heir);
+            if (Waiter* successor = line_.successor(); successor && handoffs_ < session_.options().local_handoff_limit)
+                return hand_over(lock, hold, *successor);
         handoffs_ = 0;
         const std::uint64_t messages = messages_;
         return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
@@ -12561,7 +12575,7 @@ private:
                 line_.empty() && messages == messages_) {
                 ++own_messages_;
                 // A thread that asked before the release, and is not in the queue yet, does not get the message.
-                line_.news();
+                line_.notify();
             }
             // Who waits here for a shared lock does not wait for this hold.
             if constexpr (!Protocol::shared) released_here(answer.listeners > 1);
@@ -12572,11 +12586,11 @@ private:
     // listeners, or without a subscription, wakes the next local waiter at once.
     void released_here(bool others_listen) {
         if (!subscribed_ || !others_listen) {
-            tell_representative();
+            notify_representative();
         } else if (Waiter* front = line_.front()) {
             // The message may have come before this reply: the waiter checks again.
             line_.expect_message(Clock::now());
-            rouse(*front);
+            wake(*front);
         }
     }
 
@@ -12589,17 +12603,17 @@ private:
         const std::optional<AcquireAnswer> answer = Keeper::ask(lock, request, first);
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
-            held_here();
+            acquired_locally();
         else
             line_.blocked(generation, answer->holder_lease, Clock::now());
         return answer->kind == AcquireAnswer::Kind::held;
     }
 
-    void held_here() {
+    void acquired_locally() {
         if constexpr (Protocol::shared)
-            tell_representative();  // other waiters may share the lock now
+            notify_representative();  // other waiters may share the lock now
         else
-            line_.held_here();
+            line_.acquired_locally();
     }
 
     // --- waiting ----------------------------------------------------------------------------------------------
@@ -12609,7 +12623,7 @@ private:
         // Constructed and destroyed without mutex_, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
-            rouse(me);
+            wake(me);
         });
         std::unique_lock lock(mutex_);
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
@@ -12639,7 +12653,7 @@ private:
             if (request.stop.stop_requested() || now >= request.deadline) return false;
             Instant sleep_until = request.deadline;
             if (line_.is_front(me) && !releasing_) {
-                const WaitQueue::Step step = line_.step(now, held_here_until(), me.ask_again);
+                const WaitQueue::Step step = line_.step(now, held_locally_until(), me.ask_again);
                 if (step.ask) {
                     me.trying = true;
                     const bool held = ask(lock, request, false);
@@ -12673,26 +12687,26 @@ private:
         if (wants_messages_) return;
         session_.start_background();
         const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().want(protocol_.channel(), *this);
+        subscribed_ = session_.subscriptions().acquire(protocol_.channel(), *this);
         wants_messages_ = true;
         // Another state of this client is already subscribed to this channel. A message since the acquire command
         // reached only that state.
-        if (subscribed_ && !listened) line_.news();
+        if (subscribed_ && !listened) line_.notify();
     }
 
     // Removes the waiter from the queue. If it was the representative, wakes the next one, which checks the generation
     // again.
     void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
-        if (heir_ == &me) heir_ = nullptr;
+        if (successor_ == &me) successor_ = nullptr;
         const bool was_front = line_.is_front(me);
         line_.leave(me);
         if (line_.empty()) {
             wants_messages_ = false;
             failing_since_.reset();
-            session_.subscriptions().rest(protocol_.channel(), *this);
-            withdraw(lock);
+            session_.subscriptions().release(protocol_.channel(), *this);
+            cancel_announcement(lock);
         } else if (was_front) {
-            rouse(*line_.front());
+            wake(*line_.front());
         }
     }
 
@@ -12702,21 +12716,21 @@ private:
     // requires clause here).
     template <class = void>
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
-        const std::optional<Milliseconds> heir_lease = next.lease;
-        Claim claim = claim_of(next.owner, next_number(), 1, heir_lease);
+        const std::optional<Milliseconds> successor_lease = next.lease;
+        Claim claim = claim_of(next.owner, next_number(), 1, successor_lease);
         const Leaving leaving = this->leave_level(held);
         line_.leave(next);
-        heir_ = &next;
+        successor_ = &next;
         SendTime sent_at;
         bool unknown = false;
         Reply reply;
         try {
-            const Underway underway(*this, lock);
+            const InFlightGuard in_flight_guard(*this, lock);
             lock.unlock();
             reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool) {
                 return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                     claim.until = until;
-                    // The heir's lease counts from the first sending that may have taken effect: a resend does not
+                    // The successor's lease counts from the first sending that may have taken effect: a resend does not
                     // prolong it.
                     if (!unknown) sent_at = SendTime();
                     Reply one = session_.call(protocol_.hand_over(leaving.hold, claim), deadline);
@@ -12727,21 +12741,21 @@ private:
         } catch (...) {  // no memory: handled as if nothing had been sent
             reply = Reply::of(Reply::Kind::not_sent, std::string());
         }
-        Waiter* waiting = std::exchange(heir_, nullptr);  // null if it has left meanwhile
+        Waiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
         const Instant now = Clock::now();
         const Instant sent = sent_at.as_of_now();
         const HandOverAnswer answer = Protocol::read_hand_over(reply);
         const bool answered = classify(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
-            recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
+            recorded(claim.owner, claim.hold, sent, successor_lease, answer.token)) {
             // A copy of the unanswered acquire command may still arrive.
             if (leaving.unsettled != 0) this->give_back_later(leaving, this->unsettled_until(leaving.unsettled));
             ++handoffs_;
             session_.count_handoff();
-            line_.held_here();
+            line_.acquired_locally();
             waiting->granted = true;
-            rouse(*waiting);
+            wake(*waiting);
             return {};
         }
         if (waiting) line_.join_first(*waiting);
@@ -12750,12 +12764,12 @@ private:
         if (classify(reply) == ReplyClass::refused && reply.is_error() && !unknown)
             return release_instead(lock, leaving);
         // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
-        // release the heir's number: the heir left, its lease is over, too few replicas confirmed the hand-over, or there
-        // was no memory to record it.
+        // release the successor's number: the successor left, its lease is over, too few replicas confirmed the
+        // hand-over, or there was no memory to record it.
         const Instant over = now + claim.lease;
         if (handed) pending_.add({claim.hold}, 0, over, now);
         if (!answered) pending_.add({leaving.hold, claim.hold}, leaving.unsettled, std::max(over, leaving.until), now);
-        tell_representative();
+        notify_representative();
         schedule();
         deliver_pending(lock);
         if (handed) return {};
@@ -12775,20 +12789,20 @@ private:
     }
 
     // Returns false if there is no memory for it.
-    bool recorded(OwnerNumber heir, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
+    bool recorded(OwnerNumber successor, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
                   std::int64_t token) {
         try {
-            record(heir, hold, sent, lease, token);
+            record(successor, hold, sent, lease, token);
             return true;
         } catch (...) {
-            this->forget(heir);
+            this->forget(successor);
             return false;
         }
     }
 
     WaitQueue line_;
-    unsigned handoffs_ = 0;   // in a row, within this process
-    Waiter* heir_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
+    unsigned handoffs_ = 0;        // in a row, within this process
+    Waiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
     bool wants_messages_ = false;
     bool subscribed_ = false;     // True if the server confirmed the subscription, so messages arrive
     std::uint64_t messages_ = 0;  // number of messages received
@@ -12842,10 +12856,10 @@ public:
         return call;
     }
 
-    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+    Call hand_over(std::uint64_t hold, const Claim& successor) const {
         return {digested<scripts::rlock_hand_over>,
                 {key_, channel_},
-                {text(hold), text(heir.hold), heir.lease, PublishCommand(), heir.until},
+                {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
                 Effect::grants};
     }
 
@@ -13001,10 +13015,10 @@ public:
                 Effect::grants};
     }
 
-    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+    Call hand_over(std::uint64_t hold, const Claim& successor) const {
         return {digested<scripts::fenced_hand_over>,
                 {key(), counter_, channel()},
-                {text(hold), text(heir.hold), heir.lease, PublishCommand(), heir.until},
+                {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
                 Effect::grants};
     }
 
@@ -13545,7 +13559,7 @@ public:
 
     // --- background -------------------------------------------------------------------------------------------
 
-    void tick(Instant now, Instant horizon, std::vector<Renewal>&) override {
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>&) override {
         std::vector<Part> missing, untrusted;
         std::unique_lock lock(mutex_);
         if (closed_) return;
@@ -14046,7 +14060,7 @@ private:
         Instant lost_at = never;
         for (const Hold& hold : holds_) {
             if (!hold.live()) continue;
-            at = std::min(at, hold.look_at());
+            at = std::min(at, hold.next_deadline());
             lost_at = std::min(lost_at, hold.lost_at());
             const Shares& shares = shares_.at(hold.owner);
             if (shares.look_again > shares.looked_at) at = std::min(at, shares.look_again);
@@ -14256,7 +14270,7 @@ private:
         others.reserve(members_.size());
         for (std::size_t i = 1; i < members_.size(); ++i) {
             try {
-                others.push_back(quiet_thread([&one, i] { one(i); }));
+                others.push_back(thread_with_signals_blocked([&one, i] { one(i); }));
             } catch (const std::exception&) {
                 one(i);  // no more threads, or no memory for one
             }
@@ -14590,10 +14604,10 @@ public:
         return {reply.integer == 1 ? ReleaseAnswer::Kind::released : ReleaseAnswer::Kind::not_held, 0};
     }
 
-    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+    Call hand_over(std::uint64_t hold, const Claim& successor) const {
         return {digested<scripts::mutex_hand_over>,
                 {key_},
-                {text(hold), text(heir.hold), heir.lease, heir.until},
+                {text(hold), text(successor.hold), successor.lease, successor.until},
                 Effect::grants};
     }
 
@@ -15274,8 +15288,8 @@ public:
         }
     }
 
-    Call ask(std::span<const Want> wants, const RequestId& ticket) const {
-        Call call = marks_.call(digested<scripts::permit_acquire>, ticket, {leases_, channel_}, {PublishCommand()},
+    Call ask(std::span<const Want> wants, const RequestId& request_id) const {
+        Call call = marks_.call(digested<scripts::permit_acquire>, request_id, {leases_, channel_}, {PublishCommand()},
                                 Effect::grants);
         for (const Want& want : wants) {
             call.append(want.lets_pass ? -want.amount() : want.amount());
@@ -15297,37 +15311,40 @@ public:
                 told.size() > 2 ? told[2].integer : 0};
     }
 
-    Call take_back(const RequestId& ticket, std::span<const Want> wants) const {
-        Call call = marks_.call(digested<scripts::permit_take_back>, ticket, {leases_, channel_}, {PublishCommand()});
+    Call take_back(const RequestId& request_id, std::span<const Want> wants) const {
+        Call call =
+            marks_.call(digested<scripts::permit_take_back>, request_id, {leases_, channel_}, {PublishCommand()});
         for (const Want& want : wants) append(call, want.ids);
         return call;
     }
 
     // Uses the script for taking back, which also works if the lease of some permits is over.
-    Call give_back(const RequestId& ticket, std::span<const Want> wants) const { return take_back(ticket, wants); }
+    Call give_back(const RequestId& request_id, std::span<const Want> wants) const {
+        return take_back(request_id, wants);
+    }
 
-    Call release(const RequestId& ticket, std::span<const PermitId> ids) const {
-        Call call = marks_.call(digested<scripts::permit_release>, ticket, {leases_, channel_}, {PublishCommand()});
+    Call release(const RequestId& request_id, std::span<const PermitId> ids) const {
+        Call call = marks_.call(digested<scripts::permit_release>, request_id, {leases_, channel_}, {PublishCommand()});
         append(call, ids);
         return call;
     }
 
-    Call set_lease(const RequestId& ticket, const PermitId& id, const PermitLease& lease) const {
-        return marks_.call(digested<scripts::permit_set_lease>, ticket, {leases_, channel_},
+    Call set_lease(const RequestId& request_id, const PermitId& id, const PermitLease& lease) const {
+        return marks_.call(digested<scripts::permit_set_lease>, request_id, {leases_, channel_},
                            {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)});
     }
 
-    Call set(const RequestId& ticket, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, ticket, {channel_}, {permits, PublishCommand()});
+    Call set(const RequestId& request_id, std::int64_t permits) const {
+        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
     }
 
-    Call set_total(const RequestId& ticket, std::int64_t permits) const {
-        return marks_.call(digested<scripts::permit_set_total>, ticket, {leases_, channel_},
+    Call set_total(const RequestId& request_id, std::int64_t permits) const {
+        return marks_.call(digested<scripts::permit_set_total>, request_id, {leases_, channel_},
                            {PublishCommand(), permits});
     }
 
-    Call add(const RequestId& ticket, std::int64_t permits) const {
-        return marks_.call(digested<scripts::permit_add>, ticket, {leases_, channel_}, {PublishCommand(), permits});
+    Call add(const RequestId& request_id, std::int64_t permits) const {
+        return marks_.call(digested<scripts::permit_add>, request_id, {leases_, channel_}, {PublishCommand(), permits});
     }
 
     Call count() const { return {digested<scripts::permit_count>, {key(), leases_, channel_}, {PublishCommand()}}; }
@@ -15385,7 +15402,7 @@ inline namespace v0_1 {
 template <class T>
 class PermitLeases final : public Synchronizer<T, PermitProtocol> {
     using Base = Synchronizer<T, PermitProtocol>;
-    using Base::lanes_, Base::mutex_, Base::session_, Base::protocol_;
+    using Base::slots_, Base::mutex_, Base::session_, Base::protocol_;
 
 public:
     using Want = typename Base::Want;
@@ -15409,7 +15426,7 @@ public:
 
         // The loss is reported a little before expiry, so that the handler runs while the lease still holds.
         Instant lost_at() const { return valid_until - Milliseconds(2); }
-        Instant look_at() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
+        Instant next_deadline() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
     };
 
     // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were
@@ -15442,11 +15459,12 @@ public:
 
     // Releases a permit without waiting. Without memory for that, the permit ends with its lease, as after a crash: it
     // is no longer renewed in any case.
-    void let_go(const PermitId& id) noexcept try {
+    void release_later(const PermitId& id) noexcept try {
         std::unique_lock lock(mutex_);
         std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
-        this->insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
-                     [this, id](const RequestId& ticket) { return protocol_.release(ticket, std::span(&id, 1)); });
+        this->retry_in_background(
+            lock, PendingRequest::Kind::change, slots_.take(session_.next_request()),
+            [this, id](const RequestId& request_id) { return protocol_.release(request_id, std::span(&id, 1)); });
     } catch (...) {
     }
 
@@ -15460,16 +15478,16 @@ public:
         schedule();
     }
 
-    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         {
             const std::lock_guard lock(mutex_);
             lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
         }
         renew_due(now);
-        Base::tick(now, horizon, due);
+        Base::on_timer(now, horizon, due);
     }
 
-    void moved() override {
+    void on_failover() override {
         const std::lock_guard lock(mutex_);
         for (Watch& watch : watched_) watch.renew_at = Clock::now();
         schedule();
@@ -15502,14 +15520,14 @@ private:
         if (!too_late.empty()) this->give_back(lock, std::move(too_late));
     }
 
-    void forsake(const Want& want) override {
+    void discard(const Want& want) override {
         for (const PermitId& id : want.ids) std::erase_if(watched_, [&](const Watch& w) { return w.id == id; });
     }
 
     void schedule() override {
         Base::schedule();
         Instant at = never;
-        for (const Watch& watch : watched_) at = std::min(at, watch.look_at());
+        for (const Watch& watch : watched_) at = std::min(at, watch.next_deadline());
         if (at != never) session_.timers().schedule(*this, at);
     }
 
@@ -15629,8 +15647,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        return is_one(
-            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set(ticket, permits); }));
+        return is_one(semaphore.change(
+            [&](const RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -15641,8 +15659,8 @@ public:
     void set_permits(std::ptrdiff_t permits) {
         check(permits, 0, max(), "a number of permits must be from 0 to 2147483647");
         State& semaphore = state();
-        is_one(
-            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set_total(ticket, permits); }));
+        is_one(semaphore.change(
+            [&](const RequestId& request_id) { return semaphore.protocol().set_total(request_id, permits); }));
     }
     void set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         detail::answer([&] { return set_permits(permits), true; }, false, ec);
@@ -15653,7 +15671,7 @@ public:
         check(n, -max(), max(), "a number of permits must be from -2147483647 to 2147483647");
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().add(ticket, n); }));
+        is_one(semaphore.change([&](const RequestId& request_id) { return semaphore.protocol().add(request_id, n); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -15769,8 +15787,8 @@ public:
         State& semaphore = state();
         // Made first: from unwatch() on nothing may fail for want of memory.
         const std::function<Call(const RequestId&)> make =
-            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& ticket) {
-                return semaphore.protocol().release(ticket, kept);
+            [&semaphore, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
+                return semaphore.protocol().release(request_id, kept);
             };
         const auto watches = semaphore.unwatch(ids);
         const Reply reply = semaphore.change(make, State::Undelivered::retry);
@@ -15861,7 +15879,7 @@ private:
         Reply reply;
         try {
             reply = semaphore.change(
-                [&](const RequestId& ticket) { return semaphore.protocol().set_lease(ticket, id, lease); });
+                [&](const RequestId& request_id) { return semaphore.protocol().set_lease(request_id, id, lease); });
         } catch (...) {
             semaphore.watch_again(watches);
             throw;
@@ -15870,7 +15888,7 @@ private:
     }
 
     friend class Permit<T>;
-    void let_go(const PermitId& id) noexcept try { state().let_go(id); } catch (...) {
+    void release_later(const PermitId& id) noexcept try { state().release_later(id); } catch (...) {
     }
 
     StateHandle<T, State> binding_;
@@ -15902,7 +15920,7 @@ public:
     // Posts the release and does not wait for the reply.
     ~Permit() {
         const KeepErrno kept;
-        if (id_) semaphore_->let_go(*id_);
+        if (id_) semaphore_->release_later(*id_);
     }
 
     // Returns the id, or nothing after release() and detach().
@@ -16347,7 +16365,7 @@ public:
     }
 
     // Deletes the mark that a waiting thread of this process may have left. Returns nothing if there is none.
-    std::optional<Call> withdraw() {
+    std::optional<Call> cancel_announcement() {
         if (!marked_.exchange(false)) return std::nullopt;
         return Call(digested<scripts::write_withdraw>, {mark_, channel_}, {uuid_, PublishCommand()});
     }
@@ -16649,8 +16667,8 @@ public:
     const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Call ask(std::span<const Want> wants, const RequestId& ticket) const {
-        Call call = marks_.call(digested<scripts::semaphore_acquire>, ticket, {}, {}, Effect::grants);
+    Call ask(std::span<const Want> wants, const RequestId& request_id) const {
+        Call call = marks_.call(digested<scripts::semaphore_acquire>, request_id, {}, {}, Effect::grants);
         for (const Want& want : wants) call.append(want.lets_pass ? -want.permits : want.permits);
         return call;
     }
@@ -16662,27 +16680,27 @@ public:
         return {Milliseconds::max(), -reply.integer};
     }
 
-    Call take_back(const RequestId& ticket, std::span<const Want>) const {
-        return marks_.call(digested<scripts::semaphore_give_back>, ticket, {channel_}, {PublishCommand()});
+    Call take_back(const RequestId& request_id, std::span<const Want>) const {
+        return marks_.call(digested<scripts::semaphore_give_back>, request_id, {channel_}, {PublishCommand()});
     }
 
-    Call give_back(const RequestId& ticket, std::span<const Want> wants) const {
+    Call give_back(const RequestId& request_id, std::span<const Want> wants) const {
         std::int64_t permits = 0;
         for (const Want& want : wants) permits += want.permits;
-        return add(ticket, permits, true);
+        return add(request_id, permits, true);
     }
 
-    Call add(const RequestId& ticket, std::int64_t permits, bool only_existing) const {
-        return marks_.call(digested<scripts::semaphore_add>, ticket, {channel_},
+    Call add(const RequestId& request_id, std::int64_t permits, bool only_existing) const {
+        return marks_.call(digested<scripts::semaphore_add>, request_id, {channel_},
                            {permits, PublishCommand(), only_existing ? "1" : "0"});
     }
 
-    Call set(const RequestId& ticket, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, ticket, {channel_}, {permits, PublishCommand()});
+    Call set(const RequestId& request_id, std::int64_t permits) const {
+        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
     }
 
-    Call drain(const RequestId& ticket) const {
-        return marks_.call(digested<scripts::semaphore_drain>, ticket, {}, {});
+    Call drain(const RequestId& request_id) const {
+        return marks_.call(digested<scripts::semaphore_drain>, request_id, {}, {});
     }
 
     Call available() const { return Call::command({"GET", key()}); }
@@ -16734,8 +16752,8 @@ public:
     bool try_set_permits(std::ptrdiff_t permits) {
         check(permits, 0);
         State& semaphore = state();
-        return is_one(
-            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().set(ticket, permits); }));
+        return is_one(semaphore.change(
+            [&](const RequestId& request_id) { return semaphore.protocol().set(request_id, permits); }));
     }
     bool try_set_permits(std::ptrdiff_t permits, std::error_code& ec) {
         return detail::answer([&] { return try_set_permits(permits); }, false, ec);
@@ -16832,7 +16850,8 @@ public:
         check(n, -max());
         if (n == 0) return;
         State& semaphore = state();
-        is_one(semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().add(ticket, n, false); }));
+        is_one(semaphore.change(
+            [&](const RequestId& request_id) { return semaphore.protocol().add(request_id, n, false); }));
     }
     void add_permits(std::ptrdiff_t n, std::error_code& ec) {
         detail::answer([&] { return add_permits(n), true; }, false, ec);
@@ -16842,7 +16861,7 @@ public:
     std::ptrdiff_t drain_permits() {
         State& semaphore = state();
         const Reply reply =
-            semaphore.change([&](const RequestId& ticket) { return semaphore.protocol().drain(ticket); });
+            semaphore.change([&](const RequestId& request_id) { return semaphore.protocol().drain(request_id); });
         if (!reply.is_integer()) throw unexpected(reply, semaphore.key());
         return static_cast<std::ptrdiff_t>(reply.integer);
     }
@@ -16880,8 +16899,8 @@ private:
     bool give(std::ptrdiff_t n, bool only_existing) {
         State& semaphore = state();
         return is_one(semaphore.change(
-            [&semaphore, n, only_existing](const RequestId& ticket) {
-                return semaphore.protocol().add(ticket, n, only_existing);
+            [&semaphore, n, only_existing](const RequestId& request_id) {
+                return semaphore.protocol().add(request_id, n, only_existing);
             },
             State::Undelivered::retry));
     }

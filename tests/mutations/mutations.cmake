@@ -57,7 +57,7 @@ mutate(lost_levels_forgotten lock/lease_manager.hpp
 
 # A message between the try and the subscription is lost.
 mutate(no_second_try_once_subscribed lock/lock_state.hpp
-    "subscribed_ = true;\n        expect_anything();\n        tell_representative();"
+    "subscribed_ = true;\n        expect_anything();\n        notify_representative();"
     "subscribed_ = true;"
     "unit/rlock|integration/rlock_waiting|faults/(network|server)")
 
@@ -87,7 +87,7 @@ mutate(watchdog_outlives_unlock lock/lease_manager.hpp
 
 # An acquire of unknown outcome is forgotten, and blocks all others.
 mutate(unknown_acquire_left_behind lock/lease_manager.hpp
-    "if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);"
+    "if (asked.unsettled != 0 && !waiting) undo_acquire(lock, asked, claim.lease);"
     ""
     "unit/rlock|faults/l")
 
@@ -117,14 +117,14 @@ mutate(own_message_awaited_twice lock/lock_state.hpp
 
 # The watching thread leaves, and no thread receives messages for the others.
 mutate(watcher_leaves_in_silence session/session.hpp
-    "if (subscriptions_.has_several_keen()) transport_.wake();"
+    "if (subscriptions_.has_several_active()) transport_.wake();"
     ""
     "integration/rlock_waiting")
 
 # A polling waiter sleeps for the lease that another thread of the process learned.
 mutate(try_stops_the_spinning lock/lock_state.hpp
-    "held_here_until(), me.ask_again)"
-    "held_here_until())"
+    "held_locally_until(), me.ask_again)"
+    "held_locally_until())"
     "integration/(spin_lock|std_interface)")
 
 # A refused subscription also fails waiters that poll.
@@ -187,22 +187,22 @@ mutate(fair_keeps_the_turn scripts/fair_lock.hpp
     "return now"
     "integration/fair_lock_script")
 
-# The place of a live waiter expires.
+# The slot of a live waiter expires.
 mutate(fair_refreshes_nobody lock/fair_lock_state.hpp
-    "if (place->is_waiting()) waiters.push_back(number);"
+    "if (ticket->is_waiting()) waiters.push_back(number);"
     "static_cast<void>(number);"
     "unit/fair_lock|integration/fair_lock_test")
 
-# A waiter does not notice that it has lost its place.
+# A waiter does not notice that it has lost its slot.
 mutate(fair_lost_place_unnoticed lock/fair_lock_state.hpp
     "reply.elements[i].integer != 0) continue;"
     "true) continue;"
     "unit/fair_lock")
 
-# A waiter that gives up leaves its place in the queue.
+# A waiter that gives up leaves its slot in the queue.
 mutate(fair_stays_in_the_queue lock/fair_lock_state.hpp
-    "places_.erase(question.number);\n        take_back(lock, request, question);"
-    "places_.erase(question.number);"
+    "tickets_.erase(question.number);\n        undo_acquire(lock, request, question);"
+    "tickets_.erase(question.number);"
     "unit/fair_lock|integration/fair_lock_test")
 
 # The places of our waiters do not outlast the turn of a Redisson waiter before them.
@@ -213,8 +213,8 @@ mutate(fair_forgets_foreign_patience scripts/fair_lock.hpp
 
 # A message that arrives during a try is lost.
 mutate(fair_message_during_a_try_forgotten lock/fair_lock_state.hpp
-    "question.generation = generation;\n                place.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;"
-    "place.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;\n                question.generation = place.generation();"
+    "question.generation = generation;\n                ticket.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;"
+    "ticket.ask();\n                if (!ask_or_queue(lock, request, question, false)) return false;\n                question.generation = ticket.generation();"
     "unit/fair_lock")
 
 # The last in the queue is served first.
@@ -251,7 +251,7 @@ mutate(writer_beside_readers scripts/read_write_lock.hpp
 
 # A message that arrives before the reader listens reaches only the writer, which listens to the same channel.
 mutate(no_second_try_on_a_warm_channel lock/lock_state.hpp
-    "if (subscribed_ && !listened) line_.news();"
+    "if (subscribed_ && !listened) line_.notify();"
     "static_cast<void>(listened);"
     "unit/read_write_lock")
 
@@ -305,7 +305,7 @@ mutate(level_takes_its_lease_along scripts/read_write_lock.hpp
 
 # A writer that gave up blocks readers.
 mutate(mark_left_behind lock/lease_manager.hpp
-    "if (const auto call = protocol_.withdraw()) session_.post(*call, [](const Reply&) {});\n"
+    "if (const auto call = protocol_.cancel_announcement()) session_.post(*call, [](const Reply&) {});\n"
     ""
     "unit/read_write_lock|integration/read_write_lock")
 
@@ -402,8 +402,8 @@ mutate(late_count_down_counts scripts/count_down_latch.hpp
 
 # A request that may have been executed, without any way to find out, is sent again.
 mutate(unknowable_is_sent_again semaphore/idempotent_sender.hpp
-    "if (ticket.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(ticket)) {"
-    "if (false && read_late(reply).value_or(0) > marks_.mark_end(ticket)) {"
+    "if (request_id.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(request_id)) {"
+    "if (false && read_late(reply).value_or(0) > marks_.mark_end(request_id)) {"
     "faults/late_synchronizers")
 
 # A missing right leaves half of a change behind.
@@ -558,7 +558,7 @@ mutate(fair_next_is_not_told scripts/fair_lock.hpp
 
 # The process's own release does not wake a thread that asked before it and starts to wait after it.
 mutate(own_release_is_no_news lock/lock_state.hpp
-    "                line_.news();\n            }\n            // Who waits"
+    "                line_.notify();\n            }\n            // Who waits"
     "            }\n            // Who waits"
     "unit.rlock_waiting")
 
@@ -596,7 +596,7 @@ mutate(late_grant_believed lock/lease_manager.hpp
 
 # A waiter that times out while it is notified does not pass the notification on.
 mutate(leaving_waiter_wakes_nobody lock/lock_state.hpp
-    "} else if (was_front) {\n            rouse(*line_.front());"
+    "} else if (was_front) {\n            wake(*line_.front());"
     "} else if (was_front) {"
     "faults/pubsub|integration/rlock_waiting")
 
@@ -608,8 +608,8 @@ mutate(write_raises_a_signal net/socket.hpp
 
 # A change of a latch that was given up takes effect after the reset that followed.
 mutate(given_up_change_comes_late semaphore/synchronizer.hpp
-    "else if (ticket.may_be_done)\n"
-    "else if (ticket.may_be_done && !ticket.request)\n"
+    "else if (request_id.may_be_done)\n"
+    "else if (request_id.may_be_done && !request_id.request)\n"
     "(unit|integration)/count_down_latch")
 
 # Two threads use one OpenSSL session at the same time.
@@ -668,7 +668,7 @@ mutate(interrupt_taken_by_another redis/pubsub_connection.hpp
 
 # A thread that was turned away waits for a watcher that leaves without notice.
 mutate(watcher_leaves_without_a_word redis/pubsub_connection.hpp
-    "if (turned_away_.exchange(false)) wake_();"
+    "if (watcher_refused_.exchange(false)) wake_();"
     ""
     "integration/pubsub_connection")
 
@@ -710,13 +710,13 @@ mutate(good_news_is_kept redis/hiredis_transport.hpp
 
 # A thread that connects to a frozen master waits for the time-out, although another server is the master by now.
 mutate(waits_for_the_old_master redis/command_connection.hpp
-    "place_ = place;\n        link_.in_vain = true;"
+    "place_ = place;\n        link_.abandoned = true;"
     "place_ = place;"
     "faults/failover")
 
 # The same for a node of a cluster.
 mutate(waits_for_the_old_node redis/command_connection.hpp
-    "link_.in_vain = true;\n        if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
+    "link_.abandoned = true;\n        if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
     "if (connected_) fail(lock, Reply::Kind::unanswered, \"another server does"
     "faults/failover")
 
@@ -884,10 +884,10 @@ mutate(unsettled_number_used_again lock/fair_lock_state.hpp
     "if ((settled || !resent || true) && answer.kind"
     "unit/fair_lock")
 
-# A place that was never requested is given back, and reported as not delivered.
+# A slot that was never requested is given back, and reported as not delivered.
 mutate(unasked_place_given_back lock/fair_lock_state.hpp
-    "if (error.code() != errc::unreachable || question.unsettled != 0) take_back"
-    "take_back"
+    "if (error.code() != errc::unreachable || question.unsettled != 0) undo_acquire"
+    "undo_acquire"
     "unit/fair_lock")
 
 # The time for which the machine was suspended is not noticed.

@@ -17,7 +17,7 @@ struct Incomplete {
     void wake() {}
     std::uint32_t route(std::string_view) { return 0; }
     std::string_view publish_command() { return {}; }
-    Incomplete reborn() { return {}; }
+    Incomplete clone_after_fork() { return {}; }
 };
 
 void use() { redlatch::Client client(Incomplete{}); }

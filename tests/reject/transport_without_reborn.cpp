@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// expect: a transport needs: T reborn
+// expect: a transport needs: T clone_after_fork
 #include <redlatch/redlatch.hpp>
 
 #include <cstdint>

@@ -41,7 +41,7 @@ public:
     void interrupt_watch();
     std::uint32_t route(std::string_view) const { return 0; }
     std::string_view publish_command() const { return "PUBLISH"; }
-    Transport reborn() { std::terminate(); }
+    Transport clone_after_fork() { std::terminate(); }
 
 private:
     struct Exchange;

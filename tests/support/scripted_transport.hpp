@@ -429,7 +429,7 @@ public:
 
     std::uint32_t route(std::string_view) const noexcept { return 0; }
     std::string_view publish_command() const noexcept { return "PUBLISH"; }
-    ScriptedTransport reborn() { return ScriptedTransport(state_); }
+    ScriptedTransport clone_after_fork() { return ScriptedTransport(state_); }
 
 private:
     std::shared_ptr<ScriptedRedis::State> state_;

@@ -11,7 +11,7 @@ inline namespace v0_1 {
 
 // Starts a thread that blocks all signals, so that the program's own threads receive them.
 template <class Function>
-std::thread quiet_thread(Function&& function) {
+std::thread thread_with_signals_blocked(Function&& function) {
     sigset_t all;
     sigset_t before;
     ::sigfillset(&all);

@@ -42,7 +42,7 @@ inline namespace v0_1 {
 template <class T>
 class FairLockState final : public LeaseManager<T, FairProtocol> {
     using Keeper = LeaseManager<T, FairProtocol>;
-    using Place = FairTicket<T>;
+    using Ticket = FairTicket<T>;
 
 public:
     using Keeper::Keeper;
@@ -66,31 +66,31 @@ public:
             Question question{.number = spare_number()};
             // A waiter that is still subscribed from an earlier wait misses no message between the command and the
             // sleep.
-            if (const auto warm = places_.find(question.number); warm != places_.end())
+            if (const auto warm = tickets_.find(question.number); warm != tickets_.end())
                 question.generation = warm->second->generation();
             if (!ask_at_first(lock, request, question)) return false;
             if (question.held) return true;
             session_.count_wait();
             if (wait(lock, request, question)) return true;
-            if (!question.in_vain) return false;
+            if (!question.too_late) return false;
         }
     }
 
     // --- background -------------------------------------------------------------------------------------------
 
-    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         {
             std::unique_lock lock(mutex_);
             if (now >= refresh_at_) refresh(lock, now);
             // The session drops subscriptions that have been idle for keep_warm. Drop their tickets, too.
-            std::erase_if(places_, [&](const auto& place) {
-                const Instant idle = place.second->idle_since();
+            std::erase_if(tickets_, [&](const auto& ticket) {
+                const Instant idle = ticket.second->idle_since();
                 return idle != never && now - idle >= Subscriptions::keep_warm;
             });
             if (refresh_at_ != never) session_.timers().schedule(*this, refresh_at_);
-            if (!places_.empty()) session_.timers().schedule(*this, now + Subscriptions::keep_warm);
+            if (!tickets_.empty()) session_.timers().schedule(*this, now + Subscriptions::keep_warm);
         }
-        Keeper::tick(now, horizon, due);
+        Keeper::on_timer(now, horizon, due);
     }
 
     // The channels belong to the tickets.
@@ -102,7 +102,7 @@ public:
 private:
     using Keeper::ask, Keeper::failing_since_, Keeper::lease_of, Keeper::mutex_;
     using Keeper::next_number, Keeper::pending_, Keeper::reenter, Keeper::release_last, Keeper::session_;
-    using Keeper::take_back, Keeper::protocol_;
+    using Keeper::undo_acquire, Keeper::protocol_;
     using typename Keeper::Asked;
 
     // What a waiter knows from its last command.
@@ -111,8 +111,8 @@ private:
         std::uint64_t generation = 0;  // from before the command
         std::int64_t unsettled = 0;    // server time until which an unanswered sending may take effect; 0 for none
         bool held = false;
-        bool in_vain = false;  // True if the reply came too late: the number is being released, a retry needs another
-        Instant ask_again{};   // unless an event comes earlier
+        bool too_late = false;  // True if the reply came too late: the number is being released, a retry needs another
+        Instant ask_again{};    // unless an event comes earlier
     };
 
     // The longest wait between two commands, even if the reply names a later time.
@@ -127,16 +127,16 @@ private:
         while (!spare_.empty()) {
             const std::uint64_t number = spare_.back();
             spare_.pop_back();
-            if (places_.contains(number)) return number;
+            if (tickets_.contains(number)) return number;
         }
         return next_number();
     }
 
-    std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
         const std::uint64_t number = hold.id;
         const bool settled = hold.unsettled == 0 && !hold.renewing && !hold.doubtful;
         return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
-            if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && places_.contains(number))
+            if (settled && !resent && answer.kind == ReleaseAnswer::Kind::released && tickets_.contains(number))
                 spare_.push_back(number);
         });
     }
@@ -149,23 +149,23 @@ private:
         } catch (const Error& error) {
             if (!lock.owns_lock()) lock.lock();
             // A server that was not reached has nothing to release.
-            if (error.code() != errc::unreachable || question.unsettled != 0) take_back(lock, request, question);
+            if (error.code() != errc::unreachable || question.unsettled != 0) undo_acquire(lock, request, question);
             throw;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
-            take_back(lock, request, question);
+            undo_acquire(lock, request, question);
             throw;
         }
-        if (!answered && question.unsettled != 0) take_back(lock, request, question);
+        if (!answered && question.unsettled != 0) undo_acquire(lock, request, question);
         return answered;
     }
 
-    void take_back(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Question& question) {
+    void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const Question& question) {
         if (pending_.has(question.number)) return;
         Asked asked;
         asked.hold = question.number;
         asked.unsettled = question.unsettled;
-        Keeper::take_back(lock, asked, lease_of(request.lease));
+        Keeper::undo_acquire(lock, asked, lease_of(request.lease));
     }
 
     // Acquires the lock or joins the queue. Returns false if the caller's stop token or deadline ended the call.
@@ -176,7 +176,7 @@ private:
             &question.unsettled);
         if (!answer) return false;
         question.held = answer->kind == AcquireAnswer::Kind::held;
-        question.in_vain = !question.held && pending_.has(question.number);
+        question.too_late = !question.held && pending_.has(question.number);
         // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
         // One ms more: the key exists until the end of its last millisecond.
@@ -185,74 +185,74 @@ private:
     }
 
     bool wait(std::unique_lock<std::mutex>& lock, const LockRequest& request, Question& question) {
-        const std::shared_ptr<Place> place = place_or_leave(lock, request, question);
+        const std::shared_ptr<Ticket> ticket = ticket_or_leave(lock, request, question);
         ++waiting_;
         if (refresh_at_ == never) {
             refresh_at_ = Clock::now() + protocol_.slot() / 3;
             session_.timers().schedule(*this, refresh_at_);
         }
-        if (question.generation == 0) question.generation = place->generation();
+        if (question.generation == 0) question.generation = ticket->generation();
         bool held = false;
         try {
             session_.start_background();
-            place->begin();
+            ticket->begin();
             lock.unlock();
             // Constructed and destroyed without mutex_.
-            const std::stop_callback on_stop(request.stop, [&] { place->news(); });
+            const std::stop_callback on_stop(request.stop, [&] { ticket->notify(); });
             lock.lock();
-            held = wait_in_queue(lock, request, *place, question);
+            held = wait_in_queue(lock, request, *ticket, question);
             lock.unlock();
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
-            leave(lock, request, *place, question, false);
+            leave(lock, request, *ticket, question, false);
             throw;
         }
         lock.lock();
-        leave(lock, request, *place, question, held);
+        leave(lock, request, *ticket, question, held);
         return held;
     }
 
-    bool wait_in_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place,
+    bool wait_in_queue(std::unique_lock<std::mutex>& lock, const LockRequest& request, Ticket& ticket,
                        Question& question) {
         for (;;) {
             const Instant now = Clock::now();
-            if (question.in_vain || request.stop.stop_requested() || now >= request.deadline) return false;
-            const std::uint64_t generation = place.generation();
-            if (generation != question.generation || now >= std::min(question.ask_again, place.ask_at())) {
+            if (question.too_late || request.stop.stop_requested() || now >= request.deadline) return false;
+            const std::uint64_t generation = ticket.generation();
+            if (generation != question.generation || now >= std::min(question.ask_again, ticket.ask_at())) {
                 question.generation = generation;
-                place.ask();
+                ticket.ask();
                 if (!ask_or_queue(lock, request, question, false)) return false;
                 if (question.held) return true;
                 continue;
             }
             lock.unlock();
-            const auto refusal = place.sleep(generation, std::min(request.deadline, question.ask_again));
+            const auto refusal = ticket.sleep(generation, std::min(request.deadline, question.ask_again));
             lock.lock();
             if (refusal) throw error_of(*refusal, key());
         }
     }
 
-    std::shared_ptr<Place> place_of(std::uint64_t number) {
-        if (const auto found = places_.find(number); found != places_.end()) return found->second;
-        return places_.emplace(number, std::make_shared<Place>(session_, protocol_.channel(number))).first->second;
+    std::shared_ptr<Ticket> ticket_of(std::uint64_t number) {
+        if (const auto found = tickets_.find(number); found != tickets_.end()) return found->second;
+        return tickets_.emplace(number, std::make_shared<Ticket>(session_, protocol_.channel(number))).first->second;
     }
 
     // Without memory for a ticket, gives up the slot in the queue and rethrows.
-    std::shared_ptr<Place> place_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                          const Question& question) {
+    std::shared_ptr<Ticket> ticket_or_leave(std::unique_lock<std::mutex>& lock, const LockRequest& request,
+                                            const Question& question) {
         try {
-            return place_of(question.number);
+            return ticket_of(question.number);
         } catch (...) {
-            take_back(lock, request, question);
+            undo_acquire(lock, request, question);
             throw;
         }
     }
 
     // Ends a wait. A waiter that leaves without the lock gives up its slot, and the server notifies the next one.
-    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Place& place, const Question& question,
+    void leave(std::unique_lock<std::mutex>& lock, const LockRequest& request, Ticket& ticket, const Question& question,
                bool held) {
         const Instant now = Clock::now();
-        place.end(held, now);
+        ticket.end(held, now);
         if (--waiting_ == 0) {
             failing_since_.reset();
             refresh_at_ = never;
@@ -261,16 +261,16 @@ private:
             session_.timers().schedule(*this, now + Subscriptions::keep_warm);
             return;
         }
-        places_.erase(question.number);
-        take_back(lock, request, question);
+        tickets_.erase(question.number);
+        undo_acquire(lock, request, question);
     }
 
     // --- refreshing the slots ---------------------------------------------------------------------------------
 
     void refresh(std::unique_lock<std::mutex>& lock, Instant now) {
         std::vector<std::uint64_t> waiters;
-        for (const auto& [number, place] : places_)
-            if (place->is_waiting()) waiters.push_back(number);
+        for (const auto& [number, ticket] : tickets_)
+            if (ticket->is_waiting()) waiters.push_back(number);
         refresh_at_ = waiters.empty() ? never : now + protocol_.slot() / 3;
         lock.unlock();
         for (std::size_t first = 0; first < waiters.size(); first += waiters_a_refresh) {
@@ -303,13 +303,13 @@ private:
         if (reply.kind != Reply::Kind::array || reply.elements.size() != waiters.size()) return;
         for (std::size_t i = 0; i < waiters.size(); ++i) {
             if (!reply.elements[i].is_integer() || reply.elements[i].integer != 0) continue;
-            const auto place = places_.find(waiters[i]);
-            if (place != places_.end() && place->second->is_waiting()) place->second->news();
+            const auto ticket = tickets_.find(waiters[i]);
+            if (ticket != tickets_.end() && ticket->second->is_waiting()) ticket->second->notify();
         }
     }
 
-    std::map<std::uint64_t, std::shared_ptr<Place>> places_;  // of the waiters, and of recent ones
-    std::vector<std::uint64_t> spare_;                        // numbers of recent holders, ready to be used again
+    std::map<std::uint64_t, std::shared_ptr<Ticket>> tickets_;  // of the waiters, and of recent ones
+    std::vector<std::uint64_t> spare_;                          // numbers of recent holders, ready to be used again
     std::size_t waiting_ = 0;
     Instant refresh_at_ = never;
 };

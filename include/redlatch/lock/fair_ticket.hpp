@@ -35,7 +35,7 @@ template <class T>
 class FairTicket final : public BackgroundTask {
 public:
     FairTicket(Session<T>& session, std::string channel) : session_(session), channel_(std::move(channel)) {}
-    ~FairTicket() override { session_.subscriptions().forget(channel_, *this); }
+    ~FairTicket() override { session_.subscriptions().remove(channel_, *this); }
 
     // --- the waiting thread -----------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ public:
         ask_at_ = never;
         refusal_.reset();
         thread_ = std::this_thread::get_id();
-        const bool confirmed = session_.subscriptions().want(channel_, *this);
+        const bool confirmed = session_.subscriptions().acquire(channel_, *this);
         if (confirmed && !confirmed_) ++generation_;
         confirmed_ = confirmed;
     }
@@ -56,9 +56,9 @@ public:
         waiting_ = false;
         idle_since_ = now;
         if (keep_listening)
-            session_.subscriptions().rest(channel_, *this);
+            session_.subscriptions().release(channel_, *this);
         else
-            session_.subscriptions().forget(channel_, *this);
+            session_.subscriptions().remove(channel_, *this);
     }
 
     // Returns when the thread has to ask at the latest, according to a message. ask() clears it.
@@ -102,7 +102,7 @@ public:
 
     // --- any thread -------------------------------------------------------------------------------------------
 
-    void news() {
+    void notify() {
         const std::lock_guard lock(mutex_);
         tell();
     }
@@ -139,7 +139,7 @@ public:
     void message(std::string_view payload) override {
         std::int64_t lease = 0;
         const auto [end, error] = std::from_chars(payload.data(), payload.data() + payload.size(), lease);
-        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return news();
+        if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2) return notify();
         const std::lock_guard lock(mutex_);
         // One ms more: the key exists until the end of its last millisecond.
         ask_at_ = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
@@ -152,7 +152,7 @@ public:
     }
 
     // It needs no timer: the lock's state maintains the slots and the holds.
-    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void renewed(const Renewal&, Renewed, Instant) override {}
 
 private:

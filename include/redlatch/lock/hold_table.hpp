@@ -38,7 +38,7 @@ struct Hold {
 
     // Shortens valid_until by the time for which the machine was suspended: the steady clock stands still meanwhile,
     // but the lease does not. Returns true if it was suspended since the last call.
-    bool look_at_suspension() noexcept {
+    bool check_suspension() noexcept {
         const Clock::duration grown = suspended_since(suspended);
         suspended += grown;
         if (valid_until != Instant::min()) valid_until -= grown;
@@ -50,7 +50,7 @@ struct Hold {
 
     // Adds one level, which the server confirmed for a command sent at `sent`.
     void enter(Instant sent, std::optional<Milliseconds> lease, Milliseconds watchdog_timeout) {
-        look_at_suspension();
+        check_suspension();
         ++count;
         if (!lease) {
             if (!watched()) {
@@ -69,7 +69,7 @@ struct Hold {
     }
 
     void renewed(Instant sent, Milliseconds watchdog_timeout) {
-        look_at_suspension();
+        check_suspension();
         renewing = false;
         valid_until = std::max(valid_until, redlatch::valid_until(sent, watchdog_timeout));
         renew_at = sent + watchdog_timeout / 3;
@@ -108,7 +108,7 @@ struct Hold {
     Instant lost_at() const noexcept { return valid_until - notice; }
 
     // Returns when the background has to handle this hold.
-    Instant look_at() const noexcept { return renewing ? never : ask_at(); }
+    Instant next_deadline() const noexcept { return renewing ? never : ask_at(); }
 };
 
 // One owner's hold, as seen from outside: its number, 0 for none, and until when it is certain.

@@ -44,7 +44,7 @@ inline namespace v0_1 {
 //   reentrant       True if its holder may acquire it once more
 //   hands_over      True if one thread of this process can hand its hold over to another
 //   outlives_lease  True if the server may keep a hold beyond its lease, so that an expired one has to be released
-//   withdraw()      withdraws the announcement of a waiting thread, where there is one
+//   cancel_announcement()  cancels the announcement of a waiting thread, where there is one
 //
 // Each first hold has a number of its own, by which the server knows its owner. So a late command names a hold that is
 // gone. Only this process knows which thread has which hold.
@@ -69,7 +69,7 @@ public:
 
     bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return !holds_.any_live() && pending_.empty() && errands_ == 0 && !is_waited_for();
+        return !holds_.any_live() && pending_.empty() && in_flight_ == 0 && !is_waited_for();
     }
 
     // --- acquiring, without waiting ---------------------------------------------------------------------------
@@ -98,7 +98,7 @@ public:
             hold ? claim_of(owner, hold->id, hold->count + 1, lease) : claim_of(owner, next_number(), 1, lease);
         const std::uint64_t id = hold ? hold->id : 0;
         trying_.push_back(owner);
-        ++errands_;
+        ++in_flight_;
         lock.unlock();
         try {
             session_.start_losses();
@@ -128,7 +128,7 @@ public:
         std::unique_lock lock(mutex_);
         Hold* hold = hold_to_release(lock, owner);
         if (!hold) return gone_before(owner);
-        return hold->count > 1 ? release_level(lock, *hold) : let_go(lock, *hold);
+        return hold->count > 1 ? release_level(lock, *hold) : release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
         // A hold whose release could not be sent ends with its lease.
         return make_error_code(std::errc::not_enough_memory);
@@ -145,16 +145,16 @@ public:
             return done(errc::hold_lost);
         }
         const Leaving leaving = leave_level(*hold);
-        ++errands_;
+        ++in_flight_;
         try {
             lock.unlock();
             Completion answered = [self = self(), owner, leaving, sent = Clock::now(), done](const Reply& reply) {
                 std::unique_lock relock(self->mutex_);
-                self->end_errand();
-                const std::error_code outcome = leaving.remaining > 0
-                                                    ? self->level_released(reply, owner, leaving, sent)
-                                                    : self->last_released(relock, reply, leaving, false,
-                                                                          [&](const ReleaseAnswer&) { self->news(); });
+                self->end_in_flight();
+                const std::error_code outcome =
+                    leaving.remaining > 0 ? self->level_released(reply, owner, leaving, sent)
+                                          : self->last_released(relock, reply, leaving, false,
+                                                                [&](const ReleaseAnswer&) { self->notify(); });
                 relock.unlock();
                 done(outcome);
             };
@@ -163,7 +163,7 @@ public:
         } catch (...) {
             // Nothing was sent yet. The background sends the last release.
             lock.lock();
-            end_errand();
+            end_in_flight();
             if (leaving.remaining == 0) give_back_later(leaving, Clock::now());
             schedule();
             throw;
@@ -230,7 +230,7 @@ public:
 
     // --- background -------------------------------------------------------------------------------------------
 
-    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         std::unique_lock lock(mutex_);
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
@@ -253,7 +253,7 @@ public:
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_) {
             if (!hold.live()) continue;
-            hold.look_at_suspension();
+            hold.check_suspension();
             if (now < hold.lost_at()) continue;
             // Release it only at valid_until. Its owner is notified now, a little early, and was promised the rest.
             if (Protocol::outlives_lease) give_back_later(hold, hold.valid_until);
@@ -270,7 +270,7 @@ public:
             if (hold.live() && hold.lost) session_.losses().tell(std::move(*hold.lost));
     }
 
-    void moved() override {
+    void on_failover() override {
         const std::lock_guard lock(mutex_);
         for (Hold& hold : holds_)
             if (hold.live()) hold.doubt(Clock::now());
@@ -313,10 +313,10 @@ protected:
     virtual bool is_waited_for() const = 0;
 
     // Called when the lock may be free for a thread of this process, for a reason that the server does not publish.
-    virtual void news() {}
+    virtual void notify() {}
 
     // Releases the last level of a hold: to the server, or by a hand-over.
-    virtual std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) {
+    virtual std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) {
         return release_last(lock, hold, [](const ReleaseAnswer&, bool) {});
     }
 
@@ -353,7 +353,7 @@ protected:
         Hold* hold = holds_.find(owner);
         if (!hold || !hold->live()) return nullptr;
         // Its end is nearer now, so its loss is due earlier.
-        if (hold->look_at_suspension()) schedule();
+        if (hold->check_suspension()) schedule();
         return hold;
     }
 
@@ -375,8 +375,8 @@ protected:
 
     // --- what is in flight in the background ----------------------------------------------------------------------
 
-    void end_errand() {
-        --errands_;
+    void end_in_flight() {
+        --in_flight_;
         forget_later();
     }
 
@@ -386,7 +386,7 @@ protected:
     void end_try(OwnerNumber owner) {
         if (const auto mine = std::find(trying_.begin(), trying_.end(), owner); mine != trying_.end())
             trying_.erase(mine);
-        end_errand();
+        end_in_flight();
     }
 
     template <class Value>
@@ -442,11 +442,11 @@ protected:
         using Kind = TryAnswer::Kind;
         try {
             if (classify(asked.reply) != ReplyClass::answered) {
-                if (asked.unsettled != 0 && id == 0) take_back(lock, asked, lease_of(lease));
+                if (asked.unsettled != 0 && id == 0) undo_acquire(lock, asked, lease_of(lease));
                 return {Kind::failed, 0, error_of(asked.reply, key())};
             }
-            const bool held = id == 0 ? take_in(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
-                                      : take_in_again(lock, owner, id, lease, asked);
+            const bool held = id == 0 ? apply_acquire_reply(lock, owner, lease, asked).kind == AcquireAnswer::Kind::held
+                                      : apply_reentry_reply(lock, owner, id, lease, asked);
             if (!held) return {Kind::refused};
             return {Kind::held, holds_.find(owner)->id};
         } catch (const Error& error) {
@@ -552,45 +552,46 @@ protected:
         Asked asked = send_acquire(lock, request, claim, first, make);
         if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
-            if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);
+            if (asked.unsettled != 0 && !waiting) undo_acquire(lock, asked, claim.lease);
             no_answer(request, asked);
             return std::nullopt;
         }
-        return take_in(lock, request.owner, request.lease, asked, waiting != nullptr);
+        return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
     }
 
     // Applies the reply to the acquire command for a first hold.
-    AcquireAnswer take_in(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                          const std::optional<Milliseconds>& wanted, const Asked& asked, bool waits_on = false) {
+    AcquireAnswer apply_acquire_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
+                                      const std::optional<Milliseconds>& wanted, const Asked& asked,
+                                      bool waits_on = false) {
         const Instant now = Clock::now();
         const Milliseconds lease = lease_of(wanted);
         const AcquireAnswer answer = decode(lock, asked, lease);
         if (answer.kind != AcquireAnswer::Kind::held) {
             // A copy of an unanswered sending may still acquire it.
-            if (asked.unsettled != 0 && !waits_on) take_back(lock, asked, lease);
+            if (asked.unsettled != 0 && !waits_on) undo_acquire(lock, asked, lease);
             return answer;
         }
         if (!asked.reply.replicated) {
-            take_back(lock, asked, lease);
+            undo_acquire(lock, asked, lease);
             throw not_replicated(key());
         }
         // The reply took longer than the lease lasts, or the thread has acquired a hold in another way meanwhile.
         if (now >= redlatch::valid_until(asked.sent, lease) || live_hold(owner)) {
-            take_back(lock, asked, lease);
+            undo_acquire(lock, asked, lease);
             return AcquireAnswer{AcquireAnswer::Kind::blocked, Milliseconds(0), 0};
         }
-        record_or_take_back(lock, owner, wanted, asked, answer.token);
+        record_or_undo(lock, owner, wanted, asked, answer.token);
         return answer;
     }
 
     // If recording fails (no memory, no thread), releases the hold and rethrows.
-    void record_or_take_back(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                             const std::optional<Milliseconds>& lease, const Asked& asked, std::int64_t token) {
+    void record_or_undo(std::unique_lock<std::mutex>& lock, OwnerNumber owner, const std::optional<Milliseconds>& lease,
+                        const Asked& asked, std::int64_t token) {
         try {
             record(owner, asked.hold, asked.sent, lease, token).unsettled = asked.unsettled;
         } catch (...) {
             forget(owner);
-            take_back(lock, asked, lease_of(lease));
+            undo_acquire(lock, asked, lease_of(lease));
             throw;
         }
     }
@@ -609,7 +610,7 @@ protected:
         try {
             return protocol_.read_acquire(asked.reply, key());
         } catch (...) {
-            take_back(lock, asked, lease);
+            undo_acquire(lock, asked, lease);
             throw;
         }
     }
@@ -645,20 +646,20 @@ protected:
         if (hold = live_hold(request.owner); hold && hold->id == id && asked.unsettled != 0) hold->doubtful = true;
         // An unknown outcome is harmless: the next command of this hold carries its absolute count.
         if (classify(asked.reply) != ReplyClass::answered) return no_answer(request, asked);
-        if (take_in_again(lock, request.owner, id, request.lease, asked)) return true;
+        if (apply_reentry_reply(lock, request.owner, id, request.lease, asked)) return true;
         return std::nullopt;
     }
 
     // Applies the reply to a reentry. Returns false if the hold is lost.
-    bool take_in_again(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
-                       const std::optional<Milliseconds>& wanted, const Asked& asked) {
+    bool apply_reentry_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner, std::uint64_t id,
+                             const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const AcquireAnswer answer = protocol_.read_acquire(asked.reply, key());
         Hold* hold = holds_.find(owner);
         if (!hold || hold->id != id || !hold->live()) {
             // The hold was lost while the command was in flight: release what it acquired. The owner was notified a
             // little early and was promised that time, so wait for it.
             if (answer.kind == AcquireAnswer::Kind::held)
-                take_back(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
+                undo_acquire(lock, asked, lease_of(wanted), Clock::now() + Lateness::longest_notice);
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
@@ -768,14 +769,14 @@ protected:
 
     // Marks that a last release or a hand-over is in flight, so that no thread of this process asks the server
     // meanwhile. The destructor clears the mark, also after an exception.
-    class Underway {
+    class InFlightGuard {
     public:
-        Underway(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
+        InFlightGuard(LeaseManager& keeper, std::unique_lock<std::mutex>& lock) : keeper_(keeper), lock_(lock) {
             if (!Protocol::shared) keeper_.releasing_ = true;
         }
-        Underway(const Underway&) = delete;
-        Underway& operator=(const Underway&) = delete;
-        ~Underway() {
+        InFlightGuard(const InFlightGuard&) = delete;
+        InFlightGuard& operator=(const InFlightGuard&) = delete;
+        ~InFlightGuard() {
             if (!lock_.owns_lock()) lock_.lock();
             if (!Protocol::shared) keeper_.releasing_ = false;
         }
@@ -813,7 +814,7 @@ protected:
         bool resent = false;
         Reply reply;
         try {
-            const Underway underway(*this, lock);
+            const InFlightGuard in_flight_guard(*this, lock);
             lock.unlock();
             reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool again) {
                 resent = again;
@@ -849,10 +850,10 @@ protected:
     // other release is resent in the background.
     std::error_code not_delivered(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving) {
         if (is_final(reply))
-            report_loss(printable(reply.text, 160));
+            report_loss(quoted(reply.text, 160));
         else
             give_back_later(leaving, Clock::now());
-        news();
+        notify();
         schedule();
         deliver_pending(lock);
         return classify(reply) == ReplyClass::answered ? make_error_code(errc::protocol_error)
@@ -869,20 +870,20 @@ protected:
     }
 
     // Releases in the background a number of unknown outcome, or a hold that no caller wants.
-    void take_back(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
-                   Instant from = Clock::now()) {
+    void undo_acquire(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease,
+                      Instant from = Clock::now()) {
         pending_.add({asked.hold}, asked.unsettled, from + lease + session_.options().command_timeout, from);
         schedule();
         // This thread sends it, so that it follows the acquire command on the same connection.
         deliver_pending(lock);
-        withdraw(lock);
+        cancel_announcement(lock);
     }
 
     // Withdraws the announcement that keeps others away for the waiting threads of this process.
-    void withdraw(std::unique_lock<std::mutex>& lock) {
-        if constexpr (requires { protocol_.withdraw(); }) {
+    void cancel_announcement(std::unique_lock<std::mutex>& lock) {
+        if constexpr (requires { protocol_.cancel_announcement(); }) {
             lock.unlock();
-            if (const auto call = protocol_.withdraw()) session_.post(*call, [](const Reply&) {});
+            if (const auto call = protocol_.cancel_announcement()) session_.post(*call, [](const Reply&) {});
             lock.lock();
         }
     }
@@ -905,9 +906,9 @@ protected:
         for (const auto& item : due) {
             const std::uint64_t hold = item.unwanted.hold;
             try {
-                const auto owner = protocol_.text(hold), heir = protocol_.text(item.unwanted.heir);
-                const std::array<std::string_view, 2> owners{owner, heir};
-                session_.post(protocol_.give_up(std::span(owners).first(item.unwanted.heir == 0 ? 1 : 2)),
+                const auto owner = protocol_.text(hold), successor = protocol_.text(item.unwanted.successor);
+                const std::array<std::string_view, 2> owners{owner, successor};
+                session_.post(protocol_.give_up(std::span(owners).first(item.unwanted.successor == 0 ? 1 : 2)),
                               [self = self(), hold](const Reply& reply) { self->delivered(hold, reply); });
             } catch (...) {  // no memory, no thread: retried after a pause
                 delivered(hold, Reply::of(Reply::Kind::not_sent, std::string()));
@@ -926,7 +927,7 @@ protected:
             pending_.failed(hold, Clock::now());
         // The session may drop the state now.
         if (pending_.empty()) session_.timers().schedule(*this, Clock::now());
-        news();
+        notify();
         schedule();
     }
 
@@ -946,7 +947,7 @@ protected:
         hold.count = 0;
         hold.lost.reset();
         report_loss(why);
-        news();
+        notify();
     }
 
     void report_loss(std::string_view why) noexcept {
@@ -955,11 +956,11 @@ protected:
     }
 
     void schedule() {
-        Instant at = pending_.look_at();
+        Instant at = pending_.next_deadline();
         Instant lost_at = never;
         for (const Hold& hold : holds_) {
             if (!hold.live()) continue;
-            at = std::min(at, hold.look_at());
+            at = std::min(at, hold.next_deadline());
             lost_at = std::min(lost_at, hold.lost_at());
         }
         if (at != never) session_.timers().schedule(*this, at);
@@ -977,7 +978,7 @@ protected:
     bool releasing_ = false;                // True while a last release or a hand-over is in flight
 
 private:
-    std::size_t errands_ = 0;                     // tries and releases in flight in the background
+    std::size_t in_flight_ = 0;                   // tries and releases in flight in the background
     std::vector<OwnerNumber> trying_;             // owners of the tries among them
     std::vector<std::uint64_t> lost_in_renewal_;  // holds that were lost while a renewal was in flight
 };

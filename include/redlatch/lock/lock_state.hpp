@@ -41,7 +41,7 @@ public:
     using Keeper::Keeper;
     using Keeper::key;
 
-    ~LockState() override { session_.subscriptions().forget(protocol_.channel(), *this); }
+    ~LockState() override { session_.subscriptions().remove(protocol_.channel(), *this); }
 
     // --- acquiring --------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ public:
         const std::lock_guard lock(mutex_);
         subscribed_ = true;
         expect_anything();
-        tell_representative();
+        notify_representative();
     }
 
     void subscription_refused(const Reply& why) override {
@@ -75,10 +75,10 @@ public:
         wants_messages_ = false;
         while (Waiter* waiter = line_.first_listener()) {
             waiter->error = std::make_exception_ptr(error_of(why, key()));
-            rouse(*waiter);
+            wake(*waiter);
             line_.leave(*waiter);
         }
-        tell_representative();
+        notify_representative();
     }
 
     // Any message may mean that the lock is free. Skips the message of our own release: the local waiters have already
@@ -90,7 +90,7 @@ public:
         if (own_messages_ > 0)
             --own_messages_;
         else
-            tell_representative();
+            notify_representative();
     }
 
     void disconnected() override {
@@ -104,16 +104,16 @@ private:
     using Keeper::foreground_deadline, Keeper::holds_, Keeper::live_hold, Keeper::mutex_, Keeper::next_number;
     using Keeper::not_delivered, Keeper::pending_, Keeper::record, Keeper::reenter, Keeper::release_last;
     using Keeper::releasing_, Keeper::report_loss, Keeper::session_, Keeper::schedule, Keeper::protocol_,
-        Keeper::withdraw;
-    using typename Keeper::Leaving, typename Keeper::Underway;
+        Keeper::cancel_announcement;
+    using typename Keeper::Leaving, typename Keeper::InFlightGuard;
 
     // Returns true if a thread of this process holds the lock or is releasing it. Then no thread has to ask the server.
-    bool busy() const { return releasing_ || held_here_until() > Clock::now(); }
+    bool busy() const { return releasing_ || held_locally_until() > Clock::now(); }
 
     // Returns until when a thread of this process excludes the others; a time in the past if none does.
-    Instant held_here_until() const { return Protocol::shared ? Instant{} : holds_.held_until(); }
+    Instant held_locally_until() const { return Protocol::shared ? Instant{} : holds_.held_until(); }
 
-    void rouse(Waiter& waiter) { waiter.sleeper.rouse(session_); }
+    void wake(Waiter& waiter) { waiter.sleeper.wake(session_); }
 
     // Stops waiting for messages of our own releases: one that has not come by now may never come.
     void expect_anything() {
@@ -121,19 +121,19 @@ private:
         own_messages_ = 0;
     }
 
-    void tell_representative() {
-        line_.news();
-        if (Waiter* front = line_.front()) rouse(*front);
+    void notify_representative() {
+        line_.notify();
+        if (Waiter* front = line_.front()) wake(*front);
     }
 
     bool is_waited_for() const override { return !line_.empty() || releasing_; }
 
-    void news() override { tell_representative(); }
+    void notify() override { notify_representative(); }
 
-    std::error_code let_go(std::unique_lock<std::mutex>& lock, Hold& hold) override {
+    std::error_code release_hold(std::unique_lock<std::mutex>& lock, Hold& hold) override {
         if constexpr (Protocol::hands_over)
-            if (Waiter* heir = line_.heir(); heir && handoffs_ < session_.options().local_handoff_limit)
-                return hand_over(lock, hold, *heir);
+            if (Waiter* successor = line_.successor(); successor && handoffs_ < session_.options().local_handoff_limit)
+                return hand_over(lock, hold, *successor);
         handoffs_ = 0;
         const std::uint64_t messages = messages_;
         return release_last(lock, hold, [&](const ReleaseAnswer& answer, bool resent) {
@@ -142,7 +142,7 @@ private:
                 line_.empty() && messages == messages_) {
                 ++own_messages_;
                 // A thread that asked before the release, and is not in the queue yet, does not get the message.
-                line_.news();
+                line_.notify();
             }
             // Who waits here for a shared lock does not wait for this hold.
             if constexpr (!Protocol::shared) released_here(answer.listeners > 1);
@@ -153,11 +153,11 @@ private:
     // listeners, or without a subscription, wakes the next local waiter at once.
     void released_here(bool others_listen) {
         if (!subscribed_ || !others_listen) {
-            tell_representative();
+            notify_representative();
         } else if (Waiter* front = line_.front()) {
             // The message may have come before this reply: the waiter checks again.
             line_.expect_message(Clock::now());
-            rouse(*front);
+            wake(*front);
         }
     }
 
@@ -170,17 +170,17 @@ private:
         const std::optional<AcquireAnswer> answer = Keeper::ask(lock, request, first);
         if (!answer) return false;
         if (answer->kind == AcquireAnswer::Kind::held)
-            held_here();
+            acquired_locally();
         else
             line_.blocked(generation, answer->holder_lease, Clock::now());
         return answer->kind == AcquireAnswer::Kind::held;
     }
 
-    void held_here() {
+    void acquired_locally() {
         if constexpr (Protocol::shared)
-            tell_representative();  // other waiters may share the lock now
+            notify_representative();  // other waiters may share the lock now
         else
-            line_.held_here();
+            line_.acquired_locally();
     }
 
     // --- waiting ----------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ private:
         // Constructed and destroyed without mutex_, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
-            rouse(me);
+            wake(me);
         });
         std::unique_lock lock(mutex_);
         if (request.polling) me.pause.emplace(request.polling->first, request.polling->longest);
@@ -220,7 +220,7 @@ private:
             if (request.stop.stop_requested() || now >= request.deadline) return false;
             Instant sleep_until = request.deadline;
             if (line_.is_front(me) && !releasing_) {
-                const WaitQueue::Step step = line_.step(now, held_here_until(), me.ask_again);
+                const WaitQueue::Step step = line_.step(now, held_locally_until(), me.ask_again);
                 if (step.ask) {
                     me.trying = true;
                     const bool held = ask(lock, request, false);
@@ -254,26 +254,26 @@ private:
         if (wants_messages_) return;
         session_.start_background();
         const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().want(protocol_.channel(), *this);
+        subscribed_ = session_.subscriptions().acquire(protocol_.channel(), *this);
         wants_messages_ = true;
         // Another state of this client is already subscribed to this channel. A message since the acquire command
         // reached only that state.
-        if (subscribed_ && !listened) line_.news();
+        if (subscribed_ && !listened) line_.notify();
     }
 
     // Removes the waiter from the queue. If it was the representative, wakes the next one, which checks the generation
     // again.
     void leave(std::unique_lock<std::mutex>& lock, Waiter& me) {
-        if (heir_ == &me) heir_ = nullptr;
+        if (successor_ == &me) successor_ = nullptr;
         const bool was_front = line_.is_front(me);
         line_.leave(me);
         if (line_.empty()) {
             wants_messages_ = false;
             failing_since_.reset();
-            session_.subscriptions().rest(protocol_.channel(), *this);
-            withdraw(lock);
+            session_.subscriptions().release(protocol_.channel(), *this);
+            cancel_announcement(lock);
         } else if (was_front) {
-            rouse(*line_.front());
+            wake(*line_.front());
         }
     }
 
@@ -283,21 +283,21 @@ private:
     // requires clause here).
     template <class = void>
     std::error_code hand_over(std::unique_lock<std::mutex>& lock, Hold& held, Waiter& next) {
-        const std::optional<Milliseconds> heir_lease = next.lease;
-        Claim claim = claim_of(next.owner, next_number(), 1, heir_lease);
+        const std::optional<Milliseconds> successor_lease = next.lease;
+        Claim claim = claim_of(next.owner, next_number(), 1, successor_lease);
         const Leaving leaving = this->leave_level(held);
         line_.leave(next);
-        heir_ = &next;
+        successor_ = &next;
         SendTime sent_at;
         bool unknown = false;
         Reply reply;
         try {
-            const Underway underway(*this, lock);
+            const InFlightGuard in_flight_guard(*this, lock);
             lock.unlock();
             reply = session_.call_with_retry(foreground_deadline(), {}, [&](Instant deadline, bool) {
                 return session_.call_wanted(key(), deadline, [&](ServerMilliseconds until) {
                     claim.until = until;
-                    // The heir's lease counts from the first sending that may have taken effect: a resend does not
+                    // The successor's lease counts from the first sending that may have taken effect: a resend does not
                     // prolong it.
                     if (!unknown) sent_at = SendTime();
                     Reply one = session_.call(protocol_.hand_over(leaving.hold, claim), deadline);
@@ -308,21 +308,21 @@ private:
         } catch (...) {  // no memory: handled as if nothing had been sent
             reply = Reply::of(Reply::Kind::not_sent, std::string());
         }
-        Waiter* waiting = std::exchange(heir_, nullptr);  // null if it has left meanwhile
+        Waiter* waiting = std::exchange(successor_, nullptr);  // null if it has left meanwhile
         const Instant now = Clock::now();
         const Instant sent = sent_at.as_of_now();
         const HandOverAnswer answer = Protocol::read_hand_over(reply);
         const bool answered = classify(reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
         if (handed && reply.replicated && waiting && now < redlatch::valid_until(sent, claim.lease) &&
-            recorded(claim.owner, claim.hold, sent, heir_lease, answer.token)) {
+            recorded(claim.owner, claim.hold, sent, successor_lease, answer.token)) {
             // A copy of the unanswered acquire command may still arrive.
             if (leaving.unsettled != 0) this->give_back_later(leaving, this->unsettled_until(leaving.unsettled));
             ++handoffs_;
             session_.count_handoff();
-            line_.held_here();
+            line_.acquired_locally();
             waiting->granted = true;
-            rouse(*waiting);
+            wake(*waiting);
             return {};
         }
         if (waiting) line_.join_first(*waiting);
@@ -331,12 +331,12 @@ private:
         if (classify(reply) == ReplyClass::refused && reply.is_error() && !unknown)
             return release_instead(lock, leaving);
         // Without a proper reply either number may hold the lock: release both. If it was handed over without success,
-        // release the heir's number: the heir left, its lease is over, too few replicas confirmed the hand-over, or there
-        // was no memory to record it.
+        // release the successor's number: the successor left, its lease is over, too few replicas confirmed the
+        // hand-over, or there was no memory to record it.
         const Instant over = now + claim.lease;
         if (handed) pending_.add({claim.hold}, 0, over, now);
         if (!answered) pending_.add({leaving.hold, claim.hold}, leaving.unsettled, std::max(over, leaving.until), now);
-        tell_representative();
+        notify_representative();
         schedule();
         deliver_pending(lock);
         if (handed) return {};
@@ -356,20 +356,20 @@ private:
     }
 
     // Returns false if there is no memory for it.
-    bool recorded(OwnerNumber heir, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
+    bool recorded(OwnerNumber successor, std::uint64_t hold, Instant sent, std::optional<Milliseconds> lease,
                   std::int64_t token) {
         try {
-            record(heir, hold, sent, lease, token);
+            record(successor, hold, sent, lease, token);
             return true;
         } catch (...) {
-            this->forget(heir);
+            this->forget(successor);
             return false;
         }
     }
 
     WaitQueue line_;
-    unsigned handoffs_ = 0;   // in a row, within this process
-    Waiter* heir_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
+    unsigned handoffs_ = 0;        // in a row, within this process
+    Waiter* successor_ = nullptr;  // the waiter to which a hold is being handed, as long as it waits
     bool wants_messages_ = false;
     bool subscribed_ = false;     // True if the server confirmed the subscription, so messages arrive
     std::uint64_t messages_ = 0;  // number of messages received

@@ -16,7 +16,7 @@ inline namespace v0_1 {
 // handed off to.
 struct Unwanted {
     std::uint64_t hold = 0;
-    std::uint64_t heir = 0;  // 0 for none
+    std::uint64_t successor = 0;  // 0 for none
 };
 
 // Releases that the foreground could not deliver. They are of holds that were released while no server answered, or of
@@ -91,7 +91,7 @@ public:
             }
     }
 
-    Instant look_at() const {
+    Instant next_deadline() const {
         Instant at = never;
         for (const Item& i : items_) at = std::min({at, i.give_up, i.on_the_way ? never : i.next});
         return at;

@@ -55,8 +55,8 @@ public:
         const std::shared_ptr<Resolver> lookup(new Resolver);
         const std::string service = std::to_string(port);
         if (lookup->question_->ask(host, service, AI_NUMERICHOST) == EAI_NONAME)
-            lookup->thread_ =
-                quiet_thread([question = lookup->question_, host, service] { question->ask(host, service, 0); });
+            lookup->thread_ = thread_with_signals_blocked(
+                [question = lookup->question_, host, service] { question->ask(host, service, 0); });
         return lookup;
     }
 

@@ -26,7 +26,7 @@ public:
         finish();
         busy_ = true;
         try {
-            thread_ = quiet_thread([this, work = std::move(work)]() noexcept {
+            thread_ = thread_with_signals_blocked([this, work = std::move(work)]() noexcept {
                 work();
                 busy_ = false;
             });

@@ -63,10 +63,11 @@ public:
     ~Socket() { close(); }
 
     // Connects before the deadline, or returns a closed socket with the reason in `why`. The deadline covers the
-    // look-up of the host and all of its addresses together. `in_vain`: true when another thread no longer wants this
+    // look-up of the host and all of its addresses together. `abandoned`: true when another thread no longer wants this
     // server.
-    static Socket connect(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
-        return url.path.empty() ? connect_tcp(url, deadline, why, in_vain) : connect_unix(url, deadline, why, in_vain);
+    static Socket connect(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& abandoned) {
+        return url.path.empty() ? connect_tcp(url, deadline, why, abandoned)
+                                : connect_unix(url, deadline, why, abandoned);
     }
 
     // Begins to connect without waiting. The socket becomes writable when there is a result; connect_error() returns
@@ -191,11 +192,11 @@ public:
         }
     }
 
-    // The same, but returns false soon after another thread has set `in_vain`. It polls for that, because nothing can
+    // The same, but returns false soon after another thread has set `abandoned`. It polls for that, because nothing can
     // wake it.
-    bool wait(short events, Instant deadline, const std::atomic<bool>& in_vain) const noexcept {
+    bool wait(short events, Instant deadline, const std::atomic<bool>& abandoned) const noexcept {
         for (;;) {
-            if (in_vain.load(std::memory_order_relaxed)) return false;
+            if (abandoned.load(std::memory_order_relaxed)) return false;
             const Instant now = Clock::now();
             const bool is_last = deadline <= now + look_again;
             if (wait(events, is_last ? deadline : now + look_again)) return true;
@@ -276,7 +277,7 @@ private:
         return "cannot connect to " + url.display() + ": " + std::generic_category().message(error);
     }
 
-    static Socket connect_unix(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
+    static Socket connect_unix(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& abandoned) {
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         if (url.path.size() >= sizeof address.sun_path) {
@@ -285,19 +286,19 @@ private:
         }
         std::memcpy(address.sun_path, url.path.data(), url.path.size());
         Socket socket = make(AF_UNIX);
-        if (const int error =
-                socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address, deadline, in_vain)) {
+        if (const int error = socket.finish_connect(reinterpret_cast<const sockaddr*>(&address), sizeof address,
+                                                    deadline, abandoned)) {
             why = reason(url, error);
             return {};
         }
         return socket;
     }
 
-    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& in_vain) {
+    static Socket connect_tcp(const Url& url, Instant deadline, std::string& why, const std::atomic<bool>& abandoned) {
         int no_address = 0;
         const auto lookup = Resolver::run(url.host, url.port, deadline, no_address);
         if (no_address != 0) {
-            why = "cannot look up " + printable(url.host) + ": " + ::gai_strerror(no_address);
+            why = "cannot look up " + quoted(url.host) + ": " + ::gai_strerror(no_address);
             return {};
         }
         for (const addrinfo* a = lookup->addresses(); a != nullptr; a = a->ai_next) {
@@ -305,7 +306,7 @@ private:
             const Instant now = Clock::now();
             const Instant mine = a->ai_next && deadline != never ? now + (deadline - now) / 2 : deadline;
             Socket socket = make(a->ai_family);
-            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine, in_vain);
+            const int error = socket.finish_connect(a->ai_addr, a->ai_addrlen, mine, abandoned);
             if (error == 0) {
                 socket.set_tcp_options();
                 return socket;
@@ -317,7 +318,7 @@ private:
 
     // Returns 0 or the error number.
     int finish_connect(const sockaddr* address, socklen_t size, Instant deadline,
-                       const std::atomic<bool>& in_vain) noexcept {
+                       const std::atomic<bool>& abandoned) noexcept {
         if (fd_ < 0) return errno;
         const int flags = ::fcntl(fd_, F_GETFL);
         if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
@@ -326,12 +327,12 @@ private:
             if (errno == EISCONN) break;
             if (errno == EINTR) continue;
             if (errno == EAGAIN && address->sa_family == AF_UNIX) {
-                if (in_vain || Clock::now() >= deadline) return ETIMEDOUT;
+                if (abandoned || Clock::now() >= deadline) return ETIMEDOUT;
                 ::poll(nullptr, 0, 1);
                 continue;
             }
             if (errno != EINPROGRESS && errno != EALREADY) return errno;
-            if (!wait(POLLOUT, deadline, in_vain)) return ETIMEDOUT;
+            if (!wait(POLLOUT, deadline, abandoned)) return ETIMEDOUT;
             int error = 0;
             socklen_t length = sizeof error;
             if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;

@@ -78,14 +78,15 @@ public:
         return lowered;
     }
 
-    Call set(const RequestId& ticket, std::int64_t count) const {
-        return marks_.call(digested<scripts::count_down_latch_set>, ticket, {}, {count, channel_, PublishCommand()});
+    Call set(const RequestId& request_id, std::int64_t count) const {
+        return marks_.call(digested<scripts::count_down_latch_set>, request_id, {},
+                           {count, channel_, PublishCommand()});
     }
 
     // A value of `by` that deletes the latch.
     static constexpr std::int64_t all = -1;
-    Call lower(const RequestId& ticket, std::int64_t by) const {
-        return marks_.call(digested<scripts::count_down_latch_lower>, ticket, {round_},
+    Call lower(const RequestId& request_id, std::int64_t by) const {
+        return marks_.call(digested<scripts::count_down_latch_lower>, request_id, {round_},
                            {by == all ? Word("all") : Word(by), channel_, PublishCommand()});
     }
 

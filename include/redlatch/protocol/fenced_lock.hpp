@@ -35,10 +35,10 @@ public:
                 Effect::grants};
     }
 
-    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+    Call hand_over(std::uint64_t hold, const Claim& successor) const {
         return {digested<scripts::fenced_hand_over>,
                 {key(), counter_, channel()},
-                {text(hold), text(heir.hold), heir.lease, PublishCommand(), heir.until},
+                {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
                 Effect::grants};
     }
 

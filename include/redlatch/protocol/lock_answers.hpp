@@ -37,7 +37,7 @@ struct TryAnswer {
 // The reply of a script that hands a hold over to another thread of this process.
 struct HandOverAnswer {
     enum class Kind { handed, not_held, senseless } kind;
-    std::int64_t token = 0;  // handed: the heir's fencing token, for locks that have one
+    std::int64_t token = 0;  // handed: the successor's fencing token, for locks that have one
 };
 
 inline HandOverAnswer decode_hand_over(const Reply& reply) noexcept {

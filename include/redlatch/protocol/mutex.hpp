@@ -102,10 +102,10 @@ public:
         return {reply.integer == 1 ? ReleaseAnswer::Kind::released : ReleaseAnswer::Kind::not_held, 0};
     }
 
-    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+    Call hand_over(std::uint64_t hold, const Claim& successor) const {
         return {digested<scripts::mutex_hand_over>,
                 {key_},
-                {text(hold), text(heir.hold), heir.lease, heir.until},
+                {text(hold), text(successor.hold), successor.lease, successor.until},
                 Effect::grants};
     }
 

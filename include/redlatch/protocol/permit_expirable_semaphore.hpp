@@ -77,8 +77,8 @@ public:
         }
     }
 
-    Call ask(std::span<const Want> wants, const RequestId& ticket) const {
-        Call call = marks_.call(digested<scripts::permit_acquire>, ticket, {leases_, channel_}, {PublishCommand()},
+    Call ask(std::span<const Want> wants, const RequestId& request_id) const {
+        Call call = marks_.call(digested<scripts::permit_acquire>, request_id, {leases_, channel_}, {PublishCommand()},
                                 Effect::grants);
         for (const Want& want : wants) {
             call.append(want.lets_pass ? -want.amount() : want.amount());
@@ -100,37 +100,40 @@ public:
                 told.size() > 2 ? told[2].integer : 0};
     }
 
-    Call take_back(const RequestId& ticket, std::span<const Want> wants) const {
-        Call call = marks_.call(digested<scripts::permit_take_back>, ticket, {leases_, channel_}, {PublishCommand()});
+    Call take_back(const RequestId& request_id, std::span<const Want> wants) const {
+        Call call =
+            marks_.call(digested<scripts::permit_take_back>, request_id, {leases_, channel_}, {PublishCommand()});
         for (const Want& want : wants) append(call, want.ids);
         return call;
     }
 
     // Uses the script for taking back, which also works if the lease of some permits is over.
-    Call give_back(const RequestId& ticket, std::span<const Want> wants) const { return take_back(ticket, wants); }
+    Call give_back(const RequestId& request_id, std::span<const Want> wants) const {
+        return take_back(request_id, wants);
+    }
 
-    Call release(const RequestId& ticket, std::span<const PermitId> ids) const {
-        Call call = marks_.call(digested<scripts::permit_release>, ticket, {leases_, channel_}, {PublishCommand()});
+    Call release(const RequestId& request_id, std::span<const PermitId> ids) const {
+        Call call = marks_.call(digested<scripts::permit_release>, request_id, {leases_, channel_}, {PublishCommand()});
         append(call, ids);
         return call;
     }
 
-    Call set_lease(const RequestId& ticket, const PermitId& id, const PermitLease& lease) const {
-        return marks_.call(digested<scripts::permit_set_lease>, ticket, {leases_, channel_},
+    Call set_lease(const RequestId& request_id, const PermitId& id, const PermitLease& lease) const {
+        return marks_.call(digested<scripts::permit_set_lease>, request_id, {leases_, channel_},
                            {PublishCommand(), Word::copy(id.bytes()), milliseconds_of(lease)});
     }
 
-    Call set(const RequestId& ticket, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, ticket, {channel_}, {permits, PublishCommand()});
+    Call set(const RequestId& request_id, std::int64_t permits) const {
+        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
     }
 
-    Call set_total(const RequestId& ticket, std::int64_t permits) const {
-        return marks_.call(digested<scripts::permit_set_total>, ticket, {leases_, channel_},
+    Call set_total(const RequestId& request_id, std::int64_t permits) const {
+        return marks_.call(digested<scripts::permit_set_total>, request_id, {leases_, channel_},
                            {PublishCommand(), permits});
     }
 
-    Call add(const RequestId& ticket, std::int64_t permits) const {
-        return marks_.call(digested<scripts::permit_add>, ticket, {leases_, channel_}, {PublishCommand(), permits});
+    Call add(const RequestId& request_id, std::int64_t permits) const {
+        return marks_.call(digested<scripts::permit_add>, request_id, {leases_, channel_}, {PublishCommand(), permits});
     }
 
     Call count() const { return {digested<scripts::permit_count>, {key(), leases_, channel_}, {PublishCommand()}}; }

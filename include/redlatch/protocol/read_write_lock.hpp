@@ -130,7 +130,7 @@ public:
     }
 
     // Deletes the mark that a waiting thread of this process may have left. Returns nothing if there is none.
-    std::optional<Call> withdraw() {
+    std::optional<Call> cancel_announcement() {
         if (!marked_.exchange(false)) return std::nullopt;
         return Call(digested<scripts::write_withdraw>, {mark_, channel_}, {uuid_, PublishCommand()});
     }

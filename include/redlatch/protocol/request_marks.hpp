@@ -48,23 +48,27 @@ public:
     ServerMilliseconds wanted_from(ServerMilliseconds now) const { return now + window_.count(); }
 
     // Returns when the mark of a request expires at the earliest.
-    ServerMilliseconds mark_end(const RequestId& ticket) const {
+    ServerMilliseconds mark_end(const RequestId& request_id) const {
         constexpr Milliseconds inexact{1000};
-        return ticket.wanted_until + margin_.count() - inexact.count();
+        return request_id.wanted_until + margin_.count() - inexact.count();
     }
 
     // Makes the call of a script that marks this request.
-    Call call(const Script& script, const RequestId& ticket, std::initializer_list<Word> more_keys,
+    Call call(const Script& script, const RequestId& request_id, std::initializer_list<Word> more_keys,
               std::initializer_list<Word> more_arguments, Effect effect = Effect::any) const {
-        Call call(script, {key_, marks_}, more_keys,
-                  {ticket.lane, ticket.request, ticket.wanted_until, margin_, ticket.may_be_done ? "1" : "0"}, effect);
+        Call call(
+            script, {key_, marks_}, more_keys,
+            {request_id.slot, request_id.request, request_id.wanted_until, margin_, request_id.may_be_done ? "1" : "0"},
+            effect);
         call.append(more_arguments);
         return call;
     }
 
     // Voids a request whose sender has given up. After the reply the request has taken effect or never will.
-    Call void_request(const RequestId& ticket) const {
-        return {digested<scripts::request_void>, {marks_}, {ticket.lane, ticket.request, ticket.wanted_until, margin_}};
+    Call void_request(const RequestId& request_id) const {
+        return {digested<scripts::request_void>,
+                {marks_},
+                {request_id.slot, request_id.request, request_id.wanted_until, margin_}};
     }
 
 private:

@@ -14,7 +14,7 @@ inline namespace v0_1 {
 // Identifies a command that must take effect once, see scripts/request_marks.hpp, and records what is known of its
 // outcome.
 struct RequestId {
-    std::uint32_t lane = 0;
+    std::uint32_t slot = 0;
     std::uint64_t request = 0;
     ServerMilliseconds wanted_until = 0;  // the same in all copies; 0 as long as there is none
     bool may_be_done = false;             // True if a copy may have taken effect
@@ -36,7 +36,7 @@ public:
         return {lane, request};
     }
 
-    void give_back(const RequestId& ticket) { busy_[ticket.lane] = false; }
+    void give_back(const RequestId& request_id) { busy_[request_id.slot] = false; }
 
 private:
     std::vector<bool> busy_;

@@ -58,10 +58,10 @@ public:
         return call;
     }
 
-    Call hand_over(std::uint64_t hold, const Claim& heir) const {
+    Call hand_over(std::uint64_t hold, const Claim& successor) const {
         return {digested<scripts::rlock_hand_over>,
                 {key_, channel_},
-                {text(hold), text(heir.hold), heir.lease, PublishCommand(), heir.until},
+                {text(hold), text(successor.hold), successor.lease, PublishCommand(), successor.until},
                 Effect::grants};
     }
 

@@ -44,8 +44,8 @@ public:
     const std::string& key() const noexcept { return marks_.key(); }
     const std::string& channel() const noexcept { return channel_; }
 
-    Call ask(std::span<const Want> wants, const RequestId& ticket) const {
-        Call call = marks_.call(digested<scripts::semaphore_acquire>, ticket, {}, {}, Effect::grants);
+    Call ask(std::span<const Want> wants, const RequestId& request_id) const {
+        Call call = marks_.call(digested<scripts::semaphore_acquire>, request_id, {}, {}, Effect::grants);
         for (const Want& want : wants) call.append(want.lets_pass ? -want.permits : want.permits);
         return call;
     }
@@ -57,27 +57,27 @@ public:
         return {Milliseconds::max(), -reply.integer};
     }
 
-    Call take_back(const RequestId& ticket, std::span<const Want>) const {
-        return marks_.call(digested<scripts::semaphore_give_back>, ticket, {channel_}, {PublishCommand()});
+    Call take_back(const RequestId& request_id, std::span<const Want>) const {
+        return marks_.call(digested<scripts::semaphore_give_back>, request_id, {channel_}, {PublishCommand()});
     }
 
-    Call give_back(const RequestId& ticket, std::span<const Want> wants) const {
+    Call give_back(const RequestId& request_id, std::span<const Want> wants) const {
         std::int64_t permits = 0;
         for (const Want& want : wants) permits += want.permits;
-        return add(ticket, permits, true);
+        return add(request_id, permits, true);
     }
 
-    Call add(const RequestId& ticket, std::int64_t permits, bool only_existing) const {
-        return marks_.call(digested<scripts::semaphore_add>, ticket, {channel_},
+    Call add(const RequestId& request_id, std::int64_t permits, bool only_existing) const {
+        return marks_.call(digested<scripts::semaphore_add>, request_id, {channel_},
                            {permits, PublishCommand(), only_existing ? "1" : "0"});
     }
 
-    Call set(const RequestId& ticket, std::int64_t permits) const {
-        return marks_.call(digested<scripts::semaphore_set>, ticket, {channel_}, {permits, PublishCommand()});
+    Call set(const RequestId& request_id, std::int64_t permits) const {
+        return marks_.call(digested<scripts::semaphore_set>, request_id, {channel_}, {permits, PublishCommand()});
     }
 
-    Call drain(const RequestId& ticket) const {
-        return marks_.call(digested<scripts::semaphore_drain>, ticket, {}, {});
+    Call drain(const RequestId& request_id) const {
+        return marks_.call(digested<scripts::semaphore_drain>, request_id, {}, {});
     }
 
     Call available() const { return Call::command({"GET", key()}); }

@@ -124,7 +124,7 @@ private:
         others.reserve(members_.size());
         for (std::size_t i = 1; i < members_.size(); ++i) {
             try {
-                others.push_back(quiet_thread([&one, i] { one(i); }));
+                others.push_back(thread_with_signals_blocked([&one, i] { one(i); }));
             } catch (const std::exception&) {
                 one(i);  // no more threads, or no memory for one
             }

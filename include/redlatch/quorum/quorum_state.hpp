@@ -193,7 +193,7 @@ public:
 
     // --- background -------------------------------------------------------------------------------------------
 
-    void tick(Instant now, Instant horizon, std::vector<Renewal>&) override {
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>&) override {
         std::vector<Part> missing, untrusted;
         std::unique_lock lock(mutex_);
         if (closed_) return;
@@ -694,7 +694,7 @@ private:
         Instant lost_at = never;
         for (const Hold& hold : holds_) {
             if (!hold.live()) continue;
-            at = std::min(at, hold.look_at());
+            at = std::min(at, hold.next_deadline());
             lost_at = std::min(lost_at, hold.lost_at());
             const Shares& shares = shares_.at(hold.owner);
             if (shares.look_again > shares.looked_at) at = std::min(at, shares.look_again);

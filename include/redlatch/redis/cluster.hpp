@@ -781,7 +781,7 @@ private:
             Shard shard(*this, *node, listener);
             node->subscriber.leave_before(std::numeric_limits<std::uint64_t>::max(), shard);
         }
-        if (has_moved) listener.moved();
+        if (has_moved) listener.on_failover();
     }
 
     void place_channels(std::vector<std::string>& interrupted) {

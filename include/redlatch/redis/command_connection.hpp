@@ -113,7 +113,8 @@ public:
         stop_reading(lock, false);
         // The poster calls attend() again. Other posters do not, nor does a driver that found this thread reading: they
         // need the driver. Without a connection the driver has been called.
-        if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(turned_away_, false)) call_driver(lock);
+        if (connected_ && in_flight() > 0 && !call_reader() && std::exchange(reader_left_work_, false))
+            call_driver(lock);
     }
 
     // --- for the driver ---------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ public:
     Watch watch() {
         const std::lock_guard lock(mutex_);
         if (in_flight() == 0) return {};
-        if (reading_) turned_away_ = true;
+        if (reading_) reader_left_work_ = true;
         if (!connected_) return {-1, 0, opening_ || reading_ ? front().due : std::min(front().due, next_attempt_)};
         const int events = (reading_ ? 0 : POLLIN) | (needs_writer() ? POLLOUT : 0);
         return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), reading_ ? never : front().due};
@@ -176,7 +177,7 @@ public:
     void leave_before(std::uint64_t place) {
         std::unique_lock lock(mutex_);
         place_ = place;
-        link_.in_vain = true;
+        link_.abandoned = true;
         if (connected_ && link_.place < place) fail(lock, Reply::Kind::unanswered, "another server is the master now");
         next_attempt_ = {};
         backoff_.reset();
@@ -197,7 +198,7 @@ public:
     // commands elsewhere.
     void turn_away() {
         std::unique_lock lock(mutex_);
-        link_.in_vain = true;
+        link_.abandoned = true;
         if (connected_) fail(lock, Reply::Kind::unanswered, "another server does its work now");
         why_not_ = in_words(Reply::Kind::not_sent, "", " is not the server for it any more");
         ++failures_;
@@ -263,7 +264,7 @@ private:
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
         if (connected_) flush(lock);
         // The reading thread, if there is one, handles the reply. Otherwise, or without a connection, the driver does.
-        if (reading_ && !attended) turned_away_ = true;
+        if (reading_ && !attended) reader_left_work_ = true;
         if ((!reading_ && !attended) || !connected_ || needs_writer()) call_driver(lock);
     }
 
@@ -315,7 +316,7 @@ private:
 
     std::optional<Reply> attempt_open(std::unique_lock<std::mutex>& lock, Instant deadline) {
         opening_ = true;
-        link_.in_vain = false;
+        link_.abandoned = false;
         const Instant begun = Clock::now();
         lock.unlock();
         std::optional<Reply> refusal = open_link(deadline);
@@ -335,7 +336,7 @@ private:
             // Posted commands that waited for the connection get the full time-out from now on.
             for (Slot& slot : slots_) slot.due = Clock::now() + timeout_;
         } else {
-            attempt_failed_ = !link_.in_vain && (Clock::now() < deadline || deadline >= begun + timeout_);
+            attempt_failed_ = !link_.abandoned && (Clock::now() < deadline || deadline >= begun + timeout_);
             answer(why_not_, *refusal, refusal->kind);
             ++failures_;
             next_attempt_ = Clock::now() + backoff_.next();
@@ -484,7 +485,7 @@ private:
     void flush(std::unique_lock<std::mutex>& lock) {
         // The writer looks again before it leaves. A reader that is handing out replies will write for the threads that
         // it wakes. So many commands share one write, and one read of the server, which makes many threads fast.
-        if (writing_ || handing_out_) return;
+        if (writing_ || delivering_) return;
         writing_ = true;
         while (connected_ && (full_ || !out_.empty())) {
             // A partial write continues where it stopped.
@@ -635,7 +636,7 @@ private:
         if (is_first) closed_backoff_.reset();
         const bool unasked = taken < batch_.size();
         // Wake without the mutex: a woken thread would block on it at once.
-        handing_out_ = finished_.size() > 1;
+        delivering_ = finished_.size() > 1;
         lock.unlock();
         for (Exchange* exchange : finished_) exchange->parker.tell(ThreadParker::final_word);
         // The woken threads may have their next command ready in a moment.
@@ -645,7 +646,7 @@ private:
         completions_.clear();
         if (is_first && answers_) answers_();
         lock.lock();
-        if (std::exchange(handing_out_, false) && !out_.empty()) flush(lock);
+        if (std::exchange(delivering_, false) && !out_.empty()) flush(lock);
         if (parsed == Parsed::malformed)
             fail(lock, Reply::Kind::malformed, "the answer is not Redis protocol, or too large");
         else if (parsed == Parsed::no_memory)
@@ -738,9 +739,9 @@ private:
     bool writing_ = false;
     bool full_ = false;  // the connection had no room for all of sending_
     bool reading_ = false;
-    Exchange* reader_ = nullptr;  // of the reading thread, if that is in await()
-    bool turned_away_ = false;    // the driver or a poster relies on the present reader
-    bool handing_out_ = false;    // the reader wakes threads and will flush
+    Exchange* reader_ = nullptr;     // of the reading thread, if that is in await()
+    bool reader_left_work_ = false;  // the driver or a poster relies on the present reader
+    bool delivering_ = false;        // the reader wakes threads and will flush
     Reply why_not_ = Reply::of(Reply::Kind::not_sent, "there was no time to connect");
     Backoff backoff_{Milliseconds(10), longest_pause};           // after failed attempts
     Backoff closed_backoff_{Milliseconds(1), Milliseconds(50)};  // after connections without any reply

@@ -31,7 +31,7 @@ struct Connection {
     ReplyReader reader;
     std::uint64_t place = 0;  // under which it was opened, if the server may change: see MasterTracker
     // May be set by any thread while another one is in open(), which then ends soon: another server is wanted by now.
-    std::atomic<bool> in_vain{false};
+    std::atomic<bool> abandoned{false};
 
     // Connects (over TLS if the URL demands it), logs in and selects the database, all before the deadline. Returns
     // nothing on success. Otherwise returns the reply for a command on this connection: not_sent, the error of the
@@ -40,7 +40,7 @@ struct Connection {
         std::string why;
         reader.reset();
         reader.withhold(url.password);
-        socket = Socket::connect(url, deadline, why, in_vain);
+        socket = Socket::connect(url, deadline, why, abandoned);
         if (!socket.is_open()) return Reply::of(Reply::Kind::not_sent, std::move(why));
         auto refusal = url.tls ? secure(url, deadline) : std::nullopt;
         if (!refusal) refusal = log_in(url, deadline, role);
@@ -60,7 +60,7 @@ private:
                 case TlsSession::Handshake::failed: return socket.tls_refusal();
                 case TlsSession::Handshake::unfinished: break;
             }
-            if (!socket.wait(POLLIN, deadline, in_vain)) return socket.tls_refusal();
+            if (!socket.wait(POLLIN, deadline, abandoned)) return socket.tls_refusal();
         }
     }
 
@@ -101,7 +101,7 @@ private:
                     break;
                 case ReplyReader::Outcome::incomplete: {
                     std::array<char, TlsSession::full_room> bytes;
-                    if (!socket.wait(POLLIN, deadline, in_vain)) return silence(url);
+                    if (!socket.wait(POLLIN, deadline, abandoned)) return silence(url);
                     const ssize_t got = socket.receive(bytes.data(), bytes.size(), false);
                     if (got < 0 || !reader.feed(bytes.data(), static_cast<std::size_t>(got))) return silence(url);
                 }

@@ -59,7 +59,7 @@ public:
         Reply reply = on_a_line(line(), deadline, [&](CommandConnection& line, bool& refused) {
             return line.call(command, deadline, &refused);
         });
-        look_at(reply, place);
+        check_for_failover(reply, place);
         return reply;
     }
 
@@ -71,25 +71,25 @@ public:
                 return line.call_all(commands, deadline, &refused);
             });
         });
-        for (const Reply& reply : replies) look_at(reply, place);
+        for (const Reply& reply : replies) check_for_failover(reply, place);
         return replies;
     }
 
     void post(const Command& command, Completion done) {
         if (state_->cluster) return state_->cluster->post(command, std::move(done));
-        line().post(command, looked_at(std::move(done)));
+        line().post(command, with_failover_check(std::move(done)));
     }
 
     void post_all(std::span<const Command> commands, std::span<Completion> done) {
         if (state_->cluster) return state_->cluster->post_all(commands, done);
-        for (Completion& one : done) one = looked_at(std::move(one));
+        for (Completion& one : done) one = with_failover_check(std::move(one));
         state_->own_lines.with_one([&](CommandConnection& own) { own.post_all(commands, done); });
     }
 
     // In a cluster the poster leaves the reply to run().
     void post_attended(const Command& command, Completion done) {
         if (state_->cluster) return state_->cluster->post(command, std::move(done));
-        line().post(command, looked_at(std::move(done)), true);
+        line().post(command, with_failover_check(std::move(done)), true);
     }
     void attend() {
         if (!state_->cluster) line().attend();
@@ -156,7 +156,7 @@ public:
         return state_->cluster ? state_->cluster->publish_command() : "PUBLISH";
     }
 
-    HiredisTransport reborn() {
+    HiredisTransport clone_after_fork() {
         state_->each_link([](CommandConnection& link) { link.close_inherited(); });
         state_->subscriber.close_inherited();
         if (state_->sentinels) state_->sentinels->close_inherited();
@@ -260,13 +260,13 @@ private:
     std::uint64_t place() const { return state_->sentinels ? state_->sentinels->place() : 0; }
 
     // Leaves its connections at once, because perhaps no thread is inside run().
-    void look_at(const Reply& reply, std::uint64_t place) {
+    void check_for_failover(const Reply& reply, std::uint64_t place) {
         if (!state_->sentinels || !is_from_replica(reply)) return;
         state_->sentinels->doubt(place);
         state_->each_link([place = this->place()](CommandConnection& link) { link.leave_before(place); });
     }
 
-    Completion looked_at(Completion done) const {
+    Completion with_failover_check(Completion done) const {
         Sentinels* const sentinels = state_->sentinels.get();
         if (!sentinels) return done;
         return [sentinels, place = place(), done = std::move(done)](Reply reply) {
@@ -283,7 +283,7 @@ private:
         s.followed = place;
         s.each_link([&](CommandConnection& link) { link.leave_before(place); });
         s.subscriber.leave_before(place, listener);
-        listener.moved();
+        listener.on_failover();
     }
 
     // Calls on this line, or on a connected one if this line cannot connect.

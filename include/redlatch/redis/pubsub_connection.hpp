@@ -109,7 +109,7 @@ public:
         }
         const std::lock_guard lock(mutex_);
         if (opening_) opening_from_ = place;
-        link_.in_vain = true;
+        link_.abandoned = true;
         next_attempt_ = {};
         backoff_.reset();
     }
@@ -125,15 +125,15 @@ public:
     // Receives in place of the serving thread, until something arrives, the deadline passes, or the number of
     // interrupts is no longer `seen`. A thread that finds another one watching is turned away; when that one leaves,
     // the serving thread receives. That is never missed: either the thread finds the role free at its second try, or
-    // the leaving watcher finds turned_away_ set and wakes the serving thread.
+    // the leaving watcher finds watcher_refused_ set and wakes the serving thread.
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
-            turned_away_ = true;
+            watcher_refused_ = true;
             if (watched_.exchange(true)) return Watch::taken;
         }
         const Watch outcome = watch_once(listener, deadline, interrupts, seen);
         watched_ = false;
-        if (turned_away_.exchange(false)) wake_();
+        if (watcher_refused_.exchange(false)) wake_();
         return outcome;
     }
 
@@ -203,7 +203,7 @@ private:
             const std::lock_guard lock(mutex_);
             if (opening_ || wanted_.empty() || now < next_attempt_) return;
             opening_ = true;
-            link_.in_vain = false;
+            link_.abandoned = false;
         }
         out_.clear();
         full_ = false;
@@ -352,7 +352,7 @@ private:
     const std::function<void()> answers_;
     std::mutex serving_;
     std::atomic<bool> watched_{false};
-    std::atomic<bool> turned_away_{false};  // True if a thread that wanted to watch found another one
+    std::atomic<bool> watcher_refused_{false};  // True if a thread that wanted to watch found another one
     Connection link_;
     std::vector<std::string> asked_;  // not confirmed yet, in the order of the requests
     std::string out_;                 // unwritten commands

@@ -20,48 +20,48 @@ class IdempotentSender {
 public:
     IdempotentSender(Session<T>& session, const RequestMarks& marks) : session_(session), marks_(marks) {}
 
-    // Sends the request that `make(ticket)` builds. If it certainly did not take effect because it came too late, sends
-    // it again as a new request, up to three tries in all. If the outcome is unknown, sets ticket.is_unknowable and
-    // returns a final reply.
+    // Sends the request that `make(request_id)` builds. If it certainly did not take effect because it came too late,
+    // sends it again as a new request, up to three tries in all. If the outcome is unknown, sets
+    // request_id.is_unknowable and returns a final reply.
     template <class Make>
-    Reply send(RequestId& ticket, Instant deadline, const Make& make) const {
+    Reply send(RequestId& request_id, Instant deadline, const Make& make) const {
         for (int tries = 1;; ++tries) {
-            if (ticket.wanted_until == 0) {
+            if (request_id.wanted_until == 0) {
                 Reply failure;
                 const auto now = session_.server_time(marks_.key(), deadline, failure);
                 if (!now) return failure;
-                ticket.wanted_until = marks_.wanted_from(*now);
+                request_id.wanted_until = marks_.wanted_from(*now);
             }
             const Instant sent = Clock::now();
-            Reply reply = session_.call(make(std::as_const(ticket)), deadline);
-            if (!note(ticket, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
+            Reply reply = session_.call(make(std::as_const(request_id)), deadline);
+            if (!note(request_id, sent, reply) || tries == 3 || Clock::now() >= deadline) return reply;
         }
     }
 
-    // Applies the reply to a sending at `sent` to the ticket. Returns true if the request certainly did not take effect
-    // because it came too late; then the ticket is a new one for a retry.
-    bool note(RequestId& ticket, Instant sent, Reply& reply) const {
+    // Applies the reply to a sending at `sent` to the request id. Returns true if the request certainly did not take
+    // effect because it came too late; then the request id is a new one for a retry.
+    bool note(RequestId& request_id, Instant sent, Reply& reply) const {
         if (reply.is_unsent()) {
-            if (!ticket.may_be_done) ticket.wanted_until = 0;
+            if (!request_id.may_be_done) request_id.wanted_until = 0;
             return false;
         }
         if (!reply.answered()) {
-            ticket.may_be_done = true;
+            request_id.may_be_done = true;
             return false;
         }
         if (!session_.learn_if_late(marks_.key(), sent, reply)) return false;
-        if (ticket.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(ticket)) {
-            ticket.is_unknowable = true;
+        if (request_id.may_be_done && read_late(reply).value_or(0) > marks_.mark_end(request_id)) {
+            request_id.is_unknowable = true;
             reply.text = "UNKNOWN";  // a final error
             return false;
         }
-        ticket = {ticket.lane, session_.next_request()};
+        request_id = {request_id.slot, session_.next_request()};
         return true;
     }
 
     // Returns the error of a request that failed.
-    Error failure(const RequestId& ticket, const Reply& reply) const {
-        if (ticket.is_unknowable) return {errc::unreachable, marks_.key(), unknowable};
+    Error failure(const RequestId& request_id, const Reply& reply) const {
+        if (request_id.is_unknowable) return {errc::unreachable, marks_.key(), unknowable};
         return error_of(reply, marks_.key());
     }
 

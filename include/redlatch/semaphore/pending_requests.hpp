@@ -25,7 +25,7 @@ struct PendingRequest {
     using Make = std::function<Call(const RequestId&)>;
 
     Kind kind;
-    RequestId ticket;
+    RequestId request_id;
     Make make;  // builds the call of the request
     Instant give_up;
     Instant next;
@@ -39,68 +39,70 @@ struct PendingRequest {
 // time is over. Plain data.
 class PendingRequests {
 public:
-    void add(PendingRequest errand) {
-        errand.number = ++last_number_;
-        errands_.push_back(std::move(errand));
+    void add(PendingRequest request) {
+        request.number = ++last_number_;
+        pending_.push_back(std::move(request));
     }
 
-    bool empty() const { return errands_.empty(); }
+    bool empty() const { return pending_.empty(); }
 
     // Returns the request of this number; null if it is delivered or expired.
     PendingRequest* find(std::uint64_t number) {
         const auto found =
-            std::find_if(errands_.begin(), errands_.end(), [&](const PendingRequest& e) { return e.number == number; });
-        return found == errands_.end() ? nullptr : &*found;
+            std::find_if(pending_.begin(), pending_.end(), [&](const PendingRequest& e) { return e.number == number; });
+        return found == pending_.end() ? nullptr : &*found;
     }
 
     // Returns the requests to send now and marks them as in flight.
     std::vector<PendingRequest> take_due(Instant now) {
         std::vector<PendingRequest> due;
-        due.reserve(errands_.size());
-        for (const PendingRequest& errand : errands_)
-            if (is_due(errand, now)) due.push_back(errand);
-        for (PendingRequest& errand : errands_)
-            if (is_due(errand, now)) errand.on_the_way = true;
+        due.reserve(pending_.size());
+        for (const PendingRequest& request : pending_)
+            if (is_due(request, now)) due.push_back(request);
+        for (PendingRequest& request : pending_)
+            if (is_due(request, now)) request.on_the_way = true;
         return due;
     }
 
     // Removes and returns the requests whose time is over.
     std::vector<PendingRequest> take_expired(Instant now) {
         std::vector<PendingRequest> expired;
-        for (const PendingRequest& errand : errands_)
-            if (now >= errand.give_up) expired.push_back(errand);
-        std::erase_if(errands_, [&](const PendingRequest& e) { return now >= e.give_up; });
+        for (const PendingRequest& request : pending_)
+            if (now >= request.give_up) expired.push_back(request);
+        std::erase_if(pending_, [&](const PendingRequest& e) { return now >= e.give_up; });
         return expired;
     }
 
     void remove(std::uint64_t number) {
-        std::erase_if(errands_, [&](const PendingRequest& e) { return e.number == number; });
+        std::erase_if(pending_, [&](const PendingRequest& e) { return e.number == number; });
     }
 
     // Records that a request got no reply. It is resent after a pause.
     void failed(std::uint64_t number, Instant now) {
-        PendingRequest* const errand = find(number);
-        if (!errand) return;
-        errand->on_the_way = false;
-        errand->next = now + errand->backoff.next();
+        PendingRequest* const request = find(number);
+        if (!request) return;
+        request->on_the_way = false;
+        request->next = now + request->backoff.next();
     }
 
     // Ends the pauses, so that all requests are due now.
     void hurry(Instant now) {
-        for (PendingRequest& errand : errands_) errand.next = std::min(errand.next, now);
+        for (PendingRequest& request : pending_) request.next = std::min(request.next, now);
     }
 
-    Instant look_at() const {
+    Instant next_deadline() const {
         Instant at = never;
-        for (const PendingRequest& errand : errands_)
-            at = std::min({at, errand.give_up, errand.on_the_way ? never : errand.next});
+        for (const PendingRequest& request : pending_)
+            at = std::min({at, request.give_up, request.on_the_way ? never : request.next});
         return at;
     }
 
 private:
-    static bool is_due(const PendingRequest& errand, Instant now) { return !errand.on_the_way && errand.next <= now; }
+    static bool is_due(const PendingRequest& request, Instant now) {
+        return !request.on_the_way && request.next <= now;
+    }
 
-    std::vector<PendingRequest> errands_;
+    std::vector<PendingRequest> pending_;
     std::uint64_t last_number_ = 0;
 };
 

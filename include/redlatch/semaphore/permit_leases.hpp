@@ -23,7 +23,7 @@ inline namespace v0_1 {
 template <class T>
 class PermitLeases final : public Synchronizer<T, PermitProtocol> {
     using Base = Synchronizer<T, PermitProtocol>;
-    using Base::lanes_, Base::mutex_, Base::session_, Base::protocol_;
+    using Base::slots_, Base::mutex_, Base::session_, Base::protocol_;
 
 public:
     using Want = typename Base::Want;
@@ -47,7 +47,7 @@ public:
 
         // The loss is reported a little before expiry, so that the handler runs while the lease still holds.
         Instant lost_at() const { return valid_until - Milliseconds(2); }
-        Instant look_at() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
+        Instant next_deadline() const { return renewing ? lost_at() : std::min(renew_at, lost_at()); }
     };
 
     // Stops renewing these permits, because they are released or get a lease of their own. Returns those that were
@@ -80,11 +80,12 @@ public:
 
     // Releases a permit without waiting. Without memory for that, the permit ends with its lease, as after a crash: it
     // is no longer renewed in any case.
-    void let_go(const PermitId& id) noexcept try {
+    void release_later(const PermitId& id) noexcept try {
         std::unique_lock lock(mutex_);
         std::erase_if(watched_, [&](const Watch& watch) { return watch.id == id; });
-        this->insist(lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
-                     [this, id](const RequestId& ticket) { return protocol_.release(ticket, std::span(&id, 1)); });
+        this->retry_in_background(
+            lock, PendingRequest::Kind::change, slots_.take(session_.next_request()),
+            [this, id](const RequestId& request_id) { return protocol_.release(request_id, std::span(&id, 1)); });
     } catch (...) {
     }
 
@@ -98,16 +99,16 @@ public:
         schedule();
     }
 
-    void tick(Instant now, Instant horizon, std::vector<Renewal>& due) override {
+    void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) override {
         {
             const std::lock_guard lock(mutex_);
             lose_if([&](const Watch& w) { return now >= w.lost_at(); }, "it could not be renewed in time");
         }
         renew_due(now);
-        Base::tick(now, horizon, due);
+        Base::on_timer(now, horizon, due);
     }
 
-    void moved() override {
+    void on_failover() override {
         const std::lock_guard lock(mutex_);
         for (Watch& watch : watched_) watch.renew_at = Clock::now();
         schedule();
@@ -140,14 +141,14 @@ private:
         if (!too_late.empty()) this->give_back(lock, std::move(too_late));
     }
 
-    void forsake(const Want& want) override {
+    void discard(const Want& want) override {
         for (const PermitId& id : want.ids) std::erase_if(watched_, [&](const Watch& w) { return w.id == id; });
     }
 
     void schedule() override {
         Base::schedule();
         Instant at = never;
-        for (const Watch& watch : watched_) at = std::min(at, watch.look_at());
+        for (const Watch& watch : watched_) at = std::min(at, watch.next_deadline());
         if (at != never) session_.timers().schedule(*this, at);
     }
 

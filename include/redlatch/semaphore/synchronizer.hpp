@@ -41,9 +41,9 @@ inline namespace v0_1 {
 //   most_at_once                   how many callers one request may serve
 //   Want                           what a caller wants, and `served`: True if the last request succeeded; its renew(),
 //                                  if there is one, is called before each further request
-//   ask(wants, ticket), decode(reply, wants) -> how long to wait before a retry may help
-//   take_back(ticket, wants)       gives back whatever an acquire of unknown outcome took, or will take
-//   give_back(ticket, wants)       gives back what was taken for callers that have left
+//   ask(wants, request_id), decode(reply, wants) -> how long to wait before a retry may help
+//   take_back(request_id, wants)       gives back whatever an acquire of unknown outcome took, or will take
+//   give_back(request_id, wants)       gives back what was taken for callers that have left
 //
 // mutex_ guards all members except the constant ones. It is never held during a command, nor while user code runs. Each
 // caller sleeps on its own condition variable; the representative sleeps in the transport where possible, to receive
@@ -68,7 +68,7 @@ public:
 
     ~Synchronizer() override {
         session_.timers().forget(*this);
-        session_.subscriptions().forget(protocol_.channel(), *this);
+        session_.subscriptions().remove(protocol_.channel(), *this);
     }
 
     const std::string& key() const noexcept { return protocol_.key(); }
@@ -77,7 +77,7 @@ public:
 
     virtual bool is_idle() {
         const std::lock_guard lock(mutex_);
-        return line_.empty() && errands_.empty();
+        return line_.empty() && pending_.empty();
     }
 
     // --- asking and waiting -----------------------------------------------------------------------------------
@@ -109,43 +109,44 @@ public:
         retry,     // the background goes on to deliver it, because it must arrive in the end
     };
 
-    // Sends the change that `make(ticket)` builds, and resends it until it is answered, for at most
+    // Sends the change that `make(request_id)` builds, and resends it until it is answered, for at most
     // unreachable_timeout. Throws Error.
     template <class Make>
     Reply change(const Make& make, Undelivered then = Undelivered::call_off) {
         std::unique_lock lock(mutex_);
-        RequestId ticket = lanes_.take(session_.next_request());
+        RequestId request_id = slots_.take(session_.next_request());
         lock.unlock();
         const Reply reply = session_.call_with_retry(Clock::now() + patience(), {}, [&](Instant deadline, bool) {
             deliver_first();
-            return sender_.send(ticket, deadline, make);
+            return sender_.send(request_id, deadline, make);
         });
         lock.lock();
         if (!is_settled(reply)) {
             if (then == Undelivered::retry)
-                insist(lock, PendingRequest::Kind::change, ticket, make);
-            else if (ticket.may_be_done)
-                insist(lock, PendingRequest::Kind::call_off, ticket,
-                       [this](const RequestId& given_up) { return protocol_.marks().void_request(given_up); });
+                retry_in_background(lock, PendingRequest::Kind::change, request_id, make);
+            else if (request_id.may_be_done)
+                retry_in_background(
+                    lock, PendingRequest::Kind::call_off, request_id,
+                    [this](const RequestId& given_up) { return protocol_.marks().void_request(given_up); });
             else
-                lanes_.give_back(ticket);
-            throw sender_.failure(ticket, reply);
+                slots_.give_back(request_id);
+            throw sender_.failure(request_id, reply);
         }
-        lanes_.give_back(ticket);
-        if (classify(reply) != ReplyClass::answered) throw sender_.failure(ticket, reply);
+        slots_.give_back(request_id);
+        if (classify(reply) != ReplyClass::answered) throw sender_.failure(request_id, reply);
         // With a subscription this process gets the message, too.
-        if (!subscribed_) tell_representative();
+        if (!subscribed_) notify_representative();
         return reply;
     }
 
     // --- background -------------------------------------------------------------------------------------------
 
-    void tick(Instant now, Instant, std::vector<Renewal>&) override {
+    void on_timer(Instant now, Instant, std::vector<Renewal>&) override {
         std::unique_lock lock(mutex_);
-        for (const PendingRequest& errand : errands_.take_expired(now)) {
-            lanes_.give_back(errand.ticket);
-            tell_undelivered(errand, errand.ticket.may_be_done ? IdempotentSender<T>::unknowable
-                                                               : "no server has answered for too long");
+        for (const PendingRequest& request : pending_.take_expired(now)) {
+            slots_.give_back(request.request_id);
+            tell_undelivered(request, request.request_id.may_be_done ? IdempotentSender<T>::unknowable
+                                                                     : "no server has answered for too long");
         }
         schedule();
         deliver(lock);
@@ -158,7 +159,7 @@ public:
     void subscribed() override {
         const std::lock_guard lock(mutex_);
         subscribed_ = true;
-        tell_representative();
+        notify_representative();
     }
 
     void subscription_refused(const Reply& why) override {
@@ -167,7 +168,7 @@ public:
         wants_messages_ = false;
         while (Member* member = line_.front()) {
             member->error = std::make_exception_ptr(error_of(why, key()));
-            rouse(*member);
+            wake(*member);
             line_.leave(*member);
         }
     }
@@ -175,7 +176,7 @@ public:
     // Any message may mean that the state has changed.
     void message(std::string_view) override {
         const std::lock_guard lock(mutex_);
-        tell_representative();
+        notify_representative();
     }
 
     void disconnected() override {
@@ -188,26 +189,27 @@ protected:
     // override may clear `served`. Called with mutex_ held.
     virtual void accept(std::unique_lock<std::mutex>&, std::span<Want> /* wants */, Instant /* begun */) {}
     // Override to drop the record of `want`, which no caller claims any more. Called with mutex_ held.
-    virtual void forsake(const Want&) {}
+    virtual void discard(const Want&) {}
 
     // A template, so that an explicit instantiation omits it where nothing is taken (clang 14 ignores a requires clause
     // here).
     template <class = void>
     void give_back(std::unique_lock<std::mutex>& lock, std::vector<Want> wants) {
-        insist(
-            lock, PendingRequest::Kind::change, lanes_.take(session_.next_request()),
-            [this, wants = std::move(wants)](const RequestId& ticket) { return protocol_.give_back(ticket, wants); });
+        retry_in_background(lock, PendingRequest::Kind::change, slots_.take(session_.next_request()),
+                            [this, wants = std::move(wants)](const RequestId& request_id) {
+                                return protocol_.give_back(request_id, wants);
+                            });
     }
 
     virtual void schedule() {
-        if (const Instant at = errands_.look_at(); at != never) session_.timers().schedule(*this, at);
+        if (const Instant at = pending_.next_deadline(); at != never) session_.timers().schedule(*this, at);
     }
 
     // Delivers a request in the background until it is answered or its mark has expired.
-    void insist(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose, const RequestId& ticket,
-                PendingRequest::Make make) {
+    void retry_in_background(std::unique_lock<std::mutex>& lock, PendingRequest::Kind purpose,
+                             const RequestId& request_id, PendingRequest::Make make) {
         const Instant now = Clock::now();
-        errands_.add({purpose, ticket, std::move(make), now + RequestMarks::longest_ttl(session_.options()), now});
+        pending_.add({purpose, request_id, std::move(make), now + RequestMarks::longest_ttl(session_.options()), now});
         schedule();
         // This thread sends it, so that it follows the first sending on the same connection.
         deliver(lock);
@@ -217,7 +219,7 @@ protected:
     Protocol protocol_;
     const IdempotentSender<T> sender_;
     std::mutex mutex_;
-    RequestSlots lanes_;
+    RequestSlots slots_;
 
 private:
     using Member = Caller<Want>;
@@ -230,11 +232,11 @@ private:
     // Returns true if a resend is useless: the request is done or can never succeed.
     static bool is_settled(const Reply& reply) { return classify(reply) == ReplyClass::answered || is_final(reply); }
 
-    void rouse(Member& member) { member.sleeper.rouse(session_); }
+    void wake(Member& member) { member.sleeper.wake(session_); }
 
-    void tell_representative() {
-        line_.news();
-        if (Member* front = line_.front()) rouse(*front);
+    void notify_representative() {
+        line_.notify();
+        if (Member* front = line_.front()) wake(*front);
     }
 
     // --- asking the server ------------------------------------------------------------------------------------
@@ -262,7 +264,7 @@ private:
     // the deadline is meant for the waiting: a short timeout must not do worse than none.
     std::optional<Answer> ask(std::unique_lock<std::mutex>& lock, std::span<Want> wants, const WaitRequest& request,
                               bool first = false) {
-        RequestId ticket = lanes_.take(session_.next_request());
+        RequestId request_id = slots_.take(session_.next_request());
         const Instant give_up = give_up_at(request);
         const Instant begun = Clock::now();
         const Instant allowed = first ? begun + std::min(one_try_time(), Session<T>::honest_try) : begun;
@@ -271,10 +273,10 @@ private:
             const Instant deadline = std::max(limit, allowed);
             const auto make = [&](const RequestId& one) { return protocol_.ask(wants, one); };
             if constexpr (Protocol::takes) {
-                return sender_.send(ticket, deadline, make);
+                return sender_.send(request_id, deadline, make);
             } else {
-                Reply one = session_.call(make(ticket), deadline);
-                if (!one.answered() && !one.is_unsent()) ticket.may_be_done = true;
+                Reply one = session_.call(make(request_id), deadline);
+                if (!one.answered() && !one.is_unsent()) request_id.may_be_done = true;
                 return one;
             }
         };
@@ -282,22 +284,22 @@ private:
         lock.lock();
         if (classify(reply) != ReplyClass::answered) {
             if (!failing_since_ && session_.is_away(reply, begun)) failing_since_ = begun;
-            settle(lock, ticket, wants, ticket.may_be_done);
+            settle(lock, request_id, wants, request_id.may_be_done);
             if (request.stop.stop_requested()) return std::nullopt;
             // A server that got less than command_timeout counts as slow, not as unreachable.
             const Instant now = Clock::now();
-            const bool perhaps_slow = ticket.may_be_done || reply.kind == Reply::Kind::no_time;
+            const bool perhaps_slow = request_id.may_be_done || reply.kind == Reply::Kind::no_time;
             const Instant until = request.one_try ? now : request.deadline;
             if (now >= request.deadline && perhaps_slow && until - begun < session_.options().command_timeout)
                 return std::nullopt;
-            throw sender_.failure(ticket, reply);
+            throw sender_.failure(request_id, reply);
         }
         failing_since_.reset();
         try {
             const Answer answer = protocol_.decode(reply, wants);
             if (!reply.replicated && std::any_of(wants.begin(), wants.end(), [](const Want& w) { return w.served; }))
                 throw not_replicated(key());
-            lanes_.give_back(ticket);
+            slots_.give_back(request_id);
             if constexpr (Protocol::takes) {
                 accept(lock, wants, begun);
                 for (const Want& want : wants)
@@ -305,21 +307,20 @@ private:
             }
             return answer;
         } catch (...) {  // a senseless reply, too few replicas, or no memory to record what was taken
-            for (const Want& want : wants) forsake(want);
-            settle(lock, ticket, wants, true);
+            for (const Want& want : wants) discard(want);
+            settle(lock, request_id, wants, true);
             throw;
         }
     }
 
     // Handles a request without a proper reply.
-    void settle(std::unique_lock<std::mutex>& lock, const RequestId& ticket, std::span<Want> wants, bool unknown) {
+    void settle(std::unique_lock<std::mutex>& lock, const RequestId& request_id, std::span<Want> wants, bool unknown) {
         if constexpr (Protocol::takes)
-            if (unknown && !(ticket.is_unknowable && Protocol::takes_back_by_mark))
-                return insist(lock, PendingRequest::Kind::undoing, ticket,
-                              [this, kept = std::vector<Want>(wants.begin(), wants.end())](const RequestId& asked) {
-                                  return protocol_.take_back(asked, kept);
-                              });
-        lanes_.give_back(ticket);
+            if (unknown && !(request_id.is_unknowable && Protocol::takes_back_by_mark))
+                return retry_in_background(lock, PendingRequest::Kind::undoing, request_id,
+                                           [this, kept = std::vector<Want>(wants.begin(), wants.end())](
+                                               const RequestId& asked) { return protocol_.take_back(asked, kept); });
+        slots_.give_back(request_id);
     }
 
     // --- waiting ----------------------------------------------------------------------------------------------
@@ -329,7 +330,7 @@ private:
         // Constructed and destroyed without mutex_, which the callback locks.
         const std::stop_callback on_stop(request.stop, [&] {
             const std::lock_guard lock(mutex_);
-            rouse(me);
+            wake(me);
         });
         std::unique_lock lock(mutex_);
         try {
@@ -338,7 +339,7 @@ private:
             if (refusal && line_.is_front(me))
                 line_.refused(me, refusal->generation, refusal->answer.hint, now, refusal->answer.there);
             // The representative may let this caller pass.
-            if (!line_.is_front(me) && !line_.is_within_reach(line_.front()->want, now)) rouse(*line_.front());
+            if (!line_.is_front(me) && !line_.is_within_reach(line_.front()->want, now)) wake(*line_.front());
             listen();
             const bool is_served = wait_in_line(lock, request, me);
             leave(me);
@@ -404,15 +405,15 @@ private:
             if (wants[i].served) {
                 member->served = true;
                 line_.leave(*member);
-                if (member != &me) rouse(*member);
+                if (member != &me) wake(*member);
             } else if (!std::exchange(refused, true)) {
                 line_.refused(*member, generation, answer->hint, now, answer->there);
             }
         }
-        if (Member* front = line_.front(); front && front != &me) rouse(*front);
+        if (Member* front = line_.front(); front && front != &me) wake(*front);
         if constexpr (Protocol::takes)
             if (!unclaimed.empty()) {
-                for (const Want& want : unclaimed) forsake(want);
+                for (const Want& want : unclaimed) discard(want);
                 give_back(lock, std::move(unclaimed));
             }
     }
@@ -421,10 +422,10 @@ private:
         if (wants_messages_) return;
         session_.start_background();
         const bool listened = subscribed_;
-        subscribed_ = session_.subscriptions().want(protocol_.channel(), *this);
+        subscribed_ = session_.subscriptions().acquire(protocol_.channel(), *this);
         wants_messages_ = true;
         // Another state is already subscribed to this channel. A message since the request reached only that state.
-        if (subscribed_ && !listened) line_.news();
+        if (subscribed_ && !listened) line_.notify();
     }
 
     // Removes the caller from the queue. If it was the representative, wakes the next one, which decides what to do.
@@ -434,21 +435,21 @@ private:
         if (line_.empty()) {
             if (!std::exchange(wants_messages_, false)) return;
             failing_since_.reset();
-            session_.subscriptions().rest(protocol_.channel(), *this);
+            session_.subscriptions().release(protocol_.channel(), *this);
         } else if (was_front) {
-            rouse(*line_.front());
+            wake(*line_.front());
         }
     }
 
     // --- what is still to be delivered ------------------------------------------------------------------------
 
     void deliver(std::unique_lock<std::mutex>& lock) {
-        for (const PendingRequest& errand : errands_.take_due(Clock::now())) {
+        for (const PendingRequest& request : pending_.take_due(Clock::now())) {
             lock.unlock();
             try {
-                post(errand);
+                post(request);
             } catch (...) {  // no memory, no thread: retried after a pause
-                failed(errand.number);
+                failed(request.number);
             }
             lock.lock();
         }
@@ -458,78 +459,78 @@ private:
     // change.
     void deliver_first() {
         std::unique_lock lock(mutex_);
-        if (errands_.empty()) return;
-        errands_.hurry(Clock::now());
+        if (pending_.empty()) return;
+        pending_.hurry(Clock::now());
         deliver(lock);
     }
 
     // Called without mutex_. A request that was never sent needs the server's time first, to fix until when it is
     // wanted.
-    void post(const PendingRequest& errand) {
+    void post(const PendingRequest& request) {
         const auto self = std::static_pointer_cast<Synchronizer>(shared_from_this());
-        if (errand.ticket.wanted_until != 0) return post_stamped(self, errand);
+        if (request.request_id.wanted_until != 0) return post_stamped(self, request);
         session_.with_server_time(key(), Receiver::background,
-                                  [self, errand = PendingRequest(errand)](const std::optional<ServerMilliseconds>& now,
-                                                                          const Reply&, Receiver) mutable {
-                                      if (!now) return self->failed(errand.number);
+                                  [self, request = PendingRequest(request)](
+                                      const std::optional<ServerMilliseconds>& now, const Reply&, Receiver) mutable {
+                                      if (!now) return self->failed(request.number);
                                       try {
-                                          errand.ticket.wanted_until = self->protocol_.marks().wanted_from(*now);
-                                          post_stamped(self, errand);
+                                          request.request_id.wanted_until = self->protocol_.marks().wanted_from(*now);
+                                          post_stamped(self, request);
                                       } catch (...) {
-                                          self->failed(errand.number);
+                                          self->failed(request.number);
                                       }
                                   });
     }
 
-    static void post_stamped(const std::shared_ptr<Synchronizer>& self, const PendingRequest& errand) {
-        Completion done = [self, number = errand.number](Reply reply) { self->delivered(number, std::move(reply)); };
+    static void post_stamped(const std::shared_ptr<Synchronizer>& self, const PendingRequest& request) {
+        Completion done = [self, number = request.number](Reply reply) { self->delivered(number, std::move(reply)); };
         {
             const std::lock_guard lock(self->mutex_);
-            PendingRequest* const kept = self->errands_.find(errand.number);
+            PendingRequest* const kept = self->pending_.find(request.number);
             if (!kept) return;
-            kept->ticket.wanted_until = errand.ticket.wanted_until;
+            kept->request_id.wanted_until = request.request_id.wanted_until;
             kept->sent = Clock::now();
         }
-        self->session_.post(errand.make(errand.ticket), std::move(done));
+        self->session_.post(request.make(request.request_id), std::move(done));
     }
 
     void failed(std::uint64_t number) {
         const std::lock_guard lock(mutex_);
-        errands_.failed(number, Clock::now());
+        pending_.failed(number, Clock::now());
         schedule();
     }
 
     void delivered(std::uint64_t number, Reply reply) {
         const std::lock_guard lock(mutex_);
-        PendingRequest* const errand = errands_.find(number);
-        if (!errand) return;
-        const bool is_void = sender_.note(errand->ticket, errand->sent, reply);
-        if (is_void && errand->kind == PendingRequest::Kind::change) {
-            errand->give_up = Clock::now() + RequestMarks::longest_ttl(session_.options());
-            errands_.failed(number, Clock::now());
+        PendingRequest* const request = pending_.find(number);
+        if (!request) return;
+        const bool is_void = sender_.note(request->request_id, request->sent, reply);
+        if (is_void && request->kind == PendingRequest::Kind::change) {
+            request->give_up = Clock::now() + RequestMarks::longest_ttl(session_.options());
+            pending_.failed(number, Clock::now());
         } else if (is_void || is_settled(reply)) {
-            if (errand->ticket.is_unknowable)
-                tell_undelivered(*errand, IdempotentSender<T>::unknowable);
+            if (request->request_id.is_unknowable)
+                tell_undelivered(*request, IdempotentSender<T>::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
-                tell_undelivered(*errand, error_of(reply, key()).what());
-            lanes_.give_back(errand->ticket);
-            errands_.remove(number);
-            if (!subscribed_) tell_representative();
+                tell_undelivered(*request, error_of(reply, key()).what());
+            slots_.give_back(request->request_id);
+            pending_.remove(number);
+            if (!subscribed_) notify_representative();
             // The session may drop the state now.
             session_.timers().schedule(*this, Clock::now());
         } else {
-            errands_.failed(number, Clock::now());
+            pending_.failed(number, Clock::now());
         }
         schedule();
     }
 
-    void tell_undelivered(const PendingRequest& errand, std::string_view why) {
-        if (errand.kind != PendingRequest::Kind::call_off)
+    void tell_undelivered(const PendingRequest& request, std::string_view why) {
+        if (request.kind != PendingRequest::Kind::call_off)
             session_.raise(Event::Kind::unlock_not_delivered, key(), why);
     }
 
     CallerQueue<Want> line_;
-    PendingRequests errands_;
+    PendingRequests pending_;
     std::optional<Instant> failing_since_;  // since then no server has replied
     bool wants_messages_ = false;
     bool subscribed_ = false;  // True if the server confirmed the subscription, so messages arrive

@@ -51,7 +51,7 @@ private:
 
 // The interface through which the threads of a client serve a primitive's local state: it has times at which it needs
 // attention, and a channel that it listens to. No lock is held during a call. The calling thread is:
-//   - the background thread for tick() and moved()
+//   - the background thread for on_timer() and on_failover()
 //   - for subscribed(), subscription_refused(), message() and disconnected() the background thread, or a waiting thread
 //     that receives messages itself (Session::watch())
 //   - any thread for renewed()
@@ -63,7 +63,7 @@ public:
 
     // Called when the scheduled time has come, or will come before `horizon`. Appends the holds to be renewed until
     // then to `due`, and schedules its own next time.
-    virtual void tick(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
+    virtual void on_timer(Instant now, Instant horizon, std::vector<Renewal>& due) = 0;
 
     // Called on the thread that reports losses, when the time scheduled in Losses::timers() has come. Reports as lost
     // the holds that are no longer certain. No lock is held. It must not wait for anything that waits for a server, and
@@ -83,7 +83,7 @@ public:
     virtual void disconnected() = 0;
 
     // Called after a failover: its holds must be verified on the new server.
-    virtual void moved() {}
+    virtual void on_failover() {}
 
 private:
     friend class Timers;

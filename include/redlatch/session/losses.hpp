@@ -52,7 +52,7 @@ public:
     void start() {
         const std::lock_guard lock(desk_->mutex);
         if (thread_.joinable() || desk_->ended) return;
-        thread_ = quiet_thread([desk = desk_] { work(*desk); });
+        thread_ = thread_with_signals_blocked([desk = desk_] { work(*desk); });
     }
 
     // Requests a stop on the token soon; without a thread, in end(). Any lock may be held.

@@ -68,7 +68,8 @@ private:
     };
 
     void start_locked() {
-        if (!thread_.joinable() && !queue_->stopped) thread_ = quiet_thread([queue = queue_] { work(*queue); });
+        if (!thread_.joinable() && !queue_->stopped)
+            thread_ = thread_with_signals_blocked([queue = queue_] { work(*queue); });
     }
 
     static void work(Queue& queue) {

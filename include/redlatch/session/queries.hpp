@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <string_view>
 
-// Queries the state of a primitive on the server. One round trip each. If the server is unreachable, a query retries for
-// unreachable_timeout, or until `limit` if that is earlier. All throw Error.
+// Queries the state of a primitive on the server. One round trip each. If the server is unreachable, a query retries
+// for unreachable_timeout, or until `limit` if that is earlier. All throw Error.
 namespace redlatch {
 inline namespace v0_1 {
 

@@ -132,8 +132,8 @@ public:
         return replicas_.merged(replies, route, batch.wanted);
     }
 
-    // Sends a call and waits for the reply. A script is called by its digest, or by its text if the server does not have
-    // it cached. One round trip; two for a script that is new to the server.
+    // Sends a call and waits for the reply. A script is called by its digest, or by its text if the server does not
+    // have it cached. One round trip; two for a script that is new to the server.
     Reply call(const Call& call, Instant deadline) {
         CallWords words(call, publish_command_for(call));
         const auto send = [&](const Command& command) {
@@ -279,7 +279,7 @@ public:
             Reply reply = or_not_sent([&] { return send(std::min(deadline, now + options_.command_timeout), again); });
             const ReplyClass verdict = classify(reply);
             if (verdict == ReplyClass::answered) {
-                back_again();
+                on_reconnect();
                 return reply;
             }
             // no_script here: the server rejected even the text.
@@ -295,7 +295,7 @@ public:
             if (verdict == ReplyClass::no_answer) {
                 // The next reply may come from another server, or from this one with another clock.
                 clock_.doubt();
-                gone();
+                on_disconnect();
             }
             count(resends_);
         }
@@ -317,7 +317,7 @@ public:
         if (background_started_.load(std::memory_order_acquire)) return;
         const std::lock_guard lock(background_mutex_);
         if (background_.joinable()) return;
-        background_ = quiet_thread([this] { serve(); });
+        background_ = thread_with_signals_blocked([this] { serve(); });
         background_started_.store(true, std::memory_order_release);
     }
 
@@ -326,7 +326,7 @@ public:
     bool watch(Instant until, std::uint64_t seen) {
         if constexpr (LetsWatch<T>) {
             if (!transport_.watch(listener_, until, seen)) return false;
-            if (subscriptions_.has_several_keen()) transport_.wake();
+            if (subscriptions_.has_several_active()) transport_.wake();
             return true;
         }
         return false;
@@ -600,7 +600,7 @@ private:
     // Tasks that could not be served for lack of memory stay in unfinished_.
     void tick_due(Instant now, Instant horizon, std::vector<Renewal>& due) {
         if (unfinished_.empty()) unfinished_ = timers_.take_due(horizon);
-        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->tick(now, horizon, due);
+        for (; !unfinished_.empty(); unfinished_.pop_back()) unfinished_.back()->on_timer(now, horizon, due);
     }
 
     void renew(std::vector<Renewal> due) {
@@ -636,7 +636,7 @@ private:
         const SendTime sent_at;
         const Instant sent = Clock::now();
         post(call, [this, sent, sent_at, batch = std::move(batch)](Reply reply) {
-            classify(reply) == ReplyClass::no_answer ? gone() : back_again();
+            classify(reply) == ReplyClass::no_answer ? on_disconnect() : on_reconnect();
             learn_if_late(batch.front().key, sent, reply);
             const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
             for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -668,17 +668,17 @@ private:
         }
     }
 
-    void gone() {
+    void on_disconnect() {
         if (!away_.exchange(true)) raise(Event::Kind::disconnected, {}, "the connection to the server is lost");
     }
 
-    void back_again() {
+    void on_reconnect() {
         if (away_.load(std::memory_order_relaxed) && away_.exchange(false))
             raise(Event::Kind::reconnected, {}, "the server answers again");
     }
 
     // Holds may be lost on the new server. Waiters wake when their subscription is made again.
-    void moved() {
+    void on_failover() {
         replicas_.forget();
         clock_.doubt();
         std::vector<std::shared_ptr<BackgroundTask>> states;
@@ -686,7 +686,7 @@ private:
             const std::lock_guard lock(mutex_);
             for (const auto& [_, entry] : states_) states.push_back(entry.state);
         }
-        for (const auto& state : states) state->moved();
+        for (const auto& state : states) state->on_failover();
         raise(Event::Kind::moved, {}, "another server is the master now");
     }
 
@@ -694,7 +694,7 @@ private:
     struct ConnectionListener final : Listener {
         explicit ConnectionListener(Session& r) : session(r) {}
         void subscribed(const std::string& channel) override {
-            session.back_again();
+            session.on_reconnect();
             session.subscriptions_.subscribed(channel);
         }
         void refused(const std::string& channel, const Reply& why) override {
@@ -704,11 +704,11 @@ private:
             session.subscriptions_.message(channel, payload);
         }
         void disconnected() override {
-            session.gone();
+            session.on_disconnect();
             session.subscriptions_.disconnected();
         }
         void interrupted(const std::string& channel) override { session.subscriptions_.interrupted(channel); }
-        void moved() override { session.moved(); }
+        void on_failover() override { session.on_failover(); }
         Session& session;
     };
 

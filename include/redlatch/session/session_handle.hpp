@@ -32,7 +32,7 @@ public:
         if (session->is_of_this_process())
             delete session;
         else
-            session->transport().reborn();
+            session->transport().clone_after_fork();
     }
 
     Session<T>& session() {
@@ -45,7 +45,7 @@ private:
         const std::lock_guard lock(mutex_);
         Session<T>* parent = session_.load();
         if (parent->is_of_this_process()) return *parent;
-        auto* mine = new Session<T>(parent->transport().reborn(), parent->options(), parent);
+        auto* mine = new Session<T>(parent->transport().clone_after_fork(), parent->options(), parent);
         session_.store(mine, std::memory_order_release);
         return *mine;
     }

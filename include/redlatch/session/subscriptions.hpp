@@ -34,7 +34,7 @@ public:
 
     // Registers `who` for the messages of a channel. Returns true if the subscription is already confirmed. Otherwise
     // subscribed() is called when it is.
-    bool want(const std::string& channel, BackgroundTask& who) {
+    bool acquire(const std::string& channel, BackgroundTask& who) {
         const std::lock_guard lock(mutex_);
         auto [entry, is_new] = channels_.try_emplace(channel);
         Channel& c = entry->second;
@@ -47,10 +47,10 @@ public:
             if (is_new) channels_.erase(entry);
             throw;
         }
-        if (!mine->keen) {
-            mine->keen = true;
-            ++c.keen;
-            ++keen_;
+        if (!mine->active) {
+            mine->active = true;
+            ++c.active;
+            ++active_;
         }
         // Not confirmed yet, and perhaps no thread is receiving: wake the background thread.
         if (!is_new && !c.confirmed) wake_();
@@ -58,17 +58,17 @@ public:
     }
 
     // Ends the active interest of `who`. It may still be notified for a while.
-    void rest(const std::string& channel, const BackgroundTask& who) {
+    void release(const std::string& channel, const BackgroundTask& who) {
         bool look_anew = false;
         {
             const std::lock_guard lock(mutex_);
             const auto entry = channels_.find(channel);
             if (entry == channels_.end()) return;
             for (Interest& w : entry->second.listeners)
-                if (w.who == &who && w.keen) {
-                    w.keen = false;
-                    --keen_;
-                    if (--entry->second.keen == 0) entry->second.idle_since = Clock::now();
+                if (w.who == &who && w.active) {
+                    w.active = false;
+                    --active_;
+                    if (--entry->second.active == 0) entry->second.idle_since = Clock::now();
                 }
             look_anew = next_sweep_ == never;
             if (look_anew) next_sweep_ = Clock::now() + keep_warm;
@@ -78,22 +78,22 @@ public:
 
     // Returns true if more than one state has waiters. They may be on different channels or, like both sides of a
     // read-write lock, on one.
-    bool has_several_keen() {
+    bool has_several_active() {
         const std::lock_guard lock(mutex_);
-        return keen_ > 1;
+        return active_ > 1;
     }
 
     // Removes `who`, which is not notified any more after this. Called by its destructor.
-    void forget(const std::string& channel, const BackgroundTask& who) {
+    void remove(const std::string& channel, const BackgroundTask& who) {
         const std::lock_guard lock(mutex_);
         const auto entry = channels_.find(channel);
         if (entry == channels_.end()) return;
         Channel& c = entry->second;
         std::erase_if(c.listeners, [&](const Interest& w) {
             if (w.who != &who) return false;
-            if (w.keen) {
-                --c.keen;
-                --keen_;
+            if (w.active) {
+                --c.active;
+                --active_;
             }
             return true;
         });
@@ -160,12 +160,12 @@ public:
 private:
     struct Interest {
         BackgroundTask* who;
-        bool keen;  // true if it has waiters now
+        bool active;  // true if it has waiters now
     };
 
     struct Channel {
         std::vector<Interest> listeners;
-        std::size_t keen = 0;  // the number of keen listeners
+        std::size_t active = 0;  // the number of active listeners
         bool confirmed = false;
         bool ask_again = false;  // temporarily refused; retry
         Instant idle_since{};
@@ -180,7 +180,7 @@ private:
         for (auto entry = channels_.begin(); entry != channels_.end();) {
             const auto current = entry++;
             if (std::exchange(current->second.ask_again, false)) subscribe_(current->first, true);
-            if (current->second.keen > 0) continue;
+            if (current->second.active > 0) continue;
             if (now < current->second.idle_since + keep_warm) {
                 next_sweep_ = std::min(next_sweep_, current->second.idle_since + keep_warm);
                 continue;
@@ -191,7 +191,7 @@ private:
     }
 
     void drop(Channels::iterator entry) noexcept {
-        keen_ -= entry->second.keen;
+        active_ -= entry->second.active;
         const auto dropped = channels_.extract(entry);
         try {
             subscribe_(dropped.key(), false);
@@ -219,7 +219,7 @@ private:
     const std::function<void()> wake_;
     std::mutex mutex_;
     Channels channels_;
-    std::size_t keen_ = 0;  // keen listeners of all channels
+    std::size_t active_ = 0;  // active listeners of all channels
     Instant next_sweep_ = never;
 };
 

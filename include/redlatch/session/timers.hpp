@@ -19,8 +19,9 @@ inline namespace v0_1 {
 // thread, and one for the thread that reports losses.
 //
 // schedule() only ever moves an entry to an earlier time. A lock that is acquired and released a thousand times a
-// second leaves its entry where it is. When the entry comes up, tick() finds nothing due and schedules the next time.
-// So acquiring a lock costs no shared work here, and each entry comes up needlessly at most once per renewal period.
+// second leaves its entry where it is. When the entry comes up, on_timer() finds nothing due and schedules the next
+// time. So acquiring a lock costs no shared work here, and each entry comes up needlessly at most once per renewal
+// period.
 //
 // mutex_ guards all members and all writes to size_ and TimerSlot::scheduled_. No thread waits here. schedule() wakes
 // the thread if it sleeps beyond the new deadline.
@@ -32,8 +33,8 @@ public:
     explicit Timers(std::function<void()> wake, Of of = Of::care)
         : wake_(std::move(wake)), slot_(of == Of::care ? &BackgroundTask::care_ : &BackgroundTask::loss_) {}
 
-    // Call it with the task's own mutex held, which tick() and expire() take, too. Then an entry that is being taken
-    // out is still to be processed, and the first test needs no lock on mutex_.
+    // Call it with the task's own mutex held, which on_timer() and expire() take, too. Then an entry that is being
+    // taken out is still to be processed, and the first test needs no lock on mutex_.
     void schedule(BackgroundTask& watched, Instant at) noexcept {
         TimerSlot& slot = watched.*slot_;
         if (slot.scheduled_.load() <= at) return;

@@ -51,7 +51,7 @@ public:
     virtual void interrupted(const std::string&) {}
     // Failover: commands go to another server from here on, which may lack recent writes of the earlier one. For
     // transports that discover their server.
-    virtual void moved() {}
+    virtual void on_failover() {}
 
 protected:
     ~Listener() = default;
@@ -96,11 +96,11 @@ concept Routes = requires(T& t, std::string_view key) {
     { t.publish_command() } -> std::convertible_to<std::string_view>;
 };
 
-// reborn(): called in the child after a fork, on the parent's transport, whose mutexes and threads may be in any state.
-// Returns a transport to the same servers that shares no connection with it.
+// clone_after_fork(): called in the child after a fork, on the parent's transport, whose mutexes and threads may be in
+// any state. Returns a transport to the same servers that shares no connection with it.
 template <class T>
 concept SurvivesFork = requires(T& t) {
-    { t.reborn() } -> std::same_as<T>;
+    { t.clone_after_fork() } -> std::same_as<T>;
 };
 
 // Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run()
@@ -148,7 +148,7 @@ constexpr bool explain_transport() {
     static_assert(Subscribes<T>,
                   "a transport needs: subscribe(channel), unsubscribe(channel), run(Listener&, Instant), wake()");
     static_assert(Routes<T>, "a transport needs: route(key) and publish_command()");
-    static_assert(SurvivesFork<T>, "a transport needs: T reborn()");
+    static_assert(SurvivesFork<T>, "a transport needs: T clone_after_fork()");
     return true;
 }
 

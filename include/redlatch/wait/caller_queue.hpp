@@ -72,7 +72,7 @@ public:
         return found == members_.end() ? nullptr : *found;
     }
 
-    void news() { ++generation_; }
+    void notify() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
     // Records that a query made at `generation` was refused for this waiter. `hint` is the time after which a retry may

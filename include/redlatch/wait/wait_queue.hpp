@@ -49,7 +49,7 @@ public:
     void leave(const Waiter& waiter) { std::erase(waiters_, &waiter); }
 
     // Returns the waiter that receives a handed-off hold: the first that is not querying the server already.
-    Waiter* heir() const {
+    Waiter* successor() const {
         const auto found = std::find_if(waiters_.begin(), waiters_.end(), [](const Waiter* w) { return !w->trying; });
         return found == waiters_.end() ? nullptr : *found;
     }
@@ -60,7 +60,7 @@ public:
         return found == waiters_.end() ? nullptr : *found;
     }
 
-    void news() { ++generation_; }
+    void notify() { ++generation_; }
     std::uint64_t generation() const { return generation_; }
 
     // Records the reply to a query made at `generation`: blocked by a holder with `holder_lease` left.
@@ -72,7 +72,7 @@ public:
     }
 
     // Records that a thread of this process holds the lock from now on. Older notifications no longer matter.
-    void held_here() {
+    void acquired_locally() {
         asked_ = generation_;
         ask_again_ = never;
     }

@@ -34,7 +34,7 @@ public:
 
     // Wakes the owner, in either place.
     template <class Session>
-    void rouse(Session& session) {
+    void wake(Session& session) {
         wake_.notify_one();
         if (watching_ && thread_ != std::this_thread::get_id()) session.interrupt_watch();
     }

@@ -393,7 +393,7 @@ public:
     void wake() { inner_.wake(); }
     std::uint32_t route(std::string_view key) const { return inner_.route(key); }
     std::string_view publish_command() const { return inner_.publish_command(); }
-    Plain reborn() { return Plain(inner_.reborn()); }
+    Plain clone_after_fork() { return Plain(inner_.clone_after_fork()); }
 
 private:
     HiredisTransport inner_;

@@ -8,7 +8,7 @@ mutate(release_without_publish scripts/rlock.hpp
 
 # A message between the try and the subscription is lost.
 mutate(no_second_try_once_subscribed lock/lock_state.hpp
-    "subscribed_ = true;\n        expect_anything();\n        tell_representative();"
+    "subscribed_ = true;\n        expect_anything();\n        notify_representative();"
     "subscribed_ = true;")
 
 # Waiters of other processes are not notified that the next holder's lease is shorter.
@@ -28,7 +28,7 @@ mutate(numbers_used_again lock/lease_manager.hpp
 
 # An acquire of unknown outcome is forgotten.
 mutate(unknown_acquire_left_behind lock/lease_manager.hpp
-    "if (asked.unsettled != 0 && !waiting) take_back(lock, asked, claim.lease);"
+    "if (asked.unsettled != 0 && !waiting) undo_acquire(lock, asked, claim.lease);"
     "")
 
 # A resent request is executed again.

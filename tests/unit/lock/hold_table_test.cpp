@@ -37,7 +37,7 @@ TEST_CASE("a hold without a lease is under the watchdog and renewed at a third o
     CHECK(hold.watched());
     CHECK(hold.valid_until == sure_until(0ms, timeout));
     CHECK(hold.renew_at == at(10s));
-    CHECK(hold.look_at() == at(10s));
+    CHECK(hold.next_deadline() == at(10s));
 }
 
 TEST_CASE("a hold with a lease is never renewed, and is lost when the lease ends") {
@@ -45,7 +45,7 @@ TEST_CASE("a hold with a lease is never renewed, and is lost when the lease ends
     const Hold& hold = taken(holds, 1, 0ms, 5s);
     CHECK_FALSE(hold.watched());
     CHECK(hold.valid_until == sure_until(0ms, 5s));
-    CHECK(hold.look_at() == never);
+    CHECK(hold.next_deadline() == never);
     CHECK(hold.lost_at() < hold.valid_until);
     CHECK(hold.lost_at() > at(4900ms));
 }
@@ -96,7 +96,7 @@ TEST_CASE("a watched level inside a lease keeps the hold watched until it is rel
     CHECK(hold.count == 1);
     CHECK_FALSE(hold.watched());
     CHECK(hold.valid_until == sure_until(2s, timeout));
-    CHECK(hold.look_at() == never);
+    CHECK(hold.next_deadline() == never);
 }
 
 TEST_CASE("the leases of two owners are independent") {
@@ -113,7 +113,7 @@ TEST_CASE("the validity of a renewed hold counts from when the renewal was sent"
     HoldTable holds;
     Hold& hold = taken(holds, 1, 0ms, under_watchdog);
     hold.renewing = true;
-    CHECK(hold.look_at() == never);
+    CHECK(hold.next_deadline() == never);
     hold.renewed(at(10s), timeout);
     CHECK_FALSE(hold.renewing);
     CHECK(hold.valid_until == sure_until(10s, timeout));

@@ -22,18 +22,18 @@ constexpr std::int64_t server_now = 1'000'000;
 TEST_CASE("a release is due at once, and only once") {
     Outbox pending;
     CHECK(pending.empty());
-    CHECK(pending.look_at() == never);
+    CHECK(pending.next_deadline() == never);
     pending.add({7}, settled, at(10s), at(0ms));
     CHECK(pending.has(7));
     CHECK_FALSE(pending.has(8));
-    CHECK(pending.look_at() == at(0ms));
+    CHECK(pending.next_deadline() == at(0ms));
     const auto due = pending.take_due(at(0ms));
     REQUIRE(due.size() == 1);
     CHECK(due[0].unwanted.hold == 7);
     CHECK(due[0].unwanted.heir == 0);
     CHECK(pending.take_due(at(1s)).empty());
     CHECK(pending.has(7));
-    CHECK(pending.look_at() == at(10s));
+    CHECK(pending.next_deadline() == at(10s));
 }
 
 TEST_CASE("an answered release is removed") {
@@ -58,9 +58,9 @@ TEST_CASE("a number that a late copy may still acquire is released again once th
     pending.answered(7, server_now, at(100ms));
     CHECK(pending.has(7));
     CHECK(pending.take_due(at(3100ms)).empty());
-    CHECK(pending.look_at() > at(3100ms));
-    CHECK(pending.look_at() < at(3200ms));
-    REQUIRE(pending.take_due(pending.look_at()).size() == 1);
+    CHECK(pending.next_deadline() > at(3100ms));
+    CHECK(pending.next_deadline() < at(3200ms));
+    REQUIRE(pending.take_due(pending.next_deadline()).size() == 1);
 
     SUBCASE("reply after that millisecond: no further release") { pending.answered(7, server_now + 3001, at(3200ms)); }
     SUBCASE("reply in that very millisecond: one more release") {
@@ -80,7 +80,7 @@ TEST_CASE("a failed release is resent after pauses that grow to half a second") 
         REQUIRE(pending.take_due(at(now)).size() == 1);
         pending.failed(7, at(now));
         CHECK(pending.take_due(at(now)).empty());
-        const Instant next = pending.look_at();
+        const Instant next = pending.next_deadline();
         CHECK(next >= at(now) + most / 2);
         CHECK(next <= at(now) + most);
         now += most;

@@ -30,7 +30,7 @@ struct Mortal final : BackgroundTask {
     explicit Mortal(Losses& l) : losses(l) {}
     ~Mortal() override { losses.timers().forget(*this); }
 
-    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void expire(Instant now) override {
         if (failures > 0) {
             --failures;
@@ -64,7 +64,7 @@ struct Held final : BackgroundTask {
     Session<ScriptedTransport>& session() const { return owner; }
     bool is_idle() const { return !lost; }
 
-    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void abandon() noexcept override {
         owner.losses().tell(std::move(*lost));
         lost.reset();

@@ -21,7 +21,7 @@ using Words = std::vector<std::string>;
 struct Ear final : BackgroundTask {
     Words heard;
 
-    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void renewed(const Renewal&, Renewed, Instant) override {}
     void subscribed() override { heard.push_back("subscribed"); }
     void subscription_refused(const Reply& why) override { heard.push_back("refused " + why.text); }
@@ -45,9 +45,9 @@ constexpr Milliseconds long_enough = Subscriptions::keep_warm + 1s;
 
 TEST_CASE("several listeners cause one subscription, and all are notified of its confirmation") {
     Bench bench;
-    CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
-    CHECK_FALSE(bench.subscriptions.want("x", *bench.b));
-    CHECK_FALSE(bench.subscriptions.want("y", *bench.b));
+    CHECK_FALSE(bench.subscriptions.acquire("x", *bench.a));
+    CHECK_FALSE(bench.subscriptions.acquire("x", *bench.b));
+    CHECK_FALSE(bench.subscriptions.acquire("y", *bench.b));
     CHECK(bench.asked == Words{"+x", "+y"});
     CHECK(bench.a->heard.empty());
     bench.subscriptions.subscribed("x");
@@ -58,27 +58,27 @@ TEST_CASE("several listeners cause one subscription, and all are notified of its
 TEST_CASE(
     "a listener that joins an unconfirmed subscription wakes the background, because perhaps no thread receives") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.a);
     const int before = bench.wakes;
-    bench.subscriptions.want("x", *bench.b);
+    bench.subscriptions.acquire("x", *bench.b);
     CHECK(bench.wakes == before + 1);
     bench.subscriptions.subscribed("x");
-    bench.subscriptions.want("x", *bench.b);
+    bench.subscriptions.acquire("x", *bench.b);
     CHECK(bench.wakes == before + 1);
 }
 
 TEST_CASE("a confirmed channel needs no further confirmation") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.a);
     bench.subscriptions.subscribed("x");
-    CHECK(bench.subscriptions.want("x", *bench.b));
+    CHECK(bench.subscriptions.acquire("x", *bench.b));
     CHECK(bench.asked == Words{"+x"});
 }
 
 TEST_CASE("messages reach the listeners of their channel only") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
-    bench.subscriptions.want("y", *bench.b);
+    bench.subscriptions.acquire("x", *bench.a);
+    bench.subscriptions.acquire("y", *bench.b);
     bench.subscriptions.message("x", "0");
     bench.subscriptions.message("y", "");
     bench.subscriptions.message("z", "0");
@@ -88,10 +88,10 @@ TEST_CASE("messages reach the listeners of their channel only") {
 
 TEST_CASE("a channel stays subscribed for a while after its last waiter left") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.a);
     bench.subscriptions.subscribed("x");
     CHECK(bench.subscriptions.due() == never);
-    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.release("x", *bench.a);
     CHECK(bench.wakes == 1);
     const Instant due = bench.subscriptions.due();
     CHECK(due <= Clock::now() + Subscriptions::keep_warm);
@@ -102,53 +102,53 @@ TEST_CASE("a channel stays subscribed for a while after its last waiter left") {
     // The listener still gets messages, because one between two waits counts, too.
     bench.subscriptions.message("x", "0");
     CHECK(bench.a->heard == Words{"subscribed", "message 0"});
-    CHECK(bench.subscriptions.want("x", *bench.a));
+    CHECK(bench.subscriptions.acquire("x", *bench.a));
     CHECK(bench.asked == Words{"+x"});
 }
 
 TEST_CASE("a channel without active listeners is unsubscribed") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.a);
     bench.subscriptions.subscribed("x");
-    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.release("x", *bench.a);
     bench.subscriptions.sweep(Clock::now() + long_enough);
     CHECK(bench.asked == Words{"+x", "-x"});
     CHECK(bench.subscriptions.due() == never);
     // The next interest subscribes again.
-    CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
+    CHECK_FALSE(bench.subscriptions.acquire("x", *bench.a));
     CHECK(bench.asked == Words{"+x", "-x", "+x"});
 }
 
 TEST_CASE("a channel is kept while one of its listeners is active") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
-    bench.subscriptions.want("x", *bench.b);
-    bench.subscriptions.want("x", *bench.b);
-    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.b);
+    bench.subscriptions.acquire("x", *bench.b);
+    bench.subscriptions.release("x", *bench.a);
     bench.subscriptions.sweep(Clock::now() + long_enough);
     CHECK(bench.asked == Words{"+x"});
-    bench.subscriptions.rest("x", *bench.b);
-    bench.subscriptions.rest("x", *bench.b);
+    bench.subscriptions.release("x", *bench.b);
+    bench.subscriptions.release("x", *bench.b);
     bench.subscriptions.sweep(Clock::now() + long_enough);
     CHECK(bench.asked == Words{"+x", "-x"});
 }
 
 TEST_CASE("a listener whose channel is unsubscribed is notified as disconnected") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.a);
     bench.subscriptions.subscribed("x");
-    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.release("x", *bench.a);
     bench.subscriptions.sweep(Clock::now() + long_enough);
     CHECK(bench.a->heard == Words{"subscribed", "disconnected"});
 }
 
 TEST_CASE("a sweep keeps channels that became idle a moment ago, and is due again for them") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
-    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.a);
+    bench.subscriptions.release("x", *bench.a);
     const Instant first = bench.subscriptions.due();
-    bench.subscriptions.want("x", *bench.a);
-    bench.subscriptions.rest("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.a);
+    bench.subscriptions.release("x", *bench.a);
     bench.subscriptions.sweep(first);
     if (bench.asked.size() == 1) CHECK(bench.subscriptions.due() >= first);
     bench.subscriptions.sweep(Clock::now() + long_enough);
@@ -157,13 +157,13 @@ TEST_CASE("a sweep keeps channels that became idle a moment ago, and is due agai
 
 TEST_CASE("after a disconnection no channel is confirmed, and all listeners are notified") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
-    bench.subscriptions.want("y", *bench.b);
+    bench.subscriptions.acquire("x", *bench.a);
+    bench.subscriptions.acquire("y", *bench.b);
     bench.subscriptions.subscribed("x");
     bench.subscriptions.disconnected();
     CHECK(bench.a->heard == Words{"subscribed", "disconnected"});
     CHECK(bench.b->heard == Words{"disconnected"});
-    CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
+    CHECK_FALSE(bench.subscriptions.acquire("x", *bench.a));
     // The transport subscribes again by itself.
     CHECK(bench.asked == Words{"+x", "+y"});
     bench.subscriptions.subscribed("x");
@@ -172,48 +172,48 @@ TEST_CASE("after a disconnection no channel is confirmed, and all listeners are 
 
 TEST_CASE("a refused channel is dropped, so the next interest subscribes again") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
-    bench.subscriptions.want("x", *bench.b);
+    bench.subscriptions.acquire("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.b);
     bench.subscriptions.refused("x", Reply::of(Reply::Kind::error, "NOPERM x"));
     CHECK(bench.a->heard == Words{"refused NOPERM x"});
     CHECK(bench.b->heard == Words{"refused NOPERM x"});
-    bench.subscriptions.rest("x", *bench.a);
-    CHECK_FALSE(bench.subscriptions.want("x", *bench.a));
+    bench.subscriptions.release("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.acquire("x", *bench.a));
     CHECK(bench.asked == Words{"+x", "-x", "+x"});
 }
 
 TEST_CASE("a forgotten listener gets no notification, and its channel is unsubscribed with the last one") {
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
-    bench.subscriptions.want("x", *bench.b);
-    bench.subscriptions.forget("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.a);
+    bench.subscriptions.acquire("x", *bench.b);
+    bench.subscriptions.remove("x", *bench.a);
     bench.subscriptions.message("x", "0");
     CHECK(bench.a->heard.empty());
     CHECK(bench.b->heard == Words{"message 0"});
     CHECK(bench.asked == Words{"+x"});
-    bench.subscriptions.forget("x", *bench.b);
+    bench.subscriptions.remove("x", *bench.b);
     CHECK(bench.asked == Words{"+x", "-x"});
-    bench.subscriptions.forget("x", *bench.b);
+    bench.subscriptions.remove("x", *bench.b);
     CHECK(bench.asked == Words{"+x", "-x"});
 }
 
 TEST_CASE("a listener whose last reference is gone gets no notification") {
     Bench bench;
     Ear going;
-    bench.subscriptions.want("x", going);
+    bench.subscriptions.acquire("x", going);
     bench.subscriptions.subscribed("x");
     bench.subscriptions.message("x", "0");
     bench.subscriptions.disconnected();
     CHECK(going.heard.empty());
-    bench.subscriptions.forget("x", going);
+    bench.subscriptions.remove("x", going);
 }
 
 TEST_CASE("calls for an unknown channel are ignored") {
     Bench bench;
     bench.subscriptions.subscribed("x");
     bench.subscriptions.refused("x", {});
-    bench.subscriptions.rest("x", *bench.a);
-    bench.subscriptions.forget("x", *bench.a);
+    bench.subscriptions.release("x", *bench.a);
+    bench.subscriptions.remove("x", *bench.a);
     bench.subscriptions.sweep(Clock::now() + long_enough);
     CHECK(bench.asked.empty());
     CHECK(bench.wakes == 0);
@@ -223,18 +223,18 @@ TEST_CASE("two listeners on one channel count as several, so the background has 
     // A thread that waits for one side of a read-write lock may receive messages itself, while the other side waits,
     // too.
     Bench bench;
-    bench.subscriptions.want("x", *bench.a);
-    CHECK_FALSE(bench.subscriptions.has_several_keen());
-    bench.subscriptions.want("x", *bench.b);
-    bench.subscriptions.want("x", *bench.b);
-    CHECK(bench.subscriptions.has_several_keen());
-    bench.subscriptions.rest("x", *bench.b);
-    CHECK_FALSE(bench.subscriptions.has_several_keen());
-    bench.subscriptions.want("y", *bench.b);
-    CHECK(bench.subscriptions.has_several_keen());
-    bench.subscriptions.forget("x", *bench.a);
-    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.acquire("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_active());
+    bench.subscriptions.acquire("x", *bench.b);
+    bench.subscriptions.acquire("x", *bench.b);
+    CHECK(bench.subscriptions.has_several_active());
+    bench.subscriptions.release("x", *bench.b);
+    CHECK_FALSE(bench.subscriptions.has_several_active());
+    bench.subscriptions.acquire("y", *bench.b);
+    CHECK(bench.subscriptions.has_several_active());
+    bench.subscriptions.remove("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_active());
     bench.subscriptions.refused("y", Reply::of(Reply::Kind::error, "NOPERM"));
-    bench.subscriptions.want("x", *bench.a);
-    CHECK_FALSE(bench.subscriptions.has_several_keen());
+    bench.subscriptions.acquire("x", *bench.a);
+    CHECK_FALSE(bench.subscriptions.has_several_active());
 }

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 namespace {
 
 struct Nothing final : BackgroundTask {
-    void tick(Instant, Instant, std::vector<Renewal>&) override {}
+    void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void renewed(const Renewal&, Renewed, Instant) override {}
     void subscribed() override {}
     void subscription_refused(const Reply&) override {}

@@ -51,7 +51,7 @@ TEST_CASE("a refused representative sleeps until a notification") {
     line.refused(a, generation, Milliseconds::max(), at(0ms));
     CHECK_FALSE(line.step(at(0ms)).ask);
     CHECK_FALSE(line.step(at(4999ms)).ask);
-    line.news();
+    line.notify();
     CHECK(line.step(at(1ms)).ask);
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("a notification during a query makes the representative ask again") {
     Member a{1};
     line.join(a);
     const auto generation = line.generation();
-    line.news();
+    line.notify();
     line.refused(a, generation, Milliseconds::max(), at(0ms));
     CHECK(line.step(at(0ms)).ask);
 }

@@ -21,11 +21,11 @@ struct Person : Waiter {
 
 }  // namespace
 
-TEST_CASE("an empty queue has no front and no heir") {
+TEST_CASE("an empty queue has no front and no successor") {
     const WaitQueue line;
     CHECK(line.empty());
     CHECK(line.front() == nullptr);
-    CHECK(line.heir() == nullptr);
+    CHECK(line.successor() == nullptr);
 }
 
 TEST_CASE("waiters queue up in the order of their arrival") {
@@ -59,11 +59,11 @@ TEST_CASE("a hold goes to the first waiter that is not asking the server already
     Person a(1), b(2);
     line.join(a);
     line.join(b);
-    CHECK(line.heir() == &a);
+    CHECK(line.successor() == &a);
     a.trying = true;
-    CHECK(line.heir() == &b);
+    CHECK(line.successor() == &b);
     b.trying = true;
-    CHECK(line.heir() == nullptr);
+    CHECK(line.successor() == nullptr);
 }
 
 TEST_CASE("a queue that has not asked yet asks") {
@@ -85,14 +85,14 @@ TEST_CASE("a notification makes a sleeping waiter ask") {
     WaitQueue line;
     line.blocked(line.generation(), 10s, at(0ms));
     CHECK_FALSE(line.step(at(1ms), past).ask);
-    line.news();
+    line.notify();
     CHECK(line.step(at(1ms), past).ask);
 }
 
 TEST_CASE("a notification between the query and its reply is not lost") {
     WaitQueue line;
     const auto generation = line.generation();
-    line.news();
+    line.notify();
     line.blocked(generation, 10s, at(0ms));
     CHECK(line.step(at(1ms), past).ask);
     line.blocked(line.generation(), 10s, at(2ms));
@@ -101,9 +101,9 @@ TEST_CASE("a notification between the query and its reply is not lost") {
 
 TEST_CASE("several notifications need one query") {
     WaitQueue line;
-    line.news();
-    line.news();
-    line.news();
+    line.notify();
+    line.notify();
+    line.notify();
     line.blocked(line.generation(), 10s, at(0ms));
     CHECK_FALSE(line.step(at(1ms), past).ask);
 }
@@ -138,7 +138,7 @@ TEST_CASE("a waiter with pauses of its own asks at their end, whatever other thr
 TEST_CASE("while a thread of this process holds the lock, no thread asks") {
     WaitQueue line;
     line.blocked(line.generation(), 10ms, at(0ms));
-    line.held_here();
+    line.acquired_locally();
     const auto step = line.step(at(1s), at(30s));
     CHECK_FALSE(step.ask);
     CHECK(step.sleep_until == at(30s));
@@ -146,16 +146,16 @@ TEST_CASE("while a thread of this process holds the lock, no thread asks") {
 
 TEST_CASE("a hold of this process voids older notifications, not later ones") {
     WaitQueue line;
-    line.news();
-    line.held_here();
+    line.notify();
+    line.acquired_locally();
     CHECK_FALSE(line.step(at(0ms), at(30s)).ask);
-    line.news();
+    line.notify();
     CHECK(line.step(at(0ms), at(30s)).ask);
 }
 
 TEST_CASE("when a hold of this process runs out without a notification, the next waiter asks") {
     WaitQueue line;
-    line.held_here();
+    line.acquired_locally();
     CHECK_FALSE(line.step(at(29s), at(30s)).ask);
     CHECK(line.step(at(30s), at(30s)).ask);
     CHECK(line.step(at(31s), past).ask);
@@ -164,8 +164,8 @@ TEST_CASE("when a hold of this process runs out without a notification, the next
 TEST_CASE("the reply to a query from before a local hold does not hide later notifications") {
     WaitQueue line;
     const auto generation = line.generation();
-    line.held_here();
-    line.news();
+    line.acquired_locally();
+    line.notify();
     line.blocked(generation, 10s, at(0ms));
     CHECK(line.step(at(1ms), past).ask);
 }
@@ -176,7 +176,7 @@ TEST_CASE("the next representative keeps what the first one knew") {
     line.join(a);
     line.join(b);
     line.blocked(line.generation(), 10s, at(0ms));
-    line.news();
+    line.notify();
     line.leave(a);
     CHECK(line.is_front(b));
     CHECK(line.step(at(1ms), past).ask);
