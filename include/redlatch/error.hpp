@@ -22,7 +22,7 @@ enum class errc {
     overloaded,            // the server refuses for now: out of memory, busy, too few replicas, too many clients
     rejected,              // refused for good: credentials, access rights, a script error, a certificate of either side
     wrong_type,            // the key belongs to another kind of object
-    protocol_error,        // the reply makes no sense; the connection was closed
+    protocol_error,        // the reply has an unexpected shape; a malformed one also closes the connection
     unsupported,           // recognised, but not possible with this build
     not_replicated,        // fewer replicas than required confirmed it; what was acquired is released
 };

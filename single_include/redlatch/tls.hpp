@@ -401,7 +401,7 @@ private:
 namespace redlatch {
 inline namespace v0_1 {
 
-// Returns the connector that a client needs for rediss:// and rediss-sentinel:// URLs. Not part of redlatch.hpp,
+// Returns the connector that a client needs for rediss://, rediss-sentinel:// and rediss-cluster:// URLs. Not part of redlatch.hpp,
 // because it needs OpenSSL (1.1.1 or newer): link redlatch::tls, or -lssl -lcrypto.
 //
 //     Client redis{"rediss://cache.example.com", {.tls = tls({.ca_file = "/etc/shop/ca.pem"})}};
